@@ -87,8 +87,8 @@ def analyse(
   )
   if codec := getattr(encoded, 'codec', None):
     raise UserError(
-        f'--index_dir={index_dir} holds codes of {codec.name}, and what is'
-        ' analysed are embeddings. Give an index of --codec=fp32, or none.'
+        f'--index_dir={index_dir} holds codes of {codec.name}, but the analysis'
+        ' needs embeddings. Give an index of --codec=fp32, or none.'
     )
   if dims is None:
     trained_dims = model.provenance.get(TRAINED_DIMS, ())

@@ -183,5 +183,5 @@ def _check(
   if zero:
     raise UserError(
         f'{what} of {id_of(zero[0])!r} and {len(zero) - 1:,} others are zero.'
-        ' Look at the checkpoint and at these texts.'
+        ' Check the checkpoint and these texts.'
     )

@@ -38,15 +38,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
   if not (model / 'config.gin').is_file():
     raise UserError(
-        f'--model_dir is {model}, which has no config.gin; expected what'
-        ' `dualenc train` made, for the adapted model is trained by its config.'
-        ' From another checkpoint train one, by INITIAL_CHECKPOINT_PATH.'
+        f'--model_dir is {model}, which has no config.gin; expected a folder of'
+        ' `dualenc train`, whose config trains the adapted model. Train one'
+        ' from another checkpoint with INITIAL_CHECKPOINT_PATH.'
     )
   out = pathlib.Path(args.output_dir).resolve()
   if corpus.resolve() in (out, *out.parents):
     raise UserError(
-        f'--output_dir is {out}, in the folder of the corpus, whose content'
-        ' decides which stages run. Give one outside of it.'
+        f'--output_dir is {out}, inside the folder of the corpus. Give a folder'
+        ' outside of it.'
     )
   files = [corpus / name for name in ('corpus.jsonl', 'corpus.jsonl.gz')]
   file = next((path for path in files if path.is_file()), None)
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given['generator'] = args.generator
   elif not any(text.startswith('queries=') for text in args.replace):
     raise UserError(
-        'Give --generator, or queries that you have, --replace=queries=FOLDER.'
+        'Give --generator, or your own queries with --replace=queries=FOLDER.'
     )
   if args.teacher is not None:
     given['teacher'] = args.teacher
@@ -71,14 +71,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     until = [] if args.source_split else ['--until=comparison']
   elif args.source_split:
     raise UserError(
-        f'--source_split is given, and {corpus} has no qrels of {qrels}'
-        ' to compare on. Give --split, or measure by `dualenc evaluate`.'
+        f'--source_split is given, but {corpus} has no qrels of {qrels} to'
+        ' compare on. Give --split, or measure by `dualenc evaluate`.'
     )
   elif args.split is not None:
     there = sorted(path.stem for path in (corpus / 'qrels').glob('*.tsv'))
     raise UserError(
-        f'--split is {args.split}, and {corpus} has no qrels of it; it has'
-        f' {", ".join(there) or "none"}. Give one of these, or leave it out.'
+        f'--split is {args.split}, but {corpus} has no qrels of it; it has'
+        f" {', '.join(there) or 'none'}. Give one of these, or leave it out."
     )
   else:
     print(f'{corpus} has no qrels of {qrels}: nothing is measured.')

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for key, value in analyses[0].data.items():
       if analysis.data[key] != value:
         raise UserError(
-            f'{names[0]} and {name} are not of one data set: {key} is'
+            f'{names[0]} and {name} are from different data sets: {key} is'
             f' {value!r} and {analysis.data[key]!r}. Name the task for all, as'
             ' by --gin_file=tasks/beir.gin.'
         )
@@ -135,12 +135,12 @@ def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
   models = len(args.model_dir)
   if len(names) != models or not all(names):
     raise UserError(
-        f'--names={",".join(names)} for {models} --model_dir; expected a name'
-        ' for each, with commas between.'
+        f"--names={','.join(names)} for {models} --model_dir; expected one name"
+        ' per model, separated by commas.'
     )
   if len({projector.safe(name) for name in names}) < models:
     raise UserError(
-        f'Two models have one name: {", ".join(names)}. Give --names=a,b.'
+        f"Two models have the same name: {', '.join(names)}. Give --names=a,b."
     )
   if args.index_dir and len(args.index_dir) != models:
     raise UserError(
@@ -149,12 +149,12 @@ def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
     )
   if args.index_dir and args.max_passages:
     raise UserError(
-        '--max_passages has no use with --index_dir, which has the whole'
-        ' corpus; leave one out.'
+        '--max_passages and --index_dir exclude each other: an index has the'
+        ' whole corpus. Leave one out.'
     )
   if models > 1 and not args.output_dir:
     raise UserError(
-        f'{models} models need a folder of their own: give --output_dir.'
+        f'The results of {models} models need a folder: give --output_dir.'
     )
   packages = {'matplotlib': 'matplotlib', 'sklearn': 'scikit-learn'}
   missing = [packages[m] for m in packages if not importlib.util.find_spec(m)]

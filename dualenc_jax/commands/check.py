@@ -97,9 +97,9 @@ def check_flags(args: argparse.Namespace) -> None:
   if args.program == [on_topology.TRAIN]:
     return
   if args.topology is None:
-    raise UserError('--program is for --topology: give both.')
+    raise UserError('--program needs --topology: give both.')
   if args.fit_batch:
-    raise UserError('--fit_batch is of --program=train alone.')
+    raise UserError('--fit_batch works with --program=train only.')
 
 
 def check_checkpoints(folder: pathlib.Path) -> None:
@@ -119,8 +119,8 @@ def check_checkpoints(folder: pathlib.Path) -> None:
   if bad:
     raise UserError(
         f'{len(bad)} of {len(checked)} checkpoints in {folder} are damaged:'
-        f' {", ".join(bad)}. Copy them again if there is a copy; `dualenc'
-        ' train` goes on from the newest that is whole.'
+        f" {', '.join(bad)}. Restore them from a copy; otherwise `dualenc"
+        ' train` resumes from the newest undamaged one.'
     )
   known = sum(found.tensors for found in checked if found.has_digests)
   print(f'{known} tensors of {len(checked)} checkpoints are what was saved.')

@@ -139,8 +139,8 @@ def load(
         gin.parse_config_file(file)
       except tokenize.TokenError as e:
         raise UserError(
-            f'{file}, or a file that it includes, ends inside of a bracket or a'
-            ' text: one is not closed.'
+            f'{file}, or a file that it includes, ends inside a bracket or a'
+            ' string that is not closed.'
         ) from e
     text = gin.config_str()
     known = {*re.findall(r'^(\w+) = ', text, re.M)}
@@ -217,9 +217,9 @@ def check_effect(
     # A task may read DATA_ROOT after it was built.
     elif macros and name not in used and name != 'DATA_ROOT':
       raise UserError(
-          f'--gin.{name} has no effect: nothing that was built reads it. It is'
-          ' for another objective or loss, or a binding in a file or a flag has'
-          ' taken its place.'
+          f'--gin.{name} has no effect: nothing in this run reads it. It'
+          ' belongs to another objective or loss, or another binding overrides'
+          ' it.'
       )
   for file in files:
     places = (pathlib.Path(p, file) for p in gin.config._LOCATION_PREFIXES)
@@ -227,9 +227,9 @@ def check_effect(
     own = re.findall(r'^([A-Z]\w*) = ', text, re.M)
     if own and used.isdisjoint(own):
       raise UserError(
-          f'--gin_file={file} has no effect: nothing that was built reads'
-          f' {" or ".join(dict.fromkeys(own))}. It is for another objective,'
-          ' or another file has taken its place. Leave it out.'
+          f'--gin_file={file} has no effect: nothing in this run reads'
+          f" {' or '.join(dict.fromkeys(own))}. It belongs to another"
+          ' objective, or another file overrides it. Leave it out.'
       )
 
 

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
   if args.push is not None:
     if args.to != 'sentence_transformers':
-      raise UserError('--push is of --to=sentence_transformers.')
+      raise UserError('--push needs --to=sentence_transformers.')
     hub.check_push(args.push)
   args.source = hub.model(args.source)
   runtime.start_logging()
@@ -92,25 +92,27 @@ def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
   """Path and step of each checkpoint of --merge; none without it."""
   names = args.merge or []
   if not names and args.weights:
-    raise UserError('--weights is for --merge: give both.')
+    raise UserError('--weights needs --merge: give both.')
   if not names and args.source is None:
     raise UserError(
-        'Give what to convert: dualenc convert SOURCE, or --merge=A,B.'
+        'Give a source, dualenc convert SOURCE, or --merge=A,B.'
     )
   if not names:
     return []
   if args.source and not all(name.isdecimal() for name in names):
     raise UserError(
-        f'--merge={",".join(names)} beside {args.source}: expected steps of it,'
-        ' such as 8000,9000. To merge models, name all of them in --merge.'
+        f"--merge={','.join(names)} with {args.source}: expected steps of it,"
+        ' such as 8000,9000. To merge models, give all of them in --merge and'
+        ' no source.'
     )
   if len(names) < 2 or '' in names or (args.source and args.step is not None):
     raise UserError(
-        f'--merge={",".join(names)}: expected two checkpoints or more, with'
-        ' commas: model_dirs, or after a model_dir steps of it, without --step.'
+        f"--merge={','.join(names)}: expected two or more model_dirs, separated"
+        ' by commas; or, with a model_dir as the source, steps of it, without'
+        ' --step.'
     )
   if args.to in index_conversion.FORMS:
-    raise UserError(f'--merge is of models, and --to={args.to} of an index.')
+    raise UserError(f'--merge takes models, but --to={args.to} takes an index.')
   weights = args.weights
   if weights and (len(weights) != len(names) or min(weights) <= 0):
     raise UserError(
@@ -138,8 +140,8 @@ def check_source(args: argparse.Namespace, is_index: bool) -> None:
   of_indexes = index_conversion.FORMS
   if is_index and args.to not in of_indexes:
     raise UserError(
-        f'{args.source} is an index of embeddings, and --to={args.to} is a form'
-        f' of models. An index goes --to={" or ".join(of_indexes)}.'
+        f'{args.source} is an index, but --to={args.to} takes a model. Give an'
+        f" index --to={' or '.join(of_indexes)}."
     )
   if args.to in of_indexes and not is_index:
     own = pathlib.Path(args.source).expanduser() / 'index'
@@ -149,16 +151,16 @@ def check_source(args: argparse.Namespace, is_index: bool) -> None:
         else ' Run `dualenc encode` first.'
     )
     raise UserError(
-        f'{args.source} is no index, which --to={args.to} is made of.{hint}'
+        f'{args.source} is not an index, which --to={args.to} needs.{hint}'
     )
   given = [name for name in _OF_MODELS if getattr(args, name) is not None]
   if is_index and given:
     raise UserError(
-        f'--{given[0]} is of models, and {args.source} is an index. Leave it'
+        f'--{given[0]} needs a model, but {args.source} is an index. Leave it'
         ' out.'
     )
   if args.ids is not None and args.to != 'faiss':
-    raise UserError(f'--ids is of --to=faiss, not --to={args.to}.')
+    raise UserError(f'--ids needs --to=faiss, not --to={args.to}.')
 
 
 def make_parser() -> flags.Parser:
@@ -241,9 +243,10 @@ def read_texts(path: str, flag: str = '--texts') -> list[str]:
     lines = json_file.read_text(flags.path(path)).splitlines()
   except (OSError, ValueError) as e:
     raise UserError(
-        f'{flag} {path} cannot be read: {e}. Give a UTF-8 file, a text a line.'
+        f'{flag} {path} cannot be read: {e}. Give a UTF-8 file with one text'
+        ' per line.'
     ) from e
   texts = [line for line in lines if line.strip()]
   if not texts:
-    raise UserError(f'{flag} {path} has no text. Give some, one a line.')
+    raise UserError(f'{flag} {path} has no texts. Expected one per line.')
   return texts

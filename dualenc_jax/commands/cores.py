@@ -24,7 +24,7 @@ def limited(count: int | None) -> Iterator[int]:
   can_choose = hasattr(os, 'sched_setaffinity') and _THREADS.is_dir()
   if count is not None and not can_choose:
     raise UserError(
-        f'--threads is {count}; only Linux keeps a process on some of the'
+        f'--threads is {count}; only Linux can restrict a process to some'
         ' cores. Leave it out to use all.'
     )
   if not can_choose:
@@ -36,8 +36,8 @@ def limited(count: int | None) -> Iterator[int]:
     return
   if count > len(allowed):
     raise UserError(
-        f'--threads is {count}; this process may use {len(allowed)} cores.'
-        ' Give at most as many.'
+        f'--threads is {count}; this process may use {len(allowed)} cores. Give'
+        ' at most that many.'
     )
   _move(apart(sorted(allowed))[:count])
   try:

@@ -114,8 +114,8 @@ def _check_verdict(findings: Sequence[Finding], strict: bool) -> None:
   unusable = [f.where for f in findings if f.level is Level.UNUSABLE]
   if unusable:
     raise UserError(
-        f'Not to be used as it is: {", ".join(dict.fromkeys(unusable))}. The'
-        ' verdict above says why.'
+        f"Unusable: {', '.join(dict.fromkeys(unusable))}. The verdict above"
+        ' says why.'
     )
   serious = findings_lib.serious(findings)
   if strict and serious:

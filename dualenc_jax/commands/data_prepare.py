@@ -76,7 +76,8 @@ def chosen_splits(
     found = [(p, split) for p, _ in task.parts() for split in p.splits()]
   known = list(dict.fromkeys(split for _, split in found))
   if not known:
-    raise UserError(f'Task {task.label!r} has no splits: no file is given.')
+    raise UserError(f'Task {task.label!r} has no splits, as no file is given.'
+                    ' Give one.')
   for name in names or ():
     if name not in known:
       raise UserError(

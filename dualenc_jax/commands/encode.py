@@ -123,8 +123,8 @@ def check_flags(args: argparse.Namespace) -> None:
   flags.check_hosts(args)
   if args.passage_prompt is not None:
     raise UserError(
-        'Give --prompt in place of --passage_prompt: here it is of the texts'
-        ' that are encoded.'
+        'Give --prompt in place of --passage_prompt: it applies to the encoded'
+        ' texts.'
     )
   if args.codec is not None:
     compression.spec(args.codec)

@@ -116,10 +116,10 @@ def main(argv: Sequence[str]) -> None:
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for values that no flag has, or that need another."""
   if args.document_separator is not None and not args.max_passage:
-    raise UserError('--document_separator is for --max_passage: give both.')
+    raise UserError('--document_separator needs --max_passage: give both.')
   if args.candidates is not None and args.index_dir is None:
     raise UserError(
-        '--candidates is of an index: give --index_dir, too, or'
+        '--candidates needs an index: give --index_dir, too, or'
         f' --codecs=binary:{args.candidates}.'
     )
   if args.tasks is not None and not any(args.tasks):

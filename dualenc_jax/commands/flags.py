@@ -130,10 +130,12 @@ def check_hosts(args: argparse.Namespace) -> None:
   index, count = args.host_index, args.host_count
   if getattr(args, 'multihost', False) and count > 1:
     raise UserError(
-        'Give --multihost or --host_count: hosts that join know their number.'
+        'Give --multihost or --host_count: hosts of --multihost know their'
+        ' number.'
     )
   if index is None and count > 1:
-    raise UserError('--host_count needs --host_index: which of them is this?')
+    raise UserError('--host_count needs --host_index, the number of this'
+                    ' machine.')
   args.host_index = index or 0
   if not 0 <= args.host_index < count:
     raise UserError(

@@ -88,8 +88,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   if not queries:
     causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
     raise UserError(
-        f'No query is left: {causes}. All that was generated is in'
-        f' {written.folder}: give other filters.'
+        f'No query is left: {causes}. Give other filters; all generated queries'
+        f' are in {written.folder}.'
     )
   # Hosts that have joined end together: all filter, and the first writes.
   if args.multihost and host.index:
@@ -194,8 +194,8 @@ def corpus(args: argparse.Namespace) -> tuple[list[Passage], str]:
     name, text = row['passage_id'], row['passage']
     if '\t' in name or name.splitlines() != [name]:
       raise UserError(
-          f'{row["location"]} has the id {name!r}. Expected ids without tabs'
-          ' and ends of lines, which the columns of qrels cannot have.'
+          f"{row['location']} has the id {name!r}. Expected ids without tabs"
+          ' and line ends, which qrels cannot hold.'
       )
     if text.strip():
       passages.append(Passage(name, row['name'], text))
@@ -204,7 +204,7 @@ def corpus(args: argparse.Namespace) -> tuple[list[Passage], str]:
   if blank:
     _LOG.info('%s passages are empty, and have no queries.', f'{blank:,}')
   if not passages:
-    raise UserError(f'{args.corpus} has no passage with a text.')
+    raise UserError(f'{args.corpus} has no passage with text.')
   return passages, task.fingerprint('corpus')
 
 
@@ -216,8 +216,8 @@ def budget(
   if not args.temperature:
     if count not in (None, 1):
       raise UserError(
-          f'--temperature is 0, which writes one query, and'
-          f' --queries_per_passage is {count}. Leave out either.'
+          '--temperature=0 gives one query per passage, but'
+          f' --queries_per_passage is {count}. Leave one out.'
       )
     count = 1
   if count is None:

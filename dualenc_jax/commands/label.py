@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   sources.check(args)
   if args.queries is not None and args.positives == 'none':
     raise UserError(
-        '--queries have no positives of their own: leave out --positives=none.'
+        '--queries have no known positives: leave out --positives=none.'
     )
   runtime.start()
   folder = pathlib.Path(args.output_dir)
@@ -190,16 +190,15 @@ def _calibration(
         else 'has no calibration of its newest checkpoint'
     )
     raise UserError(
-        f'{args.teacher} {whose}, and thresholds are about probabilities. Give'
-        ' --calibration=SLOPE,INTERCEPT: 1,0 where its scores are logits of'
-        ' probabilities. A cross-encoder that is trained with a validation'
-        ' split has its own.'
+        f'{args.teacher} {whose}, but thresholds need probabilities. Give'
+        ' --calibration=SLOPE,INTERCEPT: 1,0 if the scores are logits. A'
+        ' cross-encoder trained with a validation split has its own.'
     )
   if args.prior is not None:
     trained, wanted = _numbers('--prior', args.prior, ':')
     if trained <= 0 or wanted <= 0:
       raise UserError(
-          f'--prior is {args.prior}; expected two numbers above 0, 4:1 say.'
+          f'--prior is {args.prior}; expected two numbers above 0, such as 4:1.'
       )
     # Odds at another share of positives.
     shift = math.log(trained) - math.log(wanted)
@@ -214,8 +213,8 @@ def _logits(score: Score, pairs: np.ndarray) -> np.ndarray:
   odd = found[(found < 0) | (found > 1)]
   if len(odd):
     raise UserError(
-        f'--calibration=probabilities, and a score is {odd[0]:g}; expected 0 to'
-        ' 1. Logits have --calibration=1,0.'
+        f'--calibration=probabilities, but a score is {odd[0]:g}; expected 0 to'
+        ' 1. For logits give --calibration=1,0.'
     )
   found = np.clip(found, *_LIMITS)
   return np.log(found / (1 - found)).astype(np.float32)
@@ -228,9 +227,9 @@ def _check_logits(kept: Sequence[filters.Kept]) -> None:
   found = found[~np.isnan(found)]
   if len(found) and 0 <= found.min() < found.max() <= 1:
     raise UserError(
-        f'All {len(found):,} scores of the teacher are from 0 to 1, as'
-        ' probabilities are, and --calibration=1,0 is of logits. Give'
-        ' --calibration=probabilities if they are.'
+        f'All {len(found):,} scores of the teacher are from 0 to 1, like'
+        ' probabilities, but --calibration=1,0 is for logits. Give'
+        ' --calibration=probabilities if they are probabilities.'
     )
 
 
@@ -241,7 +240,7 @@ def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
     first = second = math.nan
   if not (math.isfinite(first) and math.isfinite(second)):
     raise UserError(
-        f'{flag} is {text!r}; expected two numbers with {between!r} between.'
+        f'{flag} is {text!r}; expected two numbers separated by {between!r}.'
     )
   return first, second
 

@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   names = args.names or _names(args.models)
   if len(names) != len(args.models) or len({*names}) < len(names):
     raise UserError(
-        f'The names {",".join(names)} of {len(args.models)} models; expected a'
-        ' different one for each. Give --names=a,b.'
+        f"The names of {len(args.models)} models are {','.join(names)};"
+        ' expected different ones. Give --names=a,b.'
     )
   quality = None
   if args.results:
@@ -158,7 +158,7 @@ def _texts(
   if lengths and max(lengths) > most:
     raise UserError(
         f'--lengths has {max(lengths)}; {least} cuts queries to {most} tokens.'
-        ' Give lengths up to that.'
+        f' Give lengths up to {most}.'
     )
   usual = [*(n for n in _LENGTHS if n < most), min(most, _LENGTHS[-1])]
   for length in lengths or dict.fromkeys(usual):

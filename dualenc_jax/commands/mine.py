@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.margin, args.relative_margin,
   )
   if args.least_spread is not None and args.teacher is None:
-    raise UserError('--least_spread: give --teacher, or leave it out.')
+    raise UserError('--least_spread needs --teacher: give both.')
   sources.check(args)
   runtime.start()
   folder = pathlib.Path(args.output_dir)

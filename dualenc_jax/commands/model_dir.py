@@ -71,8 +71,8 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   """
   if '://' in model_dir:
     raise UserError(
-        f'MODEL_DIR {model_dir} is no folder. Mount the bucket (gcsfuse, say)'
-        ' and give the path, which every host must see.'
+        f'MODEL_DIR {model_dir} is not a folder. Mount the bucket (such as with'
+        ' gcsfuse) on every host, and give that path.'
     )
   folder = pathlib.Path(model_dir)
   files.make_folder(folder, 'another MODEL_DIR')
@@ -90,9 +90,8 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
     shown, more = changes[:_MOST_CHANGES], len(changes) - _MOST_CHANGES
     shown += [f'and {more} more'] if more > 0 else []
     raise UserError(
-        f'{path} is of another config. {"; ".join(shown)}. Use another'
-        ' MODEL_DIR, or give --allow_config_change to go on with the new'
-        ' values.'
+        f"{path} has another config. {'; '.join(shown)}. Use another MODEL_DIR,"
+        ' or give --allow_config_change to resume with the new values.'
     )
   if differences:
     _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
@@ -157,9 +156,9 @@ def check_is_one(folder: str) -> None:
   """Raises UserError unless a folder is what training wrote."""
   if hub.is_on_hub(folder):
     raise UserError(
-        f'{folder} is no folder: the config of a model_dir is a program, which'
-        ' is not run from a hub. Make one of its weights first: dualenc convert'
-        f' {folder} --to=model_dir --out=DIR.'
+        f'{folder} is not a folder: the config of a model_dir is a program,'
+        ' which is never run from a hub. Convert its weights first: dualenc'
+        f' convert {folder} --to=model_dir --out=DIR.'
     )
   if not (pathlib.Path(folder) / CONFIG).exists():
     what = f'has no {CONFIG}' if os.path.isdir(folder) else 'is not there'
@@ -229,8 +228,8 @@ def load(
     if hasattr(objective, 'likelihood'):
       use = 'A generator writes queries: `dualenc generate`.'
     raise UserError(
-        f'{folder} is no dual encoder: {type(objective).__name__} is what it'
-        f' learnt, so it embeds nothing. {use}'
+        f'{folder} is no dual encoder: it was trained by'
+        f' {type(objective).__name__}, so it embeds nothing. {use}'
     )
   objective.check_mesh(partitioner)
 

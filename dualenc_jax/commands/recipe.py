@@ -219,8 +219,8 @@ def _check_codes(experiment: Experiment, coming: Mapping[str, Stage]) -> None:
   codec.check(objective.model.projection.features)
   if not codec.is_product:
     raise UserError(
-        f'Stage {stage.name} makes codes by {codec.name}, and JPQ trains'
-        ' centroids. Expected a product quantiser: --gin.CODEC=opq:96, say.'
+        f'Stage {stage.name} makes codes by {codec.name}, but JPQ trains'
+        ' centroids. Expected a product quantiser, such as --gin.CODEC=opq:96.'
     )
 
 
@@ -242,7 +242,8 @@ def _given(args: argparse.Namespace, recipe: Recipe) -> Given:
     if not (equals and stage and path and (output or not dot)):
       raise UserError(
           f'--replace is {text!r}; expected STAGE.OUTPUT=FILE, such as'
-          ' labels.pairs=mine.jsonl, or STAGE=FOLDER for all that it makes.'
+          ' labels.pairs=mine.jsonl, or STAGE=FOLDER for all outputs of a'
+          ' stage.'
       )
     if not dot and stage not in outputs:
       raise UserError(

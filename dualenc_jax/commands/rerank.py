@@ -47,8 +47,8 @@ def main(argv: Sequence[str]) -> None:
   chosen = tasks.chosen(inputs, names, args.split)
   if len(chosen) > 1:
     raise UserError(
-        f'A run is of one set, and {len(chosen)} are asked for. Give one with'
-        ' --tasks, such as beir/scifact.'
+        f'A run belongs to one data set, but {len(chosen)} are given. Give one'
+        ' with --tasks, such as beir/scifact.'
     )
   ((task, split),) = chosen
   inputs = dataclasses.replace(inputs, task=task)
@@ -145,7 +145,8 @@ def teacher(
     return None
   if pathlib.Path(path).suffix in _OF_SCORES and args.teacher_form is not None:
     raise UserError(
-        f'{path} looks like a file of scores, which takes no --teacher_form.'
+        f'{path} is a file of scores, which takes no --teacher_form. Leave it'
+        ' out.'
     )
   if args.teacher_form is None and pathlib.Path(path).is_file():
     return pathlib.Path(path)
@@ -164,8 +165,8 @@ def cross_encoder(path: str, args: argparse.Namespace) -> Teacher:
   for name in ('teacher_vocabulary', 'teacher_length'):
     if getattr(args, name) is not None:
       raise UserError(
-          f'--{name} is of a released ranker: give --teacher_form, too, or'
-          ' leave it out. A cross-encoder that was trained here has its own.'
+          f'--{name} needs --teacher_form, for a released ranker. Leave it out'
+          ' for a model_dir, which has its own.'
       )
   check_own(path)
   found = loading.load_teacher(pathlib.Path(path))
@@ -180,16 +181,16 @@ def check_own(path: str) -> None:
   folder = pathlib.Path(path)
   if folder.is_file():
     raise UserError(
-        f'{path} is a file, and scores of new queries are in none: give the'
+        f'{path} is a file, which cannot have scores of new queries. Give the'
         ' model_dir of a cross-encoder.'
     )
   if not own.is_one(folder):
     what = 'is no model_dir' if folder.exists() else 'does not exist'
     raise UserError(
-        f'{path} {what}. Expected what `dualenc train` wrote with'
-        ' --gin_file=architectures/cross_encoder.gin, or, but for search, a'
-        ' file of scores. Of a released T5 say which,'
-        f' --teacher_form={" or ".join(released_rankers.FORMS)}.'
+        f'{path} {what}. Expected a model_dir of'
+        ' --gin_file=architectures/cross_encoder.gin, or, except in search, a'
+        ' file of scores. For a released T5 give'
+        f" --teacher_form={' or '.join(released_rankers.FORMS)}."
     )
   own.check_kind(own.facts_of(folder), own.CROSS_ENCODER, path)
 
@@ -207,8 +208,8 @@ def in_new_order(
   passages = [hit.passage.text for hit in hits]
   if not all(passages):
     raise UserError(
-        'The index has no texts of its passages, which re-ranking reads. Build'
-        ' it again with `dualenc encode`.'
+        'The index has no texts, which re-ranking reads. Build it again with'
+        ' `dualenc encode`.'
     )
   pairs = np.stack([np.zeros(len(hits), int), np.arange(len(hits))], axis=1)
   scores = teacher.scores([query], passages, pairs).tolist()

@@ -87,7 +87,7 @@ def _queries(args: argparse.Namespace) -> Iterator[list[tuple[str, str]]]:
       yield found[start : start + _BATCH]
     return
   if not all(query.strip() for query in args.query):
-    raise UserError('The query is empty; give some words to search for.')
+    raise UserError('The query is empty. Give some words.')
   # Lines of standard input may be blank.
   given = args.query or filter(None, map(str.strip, sys.stdin))
   for number, query in enumerate(given, start=1):

@@ -80,18 +80,19 @@ def check(args: argparse.Namespace) -> None:
   """Raises UserError where nothing ranks, or flags do not go together."""
   if not (args.model_dir or args.bm25 or _runs(args)):
     raise UserError(
-        'Nothing to search with. Give --model_dir, --bm25, --run=FILE or more.'
+        'Nothing to search with. Give one or more of --model_dir, --bm25 and'
+        ' --run=FILE.'
     )
   names = ['model', 'bm25', *(pathlib.Path(run).stem for run in _runs(args))]
   if twice := [name for name in names if names.count(name) > 1]:
     raise UserError(
-        f'Two sources are called {twice[0]!r}, as model and BM25 are, and runs'
-        ' by their files. Expected a name each: copy or rename one.'
+        f'Two sources are called {twice[0]!r}; runs are called by their files.'
+        ' Rename one.'
     )
   if args.model_dir and args.what:
     raise UserError(
-        f'{args.what[0]} and --model_dir are given. Give --tasks, or'
-        f' --gin.TRAIN_FILE={args.what[0]}, in its place.'
+        f'{args.what[0]} and --model_dir are both given. Give --tasks, or'
+        f' --gin.TRAIN_FILE={args.what[0]}, in place of the former.'
     )
 
 
@@ -107,7 +108,8 @@ def asked(args: argparse.Namespace) -> Asked:
   chosen = tasks.chosen(inputs, names, args.split)
   if len(chosen) > 1:
     raise UserError(
-        f'{len(chosen)} sets are asked for; expected one, such as beir/scifact.'
+        f'{len(chosen)} data sets are given; expected one, such as'
+        ' beir/scifact.'
     )
   ((task, split),) = chosen
   inputs = dataclasses.replace(inputs, task=task)

@@ -111,9 +111,8 @@ def train(
   most, size = experiment.most_examples(), experiment.batch_size
   if isinstance(experiment.objective, FromPairs) and (most or size) < size:
     raise UserError(
-        f'BATCH_SIZE is {size:,}, and {experiment.task.label}, split train, has'
-        f' {most:,} examples at most: expected no more than these. Give'
-        f' --gin.BATCH_SIZE={most}, or fewer.'
+        f'BATCH_SIZE is {size:,}, but {experiment.task.label}, split train, has'
+        f' at most {most:,} examples. Give --gin.BATCH_SIZE={most}, or fewer.'
     )
   plan = make_plan(experiment)
   for line in describe(experiment, plan):
@@ -158,11 +157,11 @@ def train(
     )
   elif experiment.until is not None:
     raise UserError(
-        f'All {ended.step:,} steps of {experiment.model_dir} are trained, and'
-        ' the towers are not aligned as UNTIL wants it. Give more STEPS (with'
+        f'All {ended.step:,} steps of {experiment.model_dir} are trained, but'
+        ' the towers are not yet aligned by UNTIL. Give more STEPS (with'
         ' --allow_config_change; ALIGNMENT_STEPS of recipes/daft.gin), a higher'
         ' LEARNING_RATE, a larger run.UntilAligned.share (SHARE) or threshold,'
-        ' or UNTIL=None to take it as it is.'
+        ' or UNTIL=None to take the model as it is.'
     )
   _LOG.info('Trained %d steps: %s', ended.step, experiment.model_dir)
 

@@ -90,8 +90,8 @@ def train(
         )
     except (RuntimeError, ValueError) as e:
       raise UserError(
-          f'No vocabulary of {size} pieces can be made of {len(lines):,} lines:'
-          f' {e}. Give more text, or another --size.'
+          f'Cannot make a vocabulary of {size} pieces from {len(lines):,}'
+          f' lines: {e}. Give more text, or another --size.'
       ) from e
     content = pathlib.Path('new.model').read_bytes()
   files.write(output, content, 'another --output')

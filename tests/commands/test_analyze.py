@@ -167,7 +167,7 @@ def test_models_on_different_data_are_refused(model, tmp_path):
   own = str(tiny_evaluation.shared_model().with_name('test.jsonl'))
   assert own in text
   config.write_text(text.replace(own, str(other)))
-  with pytest.raises(UserError, match='one and three are not of one data set'):
+  with pytest.raises(UserError, match='one and three are from diff'):
     analyze.main([
         f'--model_dir={model}',
         f'--model_dir={tmp_path / "three"}',
@@ -184,12 +184,12 @@ def test_models_on_different_data_are_refused(model, tmp_path):
         (['--max_passages=1'], '--max_passages is 1'),
         (['--seed=-1'], '--seed is -1'),
         (['--index_dir=a', '--index_dir=b'], '2 --index_dir for 1 --model_dir'),
-        (['--index_dir=a', '--max_passages=50'], 'no use with --index_dir'),
+        (['--index_dir=a', '--max_passages=50'], 'whole corpus'),
         (['--model_dir=two'], 'give --output_dir'),
-        (['--model_dir=x/one'], 'Two models have one name: one, one'),
+        (['--model_dir=x/one'], 'have the same name: one, one'),
         (['--names=a,b'], '--names=a,b for 1 --model_dir'),
         (['--names= '], '--names= for 1 --model_dir'),
-        (['--model_dir=two', '--names=a b,a_b'], 'Two models have one name'),
+        (['--model_dir=two', '--names=a b,a_b'], 'have the same name'),
     ],
 )
 def test_flags_that_make_no_sense(flags, message):

@@ -45,7 +45,7 @@ def test_a_blank_passage_is_one_wherever_it_is_read(tmp_path, capsys):
   text = 'query-id\tcorpus-id\tscore\nq0\tblank\t1\n'
   (tmp_path / 'mine' / 'qrels' / 'train.tsv').write_text(text)
   found = checked(tmp_path / 'report', 'beir', *beir, '--split=corpus')
-  with pytest.raises(UserError, match='Not to be used as it is: train'):
+  with pytest.raises(UserError, match='Unusable: train'):
     checked(tmp_path / 'report', 'beir', *beir)
 
 

@@ -94,7 +94,7 @@ def test_a_converted_model_encodes_and_evaluates(models, tmp_path, capsys):
 def test_training_cannot_go_on_in_what_was_converted(models, tmp_path):
   model = shutil.copytree(models / 'sde', tmp_path / 'model')
   flags = [*tiny_run.flags(tmp_path), f'--model_dir={model}']
-  with pytest.raises(UserError, match='is of another config'):
+  with pytest.raises(UserError, match='has another config'):
     train.main(flags)
   sizes = ['num_layers=2', 'num_heads=2', 'head_dim=16', 'mlp_dim=64']
   same = [f'--gin.models.T5Encoder.{size}' for size in sizes]

@@ -161,17 +161,16 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
 @pytest.mark.parametrize(
     'source, flags, message',
     [
-        ('index', ['--to=npz'], '--to=npz is a form of models. An index goes'
-         ' --to=faiss or vectors.'),
-        ('index', ['--to=faiss', '--tower=query'], '--tower is of models'),
-        ('index', ['--to=faiss', '--no-verify'], '--verify is of models'),
-        ('index', ['--to=vectors', '--vocabulary=v'], '--vocabulary is of'),
-        ('index', ['--to=vectors', '--step=0'], '--step is of models'),
-        ('index', ['--to=faiss', '--query_prefix='], '--query_prefix is of'),
-        ('index', ['--to=vectors', '--ids=own'], '--ids is of --to=faiss'),
-        ('.', ['--to=faiss'], 'is no index, which --to=faiss is made of. Give'),
+        ('index', ['--to=npz'], 'Give an index --to=faiss or vectors.'),
+        ('index', ['--to=faiss', '--tower=query'], '--tower needs a model'),
+        ('index', ['--to=faiss', '--no-verify'], '--verify needs a model'),
+        ('index', ['--to=vectors', '--vocabulary=v'], '--vocabulary needs'),
+        ('index', ['--to=vectors', '--step=0'], '--step needs a model'),
+        ('index', ['--to=faiss', '--query_prefix='], '--query_prefix needs'),
+        ('index', ['--to=vectors', '--ids=own'], '--ids needs --to=faiss'),
+        ('.', ['--to=faiss'], 'not an index, which --to=faiss needs. Give'),
         ('checkpoints', ['--to=vectors'], 'Run `dualenc encode` first'),
-        ('.', ['--to=npz', '--ids=rows'], '--ids is of --to=faiss, not'),
+        ('.', ['--to=npz', '--ids=rows'], '--ids needs --to=faiss, not'),
     ],
 )
 def test_what_does_not_go_together(

@@ -112,7 +112,7 @@ def test_data_without_a_pair_is_refused_after_the_report(tmp_path, capsys):
   assert status == 2
   assert report['findings'][0]['level'] == 'cannot be used'
   told = capsys.readouterr()
-  assert 'not JSON: 4' in told.out and 'Not to be used' in told.err
+  assert 'not JSON: 4' in told.out and 'Unusable' in told.err
 
 
 def test_a_wrong_column_is_named(tmp_path, capsys):

@@ -215,7 +215,7 @@ def test_queries_that_the_model_has_learnt_from_are_told(
         (['--split=tset'], "'tset'.*mean 'test'"),
         (['--k=0'], '--k is 0; expected at least 1'),
         (['--k=-3'], '--k is -3'),
-        (['--document_separator=_'], 'is for --max_passage: give both'),
+        (['--document_separator=_'], 'needs --max_passage'),
         (['--step=7'], 'no checkpoint of step 7; it has 2'),
     ],
 )

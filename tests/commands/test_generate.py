@@ -203,7 +203,7 @@ def test_filters_take_what_was_generated(
         (['--passage_length=513'], 'expected at most 512'),
         ([f'--seed={2**32}'], 'expected less than 2^32'),
         (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
-        (['--multihost', '--host_count=2', '--host_index=0'], 'that join know'),
+        (['--multihost', '--host_count=2', '--host_index=0'], 'hosts of'),
         (['--temperature=0'], '--queries_per_passage is 3'),
         (['--top_p=0'], 'Sampling.top_p is 0.0'),
         (['--temperature=-1'], 'Sampling.temperature is -1'),
@@ -260,7 +260,7 @@ def test_a_changed_corpus_is_refused_unless_overwritten(
     [
         (['{"_id": "a\\tb", "text": "One."}'], "the id 'a\\tb'"),
         (['{"_id": "a\\n", "text": "One."}'], "the id 'a\\n'"),
-        (['{"_id": "a", "text": " "}'], 'no passage with a text'),
+        (['{"_id": "a", "text": " "}'], 'no passage with text'),
         (['{"_id": "a"}'], ":1"),
         (
             ['{"_id": "a", "text": "One."}', '{"_id": "a", "text": "Two."}'],

@@ -169,8 +169,8 @@ def test_queries_of_a_file(models, tmp_path, form):
         (['--queries=EMPTY'], 'has no text'),
         (['--queries=/no/such'], '--queries /no/such cannot be read'),
         (['--queries=EMPTY', '--lengths=4'], 'either --queries or --lengths'),
-        (['--names=a,a'], 'a different one for each'),
-        (['--names=a'], 'a different one for each'),
+        (['--names=a,a'], 'expected different ones'),
+        (['--names=a'], 'expected different ones'),
     ],
 )
 def test_what_is_wrong_is_one_line(models, tmp_path, capsys, flags, told):

@@ -79,16 +79,16 @@ def test_steps_of_a_run_are_merged(models, tmp_path):
 @pytest.mark.parametrize(
     'flags, message',
     [
-        ([], 'Give what to convert: dualenc convert SOURCE, or --merge=A,B'),
-        (['--merge=a'], '--merge=a: expected two checkpoints or more'),
-        (['m', '--merge=a,b'], 'beside m: expected steps of it'),
+        ([], 'dualenc convert SOURCE, or --merge=A,B'),
+        (['--merge=a'], '--merge=a: expected two or more'),
+        (['m', '--merge=a,b'], 'with m: expected steps of it'),
         (['m', '--merge=1,2', '--step=1'], 'without --step'),
-        (['m', '--weights=1,2'], '--weights is for --merge'),
+        (['m', '--weights=1,2'], '--weights needs --merge'),
         (['--merge=a,b', '--weights=1'], 'a number above 0 for each of the 2'),
         (['--merge=a,b', '--weights=1,-1'], '=1,-1: expected a number'),
         (['--merge=a,b', '--weights=1,x'], 'is x; expected a number'),
         (['--merge=a,b'], 'a is not there'),
-        (['--merge=a,b', '--to=faiss'], 'is of models, and --to=faiss'),
+        (['--merge=a,b', '--to=faiss'], '--merge takes models'),
     ],
 )
 def test_bad_flags(tmp_path, monkeypatch, flags, message):

@@ -212,10 +212,10 @@ def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
   (out / 'scores.tsv').write_text('q\tp\t1\n')
   with pytest.raises(UserError, match='out/scores.tsv has scores of a teacher'):
     rerank.main(flags(tiny, out, path))
-  with pytest.raises(UserError, match='looks like a file of scores, which'):
+  with pytest.raises(UserError, match='is a file of scores, which'):
     rerank.main(flags(tiny, out, path, '--teacher_form=monot5'))
   (out / 'scores.tsv').unlink()
-  with pytest.raises(UserError, match='--teacher_length is of a released rank'):
+  with pytest.raises(UserError, match='--teacher_length needs --teacher_form'):
     rerank.main(flags(tiny, out, out, '--teacher_length=9'))
   with pytest.raises(UserError, match='is no model_dir. Expected what .*file'):
     rerank.main(flags(tiny, tmp_path / 'new', tmp_path))
@@ -299,7 +299,7 @@ def test_evaluate_and_search_re_rank(student, teacher, capsys, tmp_path):
     path.unlink()
   with pytest.raises(UserError, match='few.tsv has no score of'):
     evaluate.main([*asked, '--baselines=', f'--rerank={few}'])
-  with pytest.raises(UserError, match='is a file, and scores of new queries'):
+  with pytest.raises(UserError, match='is a file, which'):
     search.main([f'--model_dir={student}', f'--rerank={few}', 'a'])
   with pytest.raises(UserError, match='is a dual encoder, no cross-encoder'):
     search.main([f'--model_dir={student}', f'--rerank={student}', 'find xml'])

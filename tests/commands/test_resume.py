@@ -158,7 +158,7 @@ def test_a_finished_run_does_nothing_more(again, tmp_path):
 def test_another_loss_is_told_before_what_it_is_made_of(again):
   with pytest.raises(UserError) as error:
     again('--gin.NUM_NEGATIVES=1', '--gin_file=losses/distill.gin')
-  found = str(error.value).partition('of another config. ')[2].split('; ')
+  found = str(error.value).partition('has another config. ')[2].split('; ')
   assert found[0] == 'LOSS: @losses.InBatchSoftmax() -> @losses.Sum()'
   assert found[1] == 'NUM_NEGATIVES: 0 -> 1'
   assert 'DISTILL_TEMPERATURE: not set -> 0.05' in found
@@ -171,7 +171,7 @@ def test_another_config_is_refused_unless_allowed(again, tmp_path):
   old = (model / 'config.gin').read_text()
   changed = '--gin.STEPS=3', '--gin.LEARNING_RATE=0.5'
   for more in ([], ['--allow_data_change']):
-    with pytest.raises(UserError, match='of another config') as error:
+    with pytest.raises(UserError, match='has another config') as error:
       again(*changed, *more)
   message = str(error.value)
   assert 'LEARNING_RATE: 0.001 -> 0.5' in message

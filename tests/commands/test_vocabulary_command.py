@@ -89,7 +89,7 @@ def test_the_command_takes_the_texts_of_a_task(tmp_path, capsys):
 @pytest.mark.parametrize(
     'texts, flags, message',
     [
-        (2, ['--size=1'], 'No vocabulary of 1 pieces can be made'),
+        (2, ['--size=1'], 'a vocabulary of 1 pieces'),
         (2, ['--size=0'], '--size is 0'),
         (0, [], 'has no rows'),
     ],

@@ -33,12 +33,10 @@ def data_root(tmp_path_factory) -> pathlib.Path:
     shutil.copytree(DATA / 'beir' / 'toy', root / 'beir' / name)
   for name, qa_set in SETS.items():
     for split in ('train', 'test') if qa_set.train else ('test',):
-      for file, source in (
-          (qa_set.mrqa_file(split)[0][0], 'contexts.jsonl'),
-          (qa_set.candidate_file(split)[0][0], 'candidates.json'),
-      ):
+      sources = 'contexts.jsonl', 'candidates.json'
+      for (names, _), source in zip(qa_set.files(split), sources):
         text = (DATA / 'multireqa' / source).read_text()
-        path = root / 'multireqa' / file
+        path = root / 'multireqa' / names[0]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(text.replace('SQuAD', name).encode()))
   (root / 'pairs.jsonl').write_text(

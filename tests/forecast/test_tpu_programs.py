@@ -23,8 +23,8 @@ def check(capsys, tmp_path, *flags, status=0):
 
 @pytest.mark.parametrize(('flags', 'message'), [
     ((TOPOLOGY, '--program=encod'), "no such program. Did you mean 'encode'"),
-    (('--program=train,search',), '--program is for --topology'),
-    ((TOPOLOGY, '--program=search', '--fit_batch'), 'of --program=train alone'),
+    (('--program=train,search',), '--program needs --topology'),
+    ((TOPOLOGY, '--program=search', '--fit_batch'), '--fit_batch works with'),
     (
         (
             TOPOLOGY, '--program=encode',

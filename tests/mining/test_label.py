@@ -317,7 +317,7 @@ def test_by_a_cross_encoder_with_its_calibration(tmp_path):
         (['--above=0.1', '--below=0.9'], 'The thresholds are 0.1 and 0.9'),
         (['--above=9'], 'expected probabilities'),
         (['--calibration=one'], "--calibration is 'one'; expected two numbers"),
-        (['--prior=4'], "--prior is '4'; expected two numbers with ':' betw"),
+        (['--prior=4'], "--prior is '4'; expected two numbers sep"),
         (['--prior=0:1'], '--prior is 0:1; expected two numbers above 0'),
         (['--truth=nowhere.txt'], 'nowhere.txt cannot be read'),
         (['--queries=nowhere.tsv'], 'nowhere.tsv'),
@@ -354,7 +354,7 @@ def test_bad_scores_and_calibrations(tiny, tmp_path):
   with pytest.raises(UserError, match='All .* of the teacher are from 0 to 1'):
     label.main(few)
   likely = [*asked, '--calibration=probabilities']
-  with pytest.raises(UserError, match='and a score is .* expected 0 to 1'):
+  with pytest.raises(UserError, match='a score is .* expected 0 to 1'):
     label.main(likely)
   label.main([*likely, f'--teacher={path}', '--prior=4:1'])
   found = read(out)

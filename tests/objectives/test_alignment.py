@@ -177,7 +177,7 @@ def test_a_threshold_that_is_never_reached(teacher, tmp_path, capfd):
   )
   assert cli.main(['train', *given, f'--model_dir={light}']) == 2
   assert 'All 4 steps' in (said := capfd.readouterr().err)
-  assert 'the towers are not aligned as UNTIL wants it. Give more' in said
+  assert 'the towers are not yet aligned by UNTIL. Give more' in said
   assert own.steps(light) == [4]
 
 

@@ -181,7 +181,7 @@ def test_a_batch_of_more_than_there_is_names_the_flag(tmp_path, capfd):
   ]) == 2
   said = capfd.readouterr().err
   assert 'BATCH_SIZE is 1,000, and beir' in said
-  assert 'split train, has 8 examples at most' in said
+  assert 'split train, has at most 8 examples' in said
   assert 'BATCH_SIZE is --gin.ADAPT_BATCH_SIZE' in said
 
 
@@ -191,7 +191,7 @@ def test_a_batch_of_more_than_there_is_names_the_flag(tmp_path, capfd):
         (['--corpus=missing'], 'expected a folder in BEIR'),
         (['--corpus=model'], 'no model/corpus.jsonl'),
         (['--model_dir=.'], 'has no config.gin'),
-        (['--output_dir=corpus/out'], 'in the folder of the corpus'),
+        (['--output_dir=corpus/out'], 'inside the folder of the corpus'),
         (['--generator='], '--replace=queries=FOLDER'),
         (['--source_split=test', '--split=dev'], 'has no qrels of dev'),
         (['--split=dev'], 'has no qrels of it; it has none'),

@@ -91,7 +91,7 @@ def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
       ('--sweep=QUERY_LAYERS', 'expected NAME=VALUE,VALUE, such as'),
       ('--replace=teach=x', "no stage 'teach'. Did you mean 'teacher'"),
       ('--replace=teacher=x', 'in place of teacher.model, does not exist'),
-      ('--replace=teacher.=x', 'or STAGE=FOLDER for all that it makes'),
+      ('--replace=teacher.=x', 'or STAGE=FOLDER for all outputs'),
   ):
     assert cli.main([*given, more]) == 2
     assert told in capfd.readouterr().err.replace('\n', ' ')
