@@ -314,9 +314,9 @@ def test_the_home_directory(retriever, tmp_path, monkeypatch):
 
 
 def test_a_folder_of_something_else_is_left_alone(retriever, tmp_path):
-  with pytest.raises(UserError, match='is not there'):
+  with pytest.raises(UserError, match='does not exist'):
     Retriever.from_dir(tmp_path / 'nothing')
-  with pytest.raises(UserError, match='nothing that is known'):
+  with pytest.raises(UserError, match='has no known form'):
     Retriever.from_dir(tmp_path)
   (tmp_path / 'thesis.txt').write_text('years of work')
   for path in (tmp_path, tmp_path / 'thesis.txt'):

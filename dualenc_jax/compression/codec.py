@@ -105,8 +105,8 @@ class Codec:
     if vectors.ndim != 2 or vectors.shape[1] != self.dim:
       raise UserError(
           f'{side} embeddings have shape {vectors.shape}, and the codec'
-          f' {self.name} was trained for [rows, {self.dim}]. Take the model'
-          ' that it was trained with, or train it again.'
+          f' {self.name} was trained for [rows, {self.dim}]. Use the model that'
+          ' it was trained with, or train it again.'
       )
     finite.check_rows(f'{side} embeddings', vectors)
 
@@ -167,9 +167,9 @@ def with_candidates(passages: Any, count: int) -> Coded:
   if codec is None or codec.rescored is None:
     what = 'no codes' if codec is None else f'codes of {codec.name}'
     raise UserError(
-        f'candidates is {count}: so many are scored again of an index that is'
-        f' searched in two steps, and this one has {what}. Leave it out, or'
-        ' encode with --codec=binary.'
+        f'candidates is {count}: only an index that is searched in two steps'
+        f' takes it, but this one has {what}. Leave it out, or encode with'
+        ' --codec=binary.'
     )
   if count < 1:
     raise UserError(f'candidates is {count}; expected 1 or more.')

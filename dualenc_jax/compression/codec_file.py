@@ -68,7 +68,7 @@ def write(path: pathlib.Path, codec: Codec) -> None:
 def read(path: pathlib.Path) -> tuple[Codec, str]:
   """Reads what `write` wrote: the codec, and the SHA-256 of its file."""
   if not path.is_file():
-    raise UserError(f'{path} cannot be read: it is not there. {_AGAIN}')
+    raise UserError(f'{path} does not exist. {_AGAIN}')
   found = safetensors_file.metadata(path)
   if not isinstance(found, dict) or found.get('format') != _FORMAT:
     raise UserError(f'{path} is no codec of an index. {_AGAIN}')

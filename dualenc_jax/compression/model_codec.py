@@ -46,7 +46,9 @@ def start(folder: str | None) -> Codec:
   if path.is_dir():
     path /= codec_file.FILE
   if not path.is_file():
-    raise UserError(f'CODEC_FROM is {folder}, and {path} is not there. {make}')
+    raise UserError(
+        f'CODEC_FROM is {folder}, but {path} does not exist. {make}'
+    )
   codec, _ = codec_file.read(path)
   if not isinstance(codec.quantiser, Product):
     raise UserError(

@@ -264,8 +264,8 @@ class Saved(Part):
   def check(self, dim: int) -> None:
     if dim != self.codec.dim:
       raise UserError(
-          f'The codec {self.codec.name} is of vectors of dim {self.codec.dim},'
-          f' and these have {dim}.'
+          f'The codec {self.codec.name} was trained for vectors of dim'
+          f' {self.codec.dim}, but these have {dim}.'
       )
 
   def shape(self, dim: int) -> tuple[str, int]:

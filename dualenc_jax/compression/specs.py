@@ -141,8 +141,9 @@ class Spec:
     least = max(part.least for part in self.parts)
     if count is not None and count < least:
       raise UserError(
-          f'The codec {self.name} is trained on at least {least:,} vectors, and'
-          f' there are {count:,}. Take fewer bits or dims, or more passages.'
+          f'The codec {self.name} needs at least {least:,} vectors for'
+          f' training, but there are {count:,}. Use fewer bits or dims, or more'
+          ' passages.'
       )
 
   def shape(self, dim: int) -> tuple[str, int]:
@@ -202,7 +203,7 @@ def spec(name: str) -> Spec:
   for piece, part in zip(pieces, parts[:-1]):
     if not part.stands_before:
       raise UserError(
-          f'The codec {name!r}: nothing can stand behind {piece}; pca, tldr and'
-          ' truncate stand before another.'
+          f'The codec {name!r}: nothing may follow {piece}; pca, tldr and'
+          ' truncate may precede another.'
       )
   return Spec(name, tuple(parts))

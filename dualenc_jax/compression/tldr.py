@@ -55,7 +55,7 @@ def nearest_neighbours(vectors: np.ndarray, count: int) -> np.ndarray:
   if count >= total:
     raise UserError(
         f'tldr learns from {count} neighbours of each of {total:,} vectors;'
-        f' expected more than {count}. Take more passages or queries.'
+        f' expected more than {count}. Give more passages or queries.'
     )
   found = ExactSearch(vectors, [str(i) for i in range(total)])
   hits = found.top_k(vectors, count + 1).indices
@@ -126,8 +126,7 @@ def train(
       if not np.isfinite(history[epoch]):
         raise UserError(
             f'the loss of TLDR is {history[epoch]} in epoch {epoch + 1}:'
-            f' expected a number. learning_rate is {learning_rate}: take a'
-            ' lower one.'
+            f' expected a number. learning_rate is {learning_rate}: lower it.'
         )
       _LOG.info('TLDR, epoch %d: loss %.4f', epoch + 1, history[epoch])
   return np.asarray(params['encoder']).T.copy(), history

@@ -52,8 +52,8 @@ class Training:
     """float32 [Q, d]; raises UserError where there are none."""
     if self.queries is None or not len(self.queries):
       raise UserError(
-          f'The codec {wanted_by} is trained with queries, and there are none.'
-          ' Leave it out, or take one that is trained on passages alone.'
+          f'The codec {wanted_by} is trained with queries, but none are given.'
+          ' Use a codec that is trained on passages alone.'
       )
     found = np.asarray(self.queries, np.float32)
     finite.check_rows('query embeddings', found)

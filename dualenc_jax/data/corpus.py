@@ -61,7 +61,7 @@ class Corpus:
     with_passage = np.flatnonzero(cache.passage_texts.lengths)
     if not len(with_passage):
       raise UserError(
-          f'{describe(cache)} has queries only; expected passages, its own or'
+          f'{describe(cache)} has only queries; expected passages, its own or'
           ' those of a corpus split.'
       )
     # By text, not by tokens, which are cut at the length of the tower.

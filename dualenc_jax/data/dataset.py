@@ -207,7 +207,7 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
             if is_list and value
             else isinstance(value, list if is_list else str)
         ):
-          raise TypeError(f'{name!r} holds {value!r}, no text')
+          raise TypeError(f'{name!r} holds {value!r}, not text')
     except TypeError as error:
       raise UserError(
           f'Task {dataset.label!r}, split {split!r}, example {number}: {error}.'

@@ -53,7 +53,7 @@ def choose_weight(
   if not chosen:
     raise UserError(
         'The weight of hybrid search cannot be chosen: no query of the'
-        ' validation split has a relevant passage. Give the weight, or take'
+        ' validation split has a relevant passage. Give a weight, such as'
         f' {hybrid.WEIGHT}.'
     )
   chosen = np.random.default_rng(0).permutation(chosen)[:most].tolist()

@@ -77,10 +77,10 @@ def knn_kl(
   for name, found in (('one tower', own), ('both towers', other)):
     if equal := np.count_nonzero(found == 0):
       raise UserError(
-          f'{equal:,} of {len(x):,} queries have an embedding that another'
-          f' has, of {name}, so that the divergence is infinite. Are the towers'
-          ' equal and fed the same queries, or has one collapsed? Leave out'
-          ' queries of equal tokens.'
+          f'{equal:,} of {len(x):,} queries share an embedding of {name} with'
+          ' another query, so the divergence is infinite. Are the towers equal'
+          ' and fed the same queries, or has one collapsed? Leave out queries'
+          ' of equal tokens.'
       )
   terms = x.shape[1] * np.log(other / own) + np.log(len(y) / (len(x) - 1))
   rng = np.random.default_rng(seed)

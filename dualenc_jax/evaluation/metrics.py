@@ -158,7 +158,7 @@ def evaluate_run(
     highest = max((max(own.values()) for own in judged.values()), default=0)
     if 0 < highest < relevance_level:
       raise UserError(
-          f'--relevance_level is {relevance_level}, and no grade of the qrels'
+          f'--relevance_level is {relevance_level}, but no grade of the qrels'
           f' is above {highest}. Expected {highest} or less.'
       )
     raise UserError(

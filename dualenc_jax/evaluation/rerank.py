@@ -25,8 +25,8 @@ def evaluate(
   """
   if retrieval_set.documents is not None:
     raise UserError(
-        'Documents are ranked by their best passage, and a re-ranker scores'
-        ' passages: leave out --max_passage or the re-ranking.'
+        'A re-ranker scores passages, not documents: leave out --max_passage or'
+        ' the re-ranking.'
     )
   ranking = rerank(
       first.ranking, score, retrieval_set.ranked_ids, depth,

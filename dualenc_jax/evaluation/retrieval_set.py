@@ -102,7 +102,7 @@ class RetrievalSet:
     rows = np.flatnonzero(cache.query_texts.lengths)
     if not len(rows):
       raise UserError(
-          f'{corpus_lib.describe(cache)} has passages only; expected a split'
+          f'{corpus_lib.describe(cache)} has only passages; expected a split'
           ' with queries to evaluate on.'
       )
     if corpus_cache is None:
@@ -139,9 +139,8 @@ class RetrievalSet:
     ]
     if documents is not None and any(answers):
       raise UserError(
-          f'{corpus_lib.describe(cache)} has queries with answers alone, which'
-          ' are looked for in passages. Expected judged documents to rank'
-          ' documents: leave out --max_passage.'
+          f'{corpus_lib.describe(cache)} has answers, which are searched in'
+          ' passages, but no judged documents. Leave out --max_passage.'
       )
     return cls(
         cache, query_rows, query_ids, corpus, judgements, answers, answer_text,
@@ -223,10 +222,9 @@ def _documents(corpus: Corpus, separator: str) -> Documents:
   if not any(separator in name for name in corpus.ids):
     raise UserError(
         f'{corpus_lib.describe(corpus.cache)} has no passage id with'
-        f' {separator!r} in it, {corpus.ids[0]!r} say, so every passage would'
-        " be a document. Expected ids such as 'd1#0': say what stands between"
-        ' document and number with --document_separator, or leave out'
-        ' --max_passage.'
+        f' {separator!r} in it (the first is {corpus.ids[0]!r}), so every'
+        " passage would be a document. Expected ids such as 'd1#0': give the"
+        ' separator with --document_separator, or leave out --max_passage.'
     )
   return documents
 
@@ -243,11 +241,10 @@ def _find_judged(
     missing = sorted(lost)
     more = f' and {len(missing) - 3:,} more' if len(missing) > 3 else ''
     raise UserError(
-        f'{corpus_lib.describe(cache)} judges {len(set(ids) - {""}):,} {what},'
-        f' of which {len(missing):,} are not among those that are ranked: ids'
-        f' {", ".join(missing[:3])}{more}. What is ranked has ids such as'
-        f' {ranked.ids[0]}. Expected all to be there: are both of one version'
-        ' of the data set?'
+        f"{corpus_lib.describe(cache)} judges {len(set(ids) - {''}):,} {what},"
+        f' of which {len(missing):,} are not in the corpus: ids'
+        f" {', '.join(missing[:3])}{more}. The corpus has ids such as"
+        f' {ranked.ids[0]}. Do both belong to the same version of the data set?'
     )
   return found
 

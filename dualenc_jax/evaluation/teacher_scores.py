@@ -52,8 +52,8 @@ def of(
   others = {*folder.glob('scores*.tsv')} - {teacher}
   if others:
     raise UserError(
-        f'{min(others)} has scores of a teacher, not those of {teacher}. Remove'
-        ' it, or give another --output_dir.'
+        f'{min(others)} has the scores of another teacher than {teacher}.'
+        ' Remove it, or give another --output_dir.'
     )
   return of_file(teacher, retrieval_set)
 
@@ -74,10 +74,10 @@ def of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
     if len(missing):
       query, passage = _name(pairs[missing[0]], retrieval_set)
       raise UserError(
-          f'{path} has no score of {len(missing):,} of the {len(pairs):,} pairs'
-          f' that are wanted, such as query {query!r} and passage {passage!r}.'
-          ' Score them all, known positives too where there are labels, or'
-          ' lower the depth.'
+          f'{path} has no score of {len(missing):,} of the {len(pairs):,}'
+          f' pairs, such as query {query!r} and passage {passage!r}. Score all'
+          ' of them, with known positives if there are labels, or lower the'
+          ' depth.'
       )
     return found
 
@@ -136,8 +136,8 @@ def of_teacher(
       for row in np.unique(pairs[wanted, column]).tolist():
         if '\t' in ids[row] or '\n' in ids[row]:
           raise UserError(
-              f'The id {ids[row]!r} cannot stand in {path}, whose fields tabs'
-              ' part. Rename it.'
+              f'{path}, whose fields are separated by tabs, cannot hold the id'
+              f' {ids[row]!r}. Rename it.'
           )
     with (
         files.writing(path, 'another --output_dir'),
@@ -154,8 +154,8 @@ def of_teacher(
           odd = _name(block[np.isfinite(scores).argmin()], retrieval_set)
           raise UserError(
               f'The teacher gives query {odd[0]!r} and passage {odd[1]!r} a'
-              ' score that is not finite. Look at its checkpoint: T5 overflows'
-              ' in float16.'
+              ' score that is not finite. Check its checkpoint: T5 overflows in'
+              ' float16.'
           )
         some = places[done : done + len(block)]
         found[some] = scores
@@ -216,8 +216,8 @@ class _Known:
       row, column = divmod(int(every[again]), len(passages))
       query, passage = _name((row, column), self._set)
       raise UserError(
-          f'{path}:{lines[again]}: query {query!r} and passage {passage!r} have'
-          ' a score before. Expected one of each pair.'
+          f'{path}:{lines[again]}: query {query!r} and passage {passage!r}'
+          ' already have a score. Expected one per pair.'
       )
     self._keys, self._values = unique, scores[first]
 
@@ -283,8 +283,8 @@ def _parse(line: str, where: str) -> tuple[str, str, float]:
     value = float(text)
   except ValueError:
     raise UserError(
-        f'{where}: {line.strip()[:80]!r}; expected query id, passage id and a'
-        ' score with tabs between, or the six fields of a TREC run.'
+        f'{where}: {line.strip()[:80]!r}; expected query id, passage id and'
+        ' score separated by tabs, or the six fields of a TREC run.'
     ) from None
   if not math.isfinite(value):
     raise UserError(f'{where}: the score is {text}; expected a finite number.')

@@ -165,8 +165,7 @@ def check_ids(name: str, ids: Sequence[str]) -> None:
     written = field(own)
     if not own:
       raise UserError(
-          f"{name} '' cannot stand in a TREC run file: expected at least one"
-          ' character. Rename it.'
+          f"{name} '' is empty, which a TREC run file cannot hold. Rename it."
       )
     if own is not written:
       escaped[written] = own
@@ -174,6 +173,6 @@ def check_ids(name: str, ids: Sequence[str]) -> None:
       percent.add(own)
   for same in escaped.keys() & percent:
     raise UserError(
-        f'{name} {escaped[same]!r} and {name} {same!r} are one in a TREC run'
-        ' file, where white space is percent-encoded. Rename one.'
+        f'{name} {escaped[same]!r} and {name} {same!r} are the same in a TREC'
+        ' run file, where white space is percent-encoded. Rename one.'
     )

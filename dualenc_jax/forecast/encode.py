@@ -111,7 +111,7 @@ def check(experiment: Experiment) -> None:
   """Raises UserError for an experiment without towers."""
   if not isinstance(experiment.objective, OfTowers):
     raise UserError(
-        'Programs other than train are of a dual encoder; this config trains'
+        '--program=encode,search needs a dual encoder, but this config trains'
         f' {type(experiment.objective).__name__}. Leave --program out.'
     )
 

@@ -133,7 +133,7 @@ def _bundles(
   if done.returncode or len(numbers) != len(kernels):
     names = ', '.join(sorted({kernel.name for kernel in kernels}))
     raise UserError(
-        f'The compiler does not say what the kernels {names} take:'
+        f'The compiler does not report the size of the kernels {names}:'
         f' {done.stderr.strip()[-500:]}'
     )
   return dict(zip(kernels, numbers))

@@ -158,7 +158,7 @@ def _check(name: str) -> Generation:
     fits = count.isdigit() and 0 < int(count)
     if not fits or int(count) > gpus.OF_HOST and int(count) % gpus.OF_HOST:
       raise UserError(
-          f'--topology={name} gives no number of GPUs; expected 1 to'
+          f'--topology={name} has no number of GPUs; expected 1 to'
           f' {gpus.OF_HOST}, or a multiple of {gpus.OF_HOST}, such as {kind}:8.'
       )
     return generation

@@ -34,9 +34,9 @@ def check(folder: pathlib.Path, corpus: str) -> None:
     if name not in there or (written and there[name] != text):
       other_text = 'has another text for' if name in there else 'does not have'
       raise UserError(
-          f'{folder} has queries of another corpus than {corpus}: of the'
-          f' passage {name!r}, which the latter {other_text}. Give queries of'
-          ' this corpus, or the corpus that these are of.'
+          f'{folder} has queries of another corpus than {corpus}: one is of the'
+          f' passage {name!r}, which the latter {other_text}. Give the queries'
+          ' and corpus that belong together.'
       )
 
 

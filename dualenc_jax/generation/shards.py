@@ -87,8 +87,8 @@ class Shards:
     if not path.exists():
       if any(self.folder.glob('*.jsonl')):
         raise UserError(
-            f'{self.folder} has queries, and no {FACTS} that says of what.'
-            ' Remove it, or give another --output_dir.'
+            f'{self.folder} has queries, but no {FACTS}, which describes their'
+            ' run. Remove the folder, or give another --output_dir.'
         )
       files.write_json(path, facts)
       return
@@ -171,7 +171,7 @@ class Shards:
       some = self.some(shard)
       if len(rows) != len(some):
         raise UserError(
-            f'{path} has {len(rows)} lines; expected {len(some)}, one a'
+            f'{path} has {len(rows)} lines; expected {len(some)}, one per'
             f' passage. {again}'
         )
       for number, ((where, row), passage) in enumerate(zip(rows, some)):

@@ -52,9 +52,8 @@ def open_index(
   elif index.header.codec == model.codec.name:
     if wrong := index.header.wrong(codec_of(model.codec)):
       raise UserError(
-          f'{index.folder}: its codes are by the codec {model.codec.name} of'
-          f' another model, or of another step of its training: {wrong[0]}.'
-          f' {AGAIN}'
+          f'{index.folder}: its codec {model.codec.name} belongs to another'
+          f' model or checkpoint: {wrong[0]}. {AGAIN}'
       )
   return index
 

@@ -165,9 +165,9 @@ class IndexBuild:
     for path in (places.readable(), places.partial):
       if differences := self._differences(path):
         raise UserError(
-            f'{path} is another index than the one to be made:'
-            f' {"; ".join(differences)}. Give another --index_dir, or have'
-            ' a new one made in its place by `dualenc encode --overwrite`.'
+            f"{path} already holds a different index: {'; '.join(differences)}."
+            ' Give another --index_dir, or replace it with `dualenc encode'
+            ' --overwrite`.'
         )
 
   def _base(self) -> pathlib.Path | None:

@@ -183,9 +183,9 @@ def _whole_numbers(index: Index) -> np.ndarray:
     number = int(id_) if _NUMBER.fullmatch(id_) else 2**63
     if not -(2**63) <= number < 2**63:
       raise UserError(
-          f'--ids=own: row {row} of {index.folder} has the id {id_!r}, and'
-          ' faiss takes whole numbers of 64 bits, without zeros in front. Leave'
-          ' the flag out: hits are numbers of rows then, with ids in ids.txt.'
+          f'--ids=own: row {row} of {index.folder} has the id {id_!r}, but'
+          ' faiss takes whole numbers of 64 bits, without leading zeros. Leave'
+          ' the flag out: hits are then row numbers, with ids in ids.txt.'
       )
     numbers[row] = number
   return numbers

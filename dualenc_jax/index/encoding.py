@@ -48,9 +48,8 @@ class Source:
     empty = np.flatnonzero(ids.lengths[self.rows] == 0)
     if len(empty):
       raise UserError(
-          f'{corpus_lib.describe(self.cache)} has an empty {self.tower}_id, the'
-          f' one of row {empty[0]}. Expected an id each, or a text to make one'
-          ' of.'
+          f'{corpus_lib.describe(self.cache)} has an empty {self.tower}_id in'
+          f' row {empty[0]}. Expected an id, or a text to make one from.'
       )
     # An index keeps an id a line.
     ends = np.flatnonzero(np.isin(ids.values, [*b'\n\r']))
@@ -59,7 +58,8 @@ class Source:
     if len(broken):
       raise UserError(
           f'{corpus_lib.describe(self.cache)} has a {self.tower}_id'
-          f' {ids.text(broken[0])!r} of several lines. Expected one line an id.'
+          f' {ids.text(broken[0])!r} of several lines. Expected ids of one'
+          ' line.'
       )
 
   @classmethod
@@ -73,7 +73,7 @@ class Source:
     rows = np.flatnonzero(cache.query_texts.lengths)
     if not len(rows):
       raise UserError(
-          f'{corpus_lib.describe(cache)} has passages only; expected a split'
+          f'{corpus_lib.describe(cache)} has only passages; expected a split'
           ' with queries for the query tower.'
       )
     return cls(cache, corpus_lib.queries_by_id(cache, rows)[0], 'query')
@@ -124,8 +124,8 @@ def default_split(task: Dataset | Mixture) -> str:
   splits = task.splits()
   if not splits:
     raise UserError(
-        f'Task {task.label!r} has no splits: its files are not there. Say where'
-        ' they are, as with --gin.DATA_ROOT, or give a --corpus.'
+        f'Task {task.label!r} has no splits, as its files do not exist. Give'
+        ' their folder, as with --gin.DATA_ROOT, or a --corpus.'
     )
   return next((s for s in ('all', 'corpus') if s in splits), splits[0])
 

@@ -119,8 +119,8 @@ class Ids(Sequence[str]):
       rows = len(self._header.rows_of(shard))
       if len(ends) != rows or ends[-1] != len(found.ids) - 1:
         raise UserError(
-            f'{found.folder / IDS}: has {len(ends)} whole lines: expected'
-            f' {rows}, an id a line. {AGAIN}'
+            f'{found.folder / IDS}: has {len(ends)} whole lines; expected'
+            f' {rows}, one id per line. {AGAIN}'
         )
       self._ends[shard] = ends
     return self._ends[shard]
@@ -131,7 +131,7 @@ class Ids(Sequence[str]):
       return found.ids[start:stop].tobytes().decode('utf-8', 'surrogatepass')
     except UnicodeDecodeError as e:
       path = found.folder / IDS
-      raise UserError(f'{path} is no text in UTF-8: {e}. {AGAIN}') from e
+      raise UserError(f'{path} is not text in UTF-8: {e}. {AGAIN}') from e
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,9 +171,9 @@ class Index:
     if not folder.exists() and place.partial.exists():
       every = Header.read(place.partial).shards
       raise UserError(
-          f'{place.folder} is not complete: {place.count_shards()} of {every}'
-          f' shards are there, in {place.partial}. Run the same'
-          ' `dualenc encode` again: it goes on where it was.'
+          f'{place.folder} is not complete: {place.partial} has'
+          f' {place.count_shards()} of {every} shards. Run the same `dualenc'
+          ' encode` again: it continues.'
       )
     header = Header.read(folder)
     if wrong := header.wrong(expect or {}):
@@ -183,9 +183,9 @@ class Index:
       codec, digest = codec_file.read(folder / CODEC)
       if (codec.name, codec.dim) != (header.codec, header.dim):
         raise UserError(
-            f'{folder / CODEC}: the codes are by another codec. It is'
-            f' {codec.name} of vectors of dim {codec.dim}, but {FILE} says'
-            f' {header.codec} and {header.dim}. {AGAIN}'
+            f'{folder / CODEC}: this is another codec, {codec.name} for vectors'
+            f' of dim {codec.dim}; {FILE} says {header.codec} and {header.dim}.'
+            f' {AGAIN}'
         )
     shards = [
         Shard.open(folder, header, i, digest) for i in range(header.shards)

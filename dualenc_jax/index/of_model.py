@@ -197,8 +197,8 @@ def same_codec(
   there = _codec_name(Header.read(folder))
   if codec is not None and spec(codec).name != there:
     raise UserError(
-        f'{folder} is an index of --codec={there}, and {codec} is asked for.'
-        ' Give another --index_dir, or --overwrite.'
+        f'{folder} is an index of --codec={there}, not {codec}. Give another'
+        ' --index_dir, or --overwrite.'
     )
   return there
 

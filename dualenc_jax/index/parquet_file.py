@@ -29,8 +29,8 @@ def check_installed() -> None:
     import pyarrow.parquet  # noqa: F401
   except ImportError as e:
     raise UserError(
-        '--to=vectors writes Parquet, and pyarrow, which writes it, cannot be'
-        f" imported here ({e}). pip install 'dualenc-jax[data]'"
+        f'--to=vectors needs pyarrow, which cannot be imported ({e}). pip'
+        " install 'dualenc-jax[data]'"
     ) from e
 
 
@@ -67,8 +67,8 @@ def write(
             _array(column.type, block)
         ):
           raise UserError(
-              f'{path} reads otherwise than it was written, after row {start}.'
-              ' Look at the disk, and convert again.'
+              f'{path} differs from what was written, after row {start}. Check'
+              ' the disk, and convert again.'
           )
 
 
@@ -107,8 +107,8 @@ def _table(schema: Any, index: Index, start: int, block: np.ndarray) -> Any:
     row = next(i for i, text in enumerate(texts) if e.object in text)
     raise UserError(
         f'Row {start + row} of {index.folder}, {passages[row].id!r}, has half a'
-        ' surrogate pair, which Parquet has no bytes for. Repair the text where'
-        ' it comes from, and encode again.'
+        ' surrogate pair, which Parquet cannot hold. Repair the source of the'
+        ' text, and encode again.'
     ) from e
   arrays.append(_array(schema.field(len(arrays)).type, block))
   return pa.Table.from_arrays(arrays, schema=schema)

@@ -100,8 +100,8 @@ class Shard:
       )
     if info.get('codec') != codec:
       raise UserError(
-          f'{path}: its codes are by another {CODEC} than that of the index:'
-          f' SHA-256 {info.get("codec")}, expected {codec}. {AGAIN}'
+          f'{path}: its codes belong to another {CODEC} than that of the index:'
+          f" SHA-256 {info.get('codec')}, expected {codec}. {AGAIN}"
       )
     for file in FILES:
       _check_size(folder / file, info['bytes'].get(file))
@@ -246,6 +246,6 @@ class Places(files.GrowingFolder):
         strangers = [path.name]
       if strangers:
         raise UserError(
-            f'{path} is not an index: it holds {strangers[0]!r}. Expected a new'
-            ' folder or an older index. Choose another folder.'
+            f'{path} is not an index: it holds {strangers[0]!r}. Give a new'
+            ' folder or an older index.'
         )

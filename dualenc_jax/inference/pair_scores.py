@@ -66,7 +66,8 @@ class PairScores:
       if not np.isfinite(found).all():
         raise UserError(
             f'The teacher gives {np.sum(~np.isfinite(found)):,} of'
-            f' {len(found):,} pairs a score that is not finite. Give another.'
+            f' {len(found):,} pairs a score that is not finite. Give another'
+            ' teacher.'
         )
       if self._path is not None:
         self._write(self._path, pairs[places], found)

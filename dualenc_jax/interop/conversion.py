@@ -155,12 +155,12 @@ def convert(
   if not weights.encoder.num_layers:
     raise UserError(
         f'{weights.path} has no layers: it is a bag of pieces, which'
-        f' --to={name} cannot be. Retriever.save writes it to serve it.'
+        f' --to={name} cannot hold. To serve it, use Retriever.save.'
     )
   if (form.is_whole or query_alone) and not weights.has_projection:
     raise UserError(
-        f'{weights} has no projection: it is a pretrained T5, which'
-        f' --to={name} cannot be. Train a dual encoder from it,'
+        f'{weights} has no projection: it is a pretrained T5, which --to={name}'
+        ' cannot hold. Train a dual encoder from it,'
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x,'
         ' npz or safetensors.'
     )
@@ -231,8 +231,8 @@ def _check_may_be_alone(name: str, form: Form, found: str = '') -> None:
     return
   able = [name for name, form in FORMS.items() if form.may_be_alone]
   raise UserError(
-      f'{found}--to={name} has both towers: a query tower alone, as of'
-      f' --tower=query, goes --to={", ".join(able[:-1])} or {able[-1]}.'
+      f'{found}--to={name} needs both towers. Convert a query tower alone'
+      f" (--tower=query) --to={', '.join(able[:-1])} or {able[-1]}."
   )
 
 
@@ -242,7 +242,7 @@ def check_out(out: pathlib.Path) -> None:
       out.exists() and (not out.is_dir() or any(out.iterdir()))
   ):
     raise UserError(
-        f'--out {out} is there already. Give a new folder: nothing is'
+        f'--out {out} already exists. Give a new folder: nothing is'
         ' overwritten.'
     )
 

@@ -30,15 +30,14 @@ def module(facts: Mapping[str, Any], where: str) -> Any:
   name = facts.get('class')
   if not isinstance(name, str):
     raise UserError(
-        f'{where} is of the class {untrusted.shown(name)}; expected a name.'
+        f'{where} has the class {untrusted.shown(name)}; expected a name.'
         f' {_AGAIN}'
     )
   if name not in KNOWN:
     raise UserError(
-        f'{where} is of a model of your own, {name[:80]}. What that computes,'
-        ' its config says, which is a program:'
-        ' dualenc_jax.commands.model_dir.load(folder) runs it, and returns what'
-        ' Retriever(...) takes.'
+        f'{where} has your own model class, {name[:80]}, which only its config,'
+        ' a program, can build. dualenc_jax.commands.model_dir.load(folder)'
+        ' runs it and returns a model for Retriever(...).'
     )
   known = KNOWN[name]
   if not isinstance(known, type):
@@ -53,8 +52,8 @@ def module(facts: Mapping[str, Any], where: str) -> Any:
     return known(**attributes)
   except TypeError as e:
     raise UserError(
-        f'{where} is of another version of this library: {e}. Open it with'
-        ' that.'
+        f'{where} was written by another version of this library: {e}. Open it'
+        ' with that version.'
     ) from e
 
 
@@ -85,6 +84,7 @@ def _attribute(value: Any, kind: Any, where: str) -> Any:
     fits = fits and value in ('float32', 'bfloat16')
   if not fits:
     raise UserError(
-        f'{where} is {untrusted.shown(value)}, which it cannot be. {_AGAIN}'
+        f'{where} is {untrusted.shown(value)}, which is not a valid value.'
+        f' {_AGAIN}'
     )
   return value

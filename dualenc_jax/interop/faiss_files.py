@@ -230,8 +230,8 @@ def _check_written(
       start = file.tell()
       if file.read(len(chunk)) != bytes(chunk):
         raise UserError(
-            f'{path} reads otherwise than it was written, after byte {start}.'
-            ' Look at the disk, and convert again.'
+            f'{path} differs from what was written, after byte {start}. Check'
+            ' the disk, and convert again.'
         )
     if file.read(1):
       raise UserError(f'{path} goes on after what was written.')

@@ -65,8 +65,8 @@ def load(
   weights, decoder = encoder_decoder.read(path)
   if not decoder:
     raise UserError(
-        f'{path} ({weights.kind}) has no decoder, so it writes nothing. Give'
-        ' the whole checkpoint, of T5X or a Hugging Face folder of'
+        f'{path} ({weights.kind}) has no decoder, so it cannot write queries.'
+        ' Give the whole checkpoint, of T5X or a Hugging Face folder of'
         ' T5ForConditionalGeneration, or the model_dir of a generator, which'
         ' --gin_file=runs/doc2query.gin trains.'
     )

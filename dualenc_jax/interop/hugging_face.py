@@ -263,8 +263,8 @@ def _read_table(
     raise UserError(
         f'{folder} has no {_HEAD}, but {config_lib.FILE} says'
         ' "tie_word_embeddings": false, so that the head has its own weights. A'
-        ' part of the checkpoint is missing; or, if the head is the token'
-        ' embeddings, write true there.'
+        ' part of the checkpoint is missing; or, if the head equals the token'
+        ' embeddings, write true.'
     )
   return table, left_out
 

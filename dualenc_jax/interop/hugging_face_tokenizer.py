@@ -67,8 +67,8 @@ def write(usage: Usage, rows: int, model: str, folder: pathlib.Path) -> None:
   path = usage.vocabulary
   if path is None:
     raise UserError(
-        f'{model} comes without a SentencePiece file, which a Hugging Face'
-        ' folder is made of. Give the vocabulary that it was trained with.'
+        f'{model} has no SentencePiece file, which a Hugging Face folder needs.'
+        ' Give the vocabulary that it was trained with.'
     )
   proto = _read_model(path)
   if len(proto.pieces) > rows:
@@ -157,8 +157,8 @@ def _read_model(path: pathlib.Path) -> _Model:
   kinds = {piece.type for piece in proto.pieces}
   if proto.trainer_spec.model_type != _UNIGRAM or _USER_DEFINED in kinds:
     raise UserError(
-        f'{path} is no plain unigram model of SentencePiece, as T5 has; only'
-        ' these become a tokenizer of transformers.'
+        f"{path} is not a plain unigram model of SentencePiece, like T5's; no"
+        ' other becomes a tokenizer of transformers.'
     )
   return proto
 
@@ -189,9 +189,9 @@ def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
     shipped = read_model(Vocabulary(_SHIPPED).file).normalizer_spec
     if spec.precompiled_charsmap != shipped.precompiled_charsmap:
       raise UserError(
-          f'{path} has normalisation rules of its own, which tokenizers of'
-          f' transformers cannot apply. Expected those of {_SHIPPED} or one of'
-          " SentencePiece's own, such as nmt_nfkc."
+          f'{path} has custom normalisation rules, which tokenizers of'
+          f' transformers cannot apply. Expected those of {_SHIPPED} or a rule'
+          ' of SentencePiece, such as nmt_nfkc.'
       )
     # Their form of the rules knows single characters only.
     steps.append(_replace(_between_words(), ' '))

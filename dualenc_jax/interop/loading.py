@@ -49,7 +49,7 @@ def load(
   if not weights.has_projection:
     raise UserError(
         f'{weights} has no projection: it is a pretrained encoder or a'
-        ' cross-encoder, no dual encoder. Train one from it, with'
+        ' cross-encoder, not a dual encoder. Train one from it, with'
         f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}.'
     )
   provenance: dict[str, Any] = {

@@ -33,9 +33,9 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
   for model in models:
     if model.codec is not None:
       raise UserError(
-          f'--merge: {model.path} has a codec, {model.codec.name}, trained with'
-          ' it, which is not of a mean. Convert it --to=safetensors first,'
-          ' which leaves it out.'
+          f'--merge: {model.path} has its own trained codec,'
+          f' {model.codec.name}, which a mean cannot use. Convert it'
+          ' --to=safetensors first, which leaves the codec out.'
       )
   factors = np.asarray(shares, np.float64) / np.sum(shares)
   path = ', '.join(
@@ -65,9 +65,9 @@ def _prompts(models: Sequence[Weights]) -> Mapping[str, str]:
       if text != known:
         raise UserError(
             f'--merge: the prompt {name!r} of {other.path} is {known!r}, of'
-            f' {model.path} {text!r}. Expected one text a name. Convert one of'
-            ' them --to=sentence_transformers, give the prompt another name in'
-            ' its config_sentence_transformers.json, and merge that folder.'
+            f' {model.path} {text!r}. Expected one text per name. Convert one'
+            ' of them --to=sentence_transformers, give the prompt another name'
+            ' in its config_sentence_transformers.json, and merge that folder.'
         )
   return {name: text for name, (_, text) in found.items()}
 

@@ -59,7 +59,8 @@ def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
   if reader is own:
     return own.read(folder, step)
   if step is not None:
-    raise UserError(f'{path} is no model_dir: it has no steps to choose from.')
+    raise UserError(f'{path} is no model_dir, so it has no steps. Leave out the'
+                    ' step.')
   if '://' in str(path):
     return reader.read(path)
   untrusted.check_folder(folder, _AGAIN)
@@ -94,9 +95,9 @@ def load(
     weights = read(path, dim=dim)
     if weights.passage_tower:
       raise UserError(
-          f'{path} ({weights.kind}) is a query tower alone: it has no passage'
-          ' tower to encode passages with. To search an index with it, convert'
-          ' it, --to=jax_export; else open the whole model.'
+          f'{path} ({weights.kind}) has only a query tower and cannot encode'
+          ' passages. To search an index with it, convert it --to=jax_export;'
+          ' else open the whole model.'
       )
     return loading.load(weights, **given)
   if given:
@@ -114,15 +115,15 @@ def reader_of(path: str | os.PathLike[str]) -> Any:
   folder = pathlib.Path(path).expanduser()
   if not folder.exists():
     raise UserError(
-        f'{path} is not there. Expected {FORMS}. hf://org/name'
-        ' is downloaded from the Hugging Face hub.'
+        f'{path} does not exist. Expected {FORMS}. hf://org/name is downloaded'
+        ' from the Hugging Face hub.'
     )
   # Else a special file would pass for one that is absent.
   untrusted.check_folder(folder, _AGAIN, deep=False)
   for reader in READERS:
     if reader.is_one(folder):
       return reader
-  raise UserError(f'{path} is nothing that is known.{_hint(folder)}')
+  raise UserError(f'{path} has no known form.{_hint(folder)}')
 
 
 def _hint(folder: pathlib.Path) -> str:

@@ -115,8 +115,8 @@ class Checkpoint:
     path = self.model_dir / weights_lib.VOCABULARY
     if not path.is_file():
       raise UserError(
-          f'{path} is not there: the vocabulary that the model was trained'
-          ' with. Copy the whole model_dir.'
+          f'{path}, the vocabulary that the model was trained with, does not'
+          ' exist. Copy the whole model_dir.'
       )
     names = [field.name for field in dataclasses.fields(Tokenizer)[1:]]
     known = {name: facts[name] for name in names if name in facts}
@@ -320,13 +320,13 @@ def model_of(facts: Mapping[str, Any], path: str) -> Any:
   """The module of which `describe` returned these facts."""
   if kind_of(facts) == CROSS_ENCODER:
     raise UserError(
-        f'{path} is a cross-encoder, which scores pairs and embeds nothing. It'
-        f' re-ranks: `dualenc rerank --teacher={path}`. Give a dual encoder.'
+        f'{path} is a cross-encoder, which scores pairs and embeds nothing. Use'
+        f' it in `dualenc rerank --teacher={path}`, or give a dual encoder.'
     )
   if kind_of(facts) == GENERATOR:
     raise UserError(
-        f'{path} is a generator, which writes queries and embeds nothing:'
-        ' `dualenc generate` has it do so. Give a dual encoder.'
+        f'{path} is a generator, which writes queries and embeds nothing. Use'
+        ' it in `dualenc generate`, or give a dual encoder.'
     )
   return described.module(facts, path)
 

@@ -133,8 +133,7 @@ def _encoder(
   small = [name for name in SIZES[:-1] if not 0 < facts[name] < 2**31]
   if unknown or small or not activations or facts.keys() != set(SIZES):
     raise UserError(
-        f'{path} has an encoder that can be none: {untrusted.shown(facts)}.'
-        f' {_AGAIN}'
+        f'{path} has an invalid encoder: {untrusted.shown(facts)}. {_AGAIN}'
     )
   # The number of buckets is not in the header; usual where no tensor has it.
   bias = tensors.get(f'{tower}/relpos_bias/rel_embedding')
@@ -174,8 +173,8 @@ def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:
   except Exception as e:  # Damage takes many forms; any of them is one.
     cause = str(e).partition('\n')[0][:200] or type(e).__name__
     raise UserError(
-        f'{path} is no whole .npz file: {cause}. It is damaged or was cut off;'
-        ' copy it again.'
+        f'{path} is not a complete .npz file: {cause}. It is damaged or was cut'
+        ' off; copy it again.'
     ) from e
   return tensors
 

@@ -69,13 +69,13 @@ def load(
   weights, decoder = encoder_decoder.read(path)
   if not decoder:
     raise UserError(
-        f'{path} has no decoder, by whose first token a {form} scores. Give'
-        ' the whole checkpoint, of T5X or a Hugging Face folder; or, of a'
+        f'{path} has no decoder, whose first token is the score of a {form}.'
+        ' Give the whole T5X checkpoint or Hugging Face folder; for a'
         ' cross-encoder of this library, leave out --teacher_form.'
     )
   if vocabulary is None and weights.usage.vocabulary is None:
     raise UserError(
-        f'{path} comes without a SentencePiece file. Give that of T5,'
+        f"{path} has no SentencePiece file. Give T5's,"
         ' --teacher_vocabulary=spiece.model.'
     )
   tokenizer = make_tokenizer(

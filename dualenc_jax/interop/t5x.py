@@ -140,7 +140,7 @@ def _step(tensor: Tensor | None) -> int | None:
   if math.prod(tensor.shape) == 1 and (step := tensor.read().item()) >= 0:
     return int(step)
   raise UserError(
-      f'{tensor.where} is no step: expected one number, 0 or more. Copy the'
+      f'{tensor.where} is not a step; expected one number, 0 or more. Copy the'
       ' whole checkpoint again.'
   )
 
@@ -230,8 +230,8 @@ def _optimizer(
     match = _STATISTIC.fullmatch(path)
     if match and match[1] not in parameters:
       raise UserError(
-          f'{where}: {path} belongs to a parameter that is not there,'
-          f' target/{match[1]}. Give the whole checkpoint.'
+          f'{where}: {path} belongs to the missing parameter target/{match[1]}.'
+          ' Give the whole checkpoint.'
       )
     if match and match[1] in names and tensor is not None:
       statistics[f'{names[match[1]]}/{match[2]}'] = tensor
@@ -266,8 +266,8 @@ def _one_by_one(
       if not np.array_equal(first.read(), other.read()):
         raise UserError(
             f'{other.where} differs from {first.where}: layers have relative'
-            ' positions of their own, as in umT5, but in this model they share'
-            ' them. Give a T5 or mT5.'
+            ' positions of their own, as in umT5, but in T5 they share them.'
+            ' Give a T5 or mT5.'
         )
     found[f'{tower}/{_BIAS}'] = first
   return found
@@ -290,8 +290,8 @@ def _unstack(
     tower, inner = match.groups()
     if tower not in axes:
       raise UserError(
-          f'{tensor.where} holds stacked layers, but there is no norm before'
-          ' attention with them. Give the whole checkpoint.'
+          f'{tensor.where} holds stacked layers, but the norm before their'
+          ' attention is missing. Give the whole checkpoint.'
       )
     axis, norm = axes[tower]
     count = norm.shape[axis]
@@ -323,8 +323,8 @@ def _layer_axis(norm: Tensor, width: int) -> int:
   if len(axes) != 1:
     why = 'both may be' if axes else 'neither is'
     raise UserError(
-        f'{norm.where} has the shape {shape}: which axis is that of the'
-        f' layers cannot be told, as {why} next to the width, {width}. Save the'
-        ' checkpoint with unscanned layers.'
+        f'{norm.where} has the shape {shape}: the axis of the layers is'
+        f' ambiguous, as {why} next to the width, {width}. Save the checkpoint'
+        ' with unscanned layers.'
     )
   return axes[0]

@@ -168,10 +168,10 @@ def _check_activations(weights: Weights) -> None:
     told = infer_encoder(weights.tensors, None, tower).activations
     if own != told:
       raise UserError(
-          f'{weights} has the activations {" x ".join(own)} in its {tower}. A'
-          ' T5X checkpoint does not say which they are, and who reads it'
-          f' expects {" x ".join(told)} of these tensors. Convert it to another'
-          ' form, such as safetensors.'
+          f"{weights} has the activations {' x '.join(own)} in its {tower}. A"
+          ' T5X checkpoint does not name them, and readers expect'
+          f" {' x '.join(told)} for these tensors. Convert it to another form,"
+          ' such as safetensors.'
       )
 
 

@@ -25,10 +25,9 @@ def of_weights(whole: Weights, dim: int) -> Weights:
   """A checkpoint of any form, cut to `dim` of its D components."""
   if whole.passage_tower:
     raise UserError(
-        f'{whole.path} is a query tower alone, which goes with the whole'
-        ' embeddings of its passage tower. Leave out the dim, or cut the model'
-        ' that it was taken from: `dualenc convert MODEL --tower=query --dim='
-        f'{dim}`.'
+        f'{whole.path} has only a query tower, which needs the whole embeddings'
+        ' of its passage tower. Leave out the dim, or cut the original model:'
+        f' `dualenc convert MODEL --tower=query --dim={dim}`.'
     )
   described = {
       name: {**value, 'features': dim} if name in _PARTS and value else value
@@ -82,8 +81,8 @@ def check(dim: int, whole: int, path: str) -> None:
   """Raises UserError unless 1 <= d <= D."""
   if not 1 <= dim <= whole:
     raise UserError(
-        f'The dim is {dim}, and embeddings of {path} have {whole} components.'
-        f' Expected 1 to {whole}.'
+        f'The dim is {dim}; expected 1 to {whole}, the components of the'
+        f' embeddings of {path}.'
     )
 
 
@@ -94,8 +93,8 @@ def _cut(
   kernels = [f'{part}/kernel' for part in _PARTS if f'{part}/kernel' in tensors]
   if not kernels:
     raise UserError(
-        f'{path} has no projection, so no kernel to cut to {dim} components.'
-        ' Leave out the dim, or give a dual encoder.'
+        f'{path} has no projection to cut to {dim} components. Leave out the'
+        ' dim, or give a dual encoder.'
     )
   whole = tensors[kernels[0]].shape[-1]
   check(dim, whole, path)

@@ -37,8 +37,8 @@ def join(
     sides = [(w.usage.vocabulary, w.usage.pieces) for w in (query, passage)]
   if sides[0] != sides[1]:
     raise UserError(
-        f'{path}: query and passage have different vocabularies. Both towers of'
-        ' a dual encoder read one.'
+        f'{path}: query and passage have different vocabularies. Expected one'
+        ' vocabulary for both towers.'
     )
   usage = dataclasses.replace(
       query.usage, passage_length=passage.usage.passage_length

@@ -44,8 +44,8 @@ def real_texts() -> list[str]:
       functions += find_functions(root / name, name)
   if 2 * len(functions) < NUM_TEXTS:
     raise UserError(
-        f'The standard library in {root} has no source to take {NUM_TEXTS}'
-        ' texts from. Give a file of them, --texts=FILE, one a line.'
+        f'The standard library in {root} has fewer than {NUM_TEXTS} texts. Give'
+        ' a file with one text per line, --texts=FILE.'
     )
   apart = 2 * len(functions) // NUM_TEXTS
   chosen = functions[::apart][: NUM_TEXTS // 2]
@@ -103,9 +103,9 @@ def compare(
   first = encode(texts)
   if len(texts) > 1 and not np.ptp(first, axis=1).max(axis=1).min() > 0:
     raise UserError(
-        'All texts have the same vector, so that nothing can be compared:'
-        ' lengths are used up by prefixes, or the model is broken. Give other'
-        ' lengths, prefixes or --texts.'
+        'All texts have the same vector, so nothing can be compared: prefixes'
+        ' fill the lengths, or the model is broken. Give other lengths,'
+        ' prefixes or --texts.'
     )
   lines = []
   for other, encode in others:
@@ -150,12 +150,12 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
   shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
   for name, source in assignment.assign(shapes, back).items():
     if source is None:
-      raise UserError(f'{name} is not in what was written. Nothing was kept.')
+      raise UserError(f'{name} is missing in the output. Nothing was kept.')
     array = weights.tensors[name].read()
     if not np.array_equal(array, back.tensors[source].read()):
       raise UserError(
-          f'{back.tensors[source].where} is not {weights.tensors[name].where}.'
-          ' Nothing was kept.'
+          f'{back.tensors[source].where} differs from'
+          f' {weights.tensors[name].where}. Nothing was kept.'
       )
   facts, found = (
       {**w.usage.facts(), 'the passage tower': w.passage_tower}
@@ -164,6 +164,6 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
   for name, wanted in facts.items():
     if wanted != found.get(name):
       raise UserError(
-          f'{name} is {wanted!r}, but {found.get(name)!r} in what was written.'
+          f'{name} is {wanted!r}, but {found.get(name)!r} in the output.'
           ' Nothing was kept.'
       )

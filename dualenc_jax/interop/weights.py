@@ -170,7 +170,7 @@ class Weights:
       expected = dict(shapes_of(self.model()))
     except (ArithmeticError, AttributeError, TypeError, ValueError) as e:
       raise UserError(
-          f'{self} says it is a model of {sizes}, which cannot be built:'
+          f'{self} describes a model of {sizes}, which cannot be built:'
           f' {(str(e).splitlines() or [type(e).__name__])[0]}. Copy it again.'
       ) from e
     if not self.has_projection:
@@ -191,8 +191,9 @@ class Weights:
         )
     if problems := problems + others:
       raise UserError(
-          f'{self} is no whole model of {sizes}: {listed(problems, 5, "; ")}.'
-          ' Give the whole checkpoint, with the config that belongs to it.'
+          f'{self} is not a complete model of {sizes}:'
+          f" {listed(problems, 5, '; ')}. Give the whole checkpoint, with the"
+          ' config that belongs to it.'
       )
     return self
 
@@ -202,8 +203,8 @@ class Weights:
     given = ','.join(activations)
     if self.tells_activations:
       raise UserError(
-          f'--activations={given} is for a T5X checkpoint, which does not tell'
-          f' them. {self} does: {",".join(told)}. Leave it out.'
+          f'--activations={given} is for a T5X checkpoint, which does not name'
+          f" them. {self} does: {','.join(told)}. Leave it out."
       )
     if len(activations) != len(told) or set(activations) - ACTIVATIONS:
       raise UserError(
@@ -277,7 +278,7 @@ def check_sizes(stack: Any, tensors: Mapping[str, Tensor], where: str) -> None:
     bad = [f'num_layers is {stack.num_layers:,}']
   if bad:
     raise UserError(
-        f'{where} has {len(tensors)} tensors, and its {bad[0]}. Give the whole'
+        f'{where} has {len(tensors)} tensors, but its {bad[0]}. Give the whole'
         ' checkpoint, with the config that belongs to it.'
     )
 

@@ -164,7 +164,7 @@ def test_published_runs(tmp_path, shared, capsys):
 def test_a_relevance_level_above_all_grades(systems, capsys):
   runs, _, flag = systems
   folders = [str(runs[f'{name} folder']) for name in ('one', 'two')]
-  with pytest.raises(UserError, match='level is 3, and no grade .* above 2'):
+  with pytest.raises(UserError, match='level is 3, but no grade .* above 2'):
     compare.main([*folders, flag, '--relevance_level=3'])
 
 

@@ -302,9 +302,9 @@ def test_texts_of_a_file(models, tmp_path, capsys):
 @pytest.mark.parametrize(
     'source, flags, message',
     [
-        ('nothing', (), 'is not there. Expected a model_dir'),
+        ('nothing', (), 'does not exist. Expected a model_dir'),
         ('sde', ('--step=3',), 'has no checkpoint of step 3; it has 7'),
-        ('notes', ('--step=3',), 'is nothing that is known'),
+        ('notes', ('--step=3',), 'has no known form'),
         ('sde', ('--texts=nothing',), 'cannot be read'),
         ('sde', ('--activations=relu',), 'does: gelu,linear. Leave it out'),
         ('sde', ('--query_length=1',), 'expected at least 2'),
@@ -325,11 +325,11 @@ def test_bad_input(models, tmp_path, source, flags, message):
 def test_nothing_is_overwritten(models, tmp_path):
   (tmp_path / 'out').mkdir()
   (tmp_path / 'out' / 'mine.txt').write_text('mine')
-  with pytest.raises(UserError, match='is there already'):
+  with pytest.raises(UserError, match='already exists'):
     run(models / 'sde', 'npz', tmp_path / 'out')
   assert os.listdir(tmp_path / 'out') == ['mine.txt']
   (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
-  with pytest.raises(UserError, match='is there already'):
+  with pytest.raises(UserError, match='already exists'):
     run(models / 'sde', 'npz', tmp_path / 'link')
 
 

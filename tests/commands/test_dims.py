@@ -138,7 +138,7 @@ def test_evaluate_and_analyze_agree(model, capfd):
   found = [n for n in cut['numbers'] if n.startswith('mrr')]
   assert found == ['mrr_dim_20', 'mrr_dim_16', 'mrr_dim_10']
   assert cut['numbers']['mrr_dim_20'] == pytest.approx(mrr[20], rel=1e-12)
-  refused(capfd, 'The dim is 129, and embeddings of model have 128',
+  refused(capfd, 'The dim is 129; expected 1 to 128',
           'analyze', f'--model_dir={model}', '--dims=129')
 
 
@@ -218,7 +218,7 @@ def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
   cut = Retriever.from_dir(model, index=index, dim=32)
   expected, _ = cut.search(QUERIES, 5)
   np.testing.assert_allclose(scores, expected, atol=1e-6)
-  refused(capfd, 'is a query tower alone, which goes', 'convert', alone,
+  refused(capfd, 'only a query tower, which needs', 'convert', alone,
           '--to=npz', '--dim=16', f'--out={tmp_path / "x"}')
 
 
@@ -241,12 +241,12 @@ def test_towers_with_projections_of_their_own(tmp_path, capfd):
 @pytest.mark.parametrize(
     'command, dim, message',
     [
-        ('encode', 129, 'model have 128 components. Expected 1 to 128.'),
-        ('evaluate', 129, 'model have 128 components. Expected 1 to 128.'),
+        ('encode', 129, 'expected 1 to 128, the components'),
+        ('evaluate', 129, 'expected 1 to 128, the components'),
         ('search', 0, '--dim is 0; expected at least 1'),
-        ('search', 129, 'model have 128 components. Expected 1 to 128.'),
+        ('search', 129, 'expected 1 to 128, the components'),
         ('convert', 'x', '--dim is x; expected a whole number'),
-        ('convert', 129, 'model have 128 components. Expected 1 to 128.'),
+        ('convert', 129, 'expected 1 to 128, the components'),
     ],
 )
 def test_a_dim_that_there_is_not(command, dim, message, tmp_path, capfd):
@@ -261,7 +261,7 @@ def test_a_dim_that_there_is_not(command, dim, message, tmp_path, capfd):
 
 def test_a_dim_of_the_library_is_checked(model):
   for dim in (0, -1, 129):
-    with pytest.raises(UserError, match=f'The dim is {dim}, and embeddings'):
+    with pytest.raises(UserError, match=f'The dim is {dim}; expected 1 to'):
       Retriever.from_dir(model, dim=dim)
 
 
@@ -273,7 +273,7 @@ def test_without_a_projection_there_is_nothing_to_cut(model, tmp_path, capfd):
   del tensors['projection/kernel']
   np.savez(source / 'weights.npz', **tensors)
   assert len(tensors) == len(weights.tensors) - 1
-  refused(capfd, 'has no projection, so no kernel to cut', 'convert', source,
+  refused(capfd, 'has no projection to cut', 'convert', source,
           '--to=npz', '--dim=8', f'--out={tmp_path / "x"}')
 
 

@@ -174,7 +174,7 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
   both = '--max_passage', '--document_separator=/'
   # Judged documents where passages are ranked.
   refused("passage 'n.*test.tsv:.*STRICT=False")
-  refused("no passage id with '/' in it, 'n.*--document_separator", *both)
+  refused("no passage id with '/' in it .*'n.*--document_separator", *both)
   refused('documents is empty', '--max_passage', '--document_separator=')
   refused(
       "passage id '#7' names no document",
@@ -183,13 +183,13 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
   )
   grades = {**SET.qrels, 'n1': {'n1#0': 1, 'n9': 1, 'lost': 0}}
   refused(
-      "'test', judges .* documents, of which 2 are not among those that are"
-      ' ranked: ids lost, n1#0. What is ranked has ids such as n',
+      "'test', judges .* documents, of which 2 are not in the corpus: ids"
+      ' lost, n1#0. The corpus has ids such as n',
       '--max_passage',
       data=written(tmp_path / 'b', SET.corpus, grades),
   )
   zero = '--max_passage', '--document_separator=0'
-  refused('answers alone.*leave out --max_passage', *zero, tasks='open_nq')
+  refused('has answers.*Leave out --max_passage', *zero, tasks='open_nq')
 
 
 def written(folder, corpus, qrels):

@@ -185,4 +185,4 @@ def test_what_is_wrong_is_one_line(models, tmp_path, capsys, flags, told):
 
 def test_no_such_model(tmp_path, capsys):
   assert cli.main(['latency', str(tmp_path / 'none')]) == 2
-  assert f'{tmp_path / "none"} is not there' in capsys.readouterr().err
+  assert f'{tmp_path / "none"} does not exist' in capsys.readouterr().err

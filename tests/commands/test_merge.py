@@ -87,7 +87,7 @@ def test_steps_of_a_run_are_merged(models, tmp_path):
         (['--merge=a,b', '--weights=1'], 'a number above 0 for each of the 2'),
         (['--merge=a,b', '--weights=1,-1'], '=1,-1: expected a number'),
         (['--merge=a,b', '--weights=1,x'], 'is x; expected a number'),
-        (['--merge=a,b'], 'a is not there'),
+        (['--merge=a,b'], 'a does not exist'),
         (['--merge=a,b', '--to=faiss'], '--merge takes models'),
     ],
 )

@@ -210,7 +210,7 @@ def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
   out = tmp_path / 'out'
   out.mkdir()
   (out / 'scores.tsv').write_text('q\tp\t1\n')
-  with pytest.raises(UserError, match='out/scores.tsv has scores of a teacher'):
+  with pytest.raises(UserError, match='scores.tsv has the scores of another'):
     rerank.main(flags(tiny, out, path))
   with pytest.raises(UserError, match='is a file of scores, which'):
     rerank.main(flags(tiny, out, path, '--teacher_form=monot5'))
@@ -225,7 +225,7 @@ def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
     'change, message',
     [
         (lambda s: s.replace('\t1\n', '\tnan\n'), r's.tsv:1: the score is nan'),
-        (lambda s: s + s[: s.index('\n') + 1], 'have a score before'),
+        (lambda s: s + s[: s.index('\n') + 1], 'already have a score'),
         (lambda s: 'q p\n' + s, r"s.tsv:1: 'q p'; expected query id, passage"),
         (lambda s: s[: len(s) // 3], r'no score of|expected query id'),
         (lambda s: '', 'has no scores'),
@@ -288,7 +288,7 @@ def test_evaluate_and_search_re_rank(student, teacher, capsys, tmp_path):
   }
   few = tmp_path / 'few.tsv'
   few.write_text('q\tp\t0.5\n')
-  with pytest.raises(UserError, match='has scores of a teacher, not those of'):
+  with pytest.raises(UserError, match='has the scores of another teacher'):
     evaluate.main([*asked, '--baselines=', f'--rerank={few}'])
   assert before == {path: path.read_bytes() for path in before}
   # Evaluated again without a teacher, there is no result of one.

@@ -104,4 +104,4 @@ def test_ids_that_would_be_one_are_found_before_anything_is_encoded(
   assert cli.main([
       'evaluate', *flags(folder, 'twice'), f'--output_dir={tmp_path}'
   ]) == 2
-  assert "'a b' and id 'a%20b' are one in a TREC run" in capsys.readouterr().err
+  assert "'a b' and id 'a%20b' are the same in a" in capsys.readouterr().err

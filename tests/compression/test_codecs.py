@@ -257,7 +257,7 @@ def test_files_that_are_none(vectors, tmp_path):
         ('pca:8:centred:queries', 'expected pca:256'),
         ('int8:q1.5', "'int8:q1.5': expected int8, int8:uniform"),
         ('int8:qx', "'int8:qx': expected int8"),
-        ('pq:8+int8', 'nothing can stand behind pq:8'),
+        ('pq:8+int8', 'nothing may follow pq:8'),
         ('binary:none', "'binary:none': expected binary or binary:200"),
         ('', "No codec is called ''"),
     ],
@@ -275,7 +275,7 @@ def test_names_that_are_none(name, message):
         ('pca:25', 'of dim 24: expected at most 24'),
         ('truncate:25', 'of dim 24: expected at most 24'),
         ('rotated:9', 'rotated of 9 bits'),
-        ('pca:8:queries', 'trained with queries, and there are none'),
+        ('pca:8:queries', 'trained with queries, but none'),
     ],
 )
 def test_sizes_that_do_not_suit(name, message, vectors):
@@ -284,7 +284,7 @@ def test_sizes_that_do_not_suit(name, message, vectors):
 
 
 def test_too_few_vectors(vectors):
-  with pytest.raises(UserError, match='pq:6 is .* 256 vectors, and .* 100'):
+  with pytest.raises(UserError, match='pq:6 needs .* 256 vectors .* 100'):
     compression.spec('pq:6').fit(vectors[:100])
 
 

@@ -162,7 +162,7 @@ def test_rows_of_a_corpus_never_become_a_query(cache_of):
   mixed = cache_of('train', [*corpus_rows(), *judged({'e': QRELS['e']})])
   assert RetrievalSet.from_cache(mixed).query_ids == ['e']
   assert len(RetrievalSet.from_cache(mixed).corpus) == 11
-  with pytest.raises(UserError, match="'corpus', has passages only"):
+  with pytest.raises(UserError, match="'corpus', has only passages"):
     RetrievalSet.from_cache(cache_of('corpus', corpus_rows()))
   assert len(Corpus.from_cache(cache_of('corpus', corpus_rows()))) == 12
 
@@ -175,8 +175,8 @@ def test_ids_that_name_two_or_none(cache_of):
   ]
   with pytest.raises(
       UserError,
-      match="'validation', judges 15 passages, of which 4 are not among those"
-      " that are ranked: ids x0, x1, x2 and 1 more\\.",
+      match="'validation', judges 15 passages, of which 4 are not in the"
+      " corpus: ids x0, x1, x2 and 1 more\\.",
   ):
     RetrievalSet.from_cache(cache_of('validation', rows), corpus)
   rows = judged() + [
@@ -217,7 +217,7 @@ def test_queries_with_answers_and_no_passage(cache_of):
   order = np.arange(12)[None].repeat(5, axis=0)
   metrics = score(ranking_of(order), found).metrics
   assert metrics['MRR'] == 0.5 and metrics['Top-5'] == 0.5
-  with pytest.raises(UserError, match='has queries only; expected passages'):
+  with pytest.raises(UserError, match='has only queries; expected passages'):
     RetrievalSet.from_cache(cache_of('test', rows))
 
 

@@ -96,7 +96,7 @@ def test_white_space_in_ids_is_escaped_as_in_urls(tmp_path):
   trec.check_ids('id', [*ids, 'a%20c'])
   with pytest.raises(UserError, match="'a b' and id 'a%20b' are one"):
     trec.check_ids('id', [*ids, 'a%20b'])
-  with pytest.raises(UserError, match="query id '' cannot stand"):
+  with pytest.raises(UserError, match="query id '' is empty"):
     trec.check_ids('query id', ['q', ''])
 
 

@@ -27,7 +27,7 @@ def test_a_kernel_that_does_not_say_its_steps_is_told():
 
 @pytest.mark.slow
 def test_a_kernel_that_does_not_compile():
-  with pytest.raises(UserError, match='does not say what the kernels .*own_ke'):
+  with pytest.raises(UserError, match='the size of the kernels .*own_ke'):
     kernels.timed(PROGRAM, slices.find('v5e:1x1'))
 
 

@@ -24,9 +24,9 @@ from dualenc_jax.training import Partitioner
         ('v5p:4x4', 'three sides, such as 2x2x1'),
         ('v5:4x4', "no such TPU or GPU as 'v5'.*Did you mean 'v5"),
         ('b7:8', "no such TPU or GPU as 'b7'.*Known: h100, h200, tpu7x, v2"),
-        ('h100', 'gives no number of GPUs; expected 1 to 8, or a multiple'),
-        ('h100:4x4', 'gives no number of GPUs'),
-        ('h200:12', 'gives no number of GPUs.*such as h200:8'),
+        ('h100', 'has no number of GPUs; expected 1 to 8, or a multiple'),
+        ('h100:4x4', 'has no number of GPUs'),
+        ('h200:12', 'has no number of GPUs.*such as h200:8'),
         ('v5p:3x3x3', 'the compiler refuses it: .*three sides'),
     ],
 )

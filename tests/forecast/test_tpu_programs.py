@@ -30,7 +30,7 @@ def check(capsys, tmp_path, *flags, status=0):
             TOPOLOGY, '--program=encode',
             '--gin_file=architectures/cross_encoder.gin',
         ),
-        'of a dual encoder; this config trains',
+        'needs a dual encoder, but this config trains',
     ),
 ])
 def test_programs_that_cannot_be(capsys, tmp_path, flags, message):

@@ -213,7 +213,7 @@ def test_queries_are_encoded_once(tmp_path, cache_of):
 
 
 def test_texts_that_no_index_can_keep(cache_of):
-  with pytest.raises(UserError, match='has passages only'):
+  with pytest.raises(UserError, match='has only passages'):
     Source.queries(cache_of([{'_id': 'a', 'text': 'x'}]))
   rows = [{'_id': 'a', 'text': 'x'}, {'_id': 'b\nc', 'text': 'y'}]
   with pytest.raises(UserError, match=r"passage_id 'b\\nc' of several lines"):

@@ -83,9 +83,9 @@ def test_another_codec_is_another_index(tmp_path):
 @pytest.mark.parametrize(
     'damage, message',
     [
-        ('gone', 'codec.safetensors cannot be read'),
-        ('another codebook', 'shard.json: its codes are by another'),
-        ('another kind', 'is int8 of .* says pq:3x2 and 6'),
+        ('gone', 'codec.safetensors does not exist'),
+        ('another codebook', 'shard.json: its codes belong to another'),
+        ('another kind', 'codec, int8 for .* says pq:3x2 and 6'),
     ],
 )
 def test_shards_that_no_codec_fits_are_made_again(damage, message, tmp_path):

@@ -162,7 +162,7 @@ def change(path: pathlib.Path, **fields) -> None:
         ({'format': 'other'}, "artifact.json .*'dualenc-artifact'"),
         ({'calling_convention': 99}, 'calling convention 99 .*Install the JAX'),
         ({'calling_convention': 1}, 'calling convention 1 .*write the '),
-        ({'platforms': ['tpu']}, 'run on tpu, and JAX is on cpu'),
+        ({'platforms': ['tpu']}, 'run on tpu, but JAX runs on cpu'),
         ({'towers': {'query': {}}}, "towers: query lacks 'length'"),
         ({'files': {'weights.safetensors': {}}}, "safetensors lacks 'bytes'"),
         ({'files': ['weights.safetensors']}, 'files is .*expected dict'),

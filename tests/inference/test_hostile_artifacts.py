@@ -151,7 +151,7 @@ def test_programs(copied, content, word):
 def test_the_program_of_another_length(copied):
   other = next((copied / 'programs').glob('passage-*'))
   replace(copied, PROGRAM, other.read_bytes())
-  refused(copied, PROGRAM, 'another program')
+  refused(copied, PROGRAM, 'is not the program')
 
 
 def test_native_code(copied):

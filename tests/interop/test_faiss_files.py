@@ -266,7 +266,7 @@ def test_what_reads_otherwise_is_not_there(tmp_path):
   """Blocks that are others when they are compared."""
   given = iter([[VECTORS], [VECTORS[::-1]]])
   index = faiss_files.flat(Rows(N, D, np.float32, lambda: next(given)))
-  with pytest.raises(UserError, match='otherwise than it was written, after'):
+  with pytest.raises(UserError, match='differs from what was written, after'):
     faiss_files.write(tmp_path / 'file', index)
   assert not list(tmp_path.iterdir())
 

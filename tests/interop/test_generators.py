@@ -150,7 +150,7 @@ def test_a_decoder_never_starts_fresh_unasked(theirs, spiece, tmp_path):
   planned, _ = start(alone, objective, spiece, rules=rules)
   fresh = [n for n, source in planned.sources.items() if source is None]
   assert fresh and all(name.startswith('decoder/') for name in fresh)
-  with pytest.raises(UserError, match='has no decoder, so it writes nothing'):
+  with pytest.raises(UserError, match='has no decoder, so it cannot write'):
     generators.load(alone, spiece)
 
 

@@ -177,8 +177,8 @@ def test_pieces_of_another_kind_of_tokenizer(tmp_path):
     'part, name, value, message',
     [
         ('normalizer_spec', 'precompiled_charsmap', b'x',
-         'has normalisation rules of its own'),
-        ('trainer_spec', 'model_type', 2, 'is no plain unigram model'),
+         'has custom normalisation rules'),
+        ('trainer_spec', 'model_type', 2, 'is not a plain unigram model'),
         (None, None, None, 'x.model is no SentencePiece model'),
     ],
 )

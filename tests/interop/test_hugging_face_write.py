@@ -169,7 +169,7 @@ def test_vocabularies_that_do_not_fit(tmp_path):
     hugging_face.read(tmp_path / 'two')
   weights = random_weights()
   without = dataclasses.replace(weights, usage=Usage())
-  with pytest.raises(UserError, match='here comes without a SentencePiece'):
+  with pytest.raises(UserError, match='here has no SentencePiece'):
     hugging_face.write(without, tmp_path / 'a')
   small = tiny_weights.tensor('table', np.zeros((7999, WIDTH), np.float32))
   weights.tensors['token_embedder/embedding'] = small

@@ -155,7 +155,7 @@ def test_what_is_no_released_ranker(folder, legacy, spiece, tmp_path):
     released_rankers.load(folder, 'monot6')
   alone = tmp_path / 'encoder'
   hugging_face_models.model('T5EncoderModel').save_pretrained(alone)
-  with pytest.raises(UserError, match='has no decoder, by whose first token'):
+  with pytest.raises(UserError, match='has no decoder, whose first token'):
     released_rankers.load(alone, 'rankt5')
   with pytest.raises(UserError, match='--teacher_vocabulary=spiece.model'):
     released_rankers.load(legacy, 'monot5')

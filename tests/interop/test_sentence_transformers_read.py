@@ -201,7 +201,7 @@ def test_a_bias_is_left_out_where_it_is_zero(tmp_path, t5, vocabulary):
   assert weights.left_out['2_Dense/linear.bias'] == 'zero'
   modules[2] = st.dense(bias=True)
   folder = st.save(modules, tmp_path / 'other')
-  with pytest.raises(UserError, match='linear.bias is not zero: Dense has a'):
+  with pytest.raises(UserError, match='linear.bias is not zero: the proj'):
     sentence_transformers.read(folder)
 
 
@@ -270,7 +270,7 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (setting(POOLING, include_prompt=False), 'include_prompt = False'),
         (setting(DENSE, use_residual=True), 'Dense has use_residual = True'),
         (setting(DENSE, module_input_name='token_embeddings'), 'Dense has mod'),
-        (setting(DENSE, rank=3), 'rank is 3, which is no setting of Dense'),
+        (setting(DENSE, rank=3), 'rank is 3, an unknown setting of Dense'),
         (setting(DENSE, activation_function='torch.nn.modules.Tanh'),
          'Dense has activation_function = .*Tanh.*; expected .*Identity'),
         (setting(DENSE, bias=True), 'linear.weight; expected linear.bias, lin'),

@@ -161,14 +161,14 @@ STATE = 'param_states/encoder/layers_2/mlp/wo/kernel/v'
             )
         ),
         ({'add': {'projection_layer/bias': np.zeros((32, 32), 'f4')}},
-         ['no whole model', 'target.projection_layer.bias']),
+         ['not a complete model', 'target.projection_layer.bias']),
         ({'add': {WO: np.zeros((32, 64), 'f4')}},
          [WO, 'the shape (32, 64)', 'expected (64, 32)']),
         ({'remove': 'layers_1/'},
          ['of 3 layers', 'encoder/layers_1/attention/query/kernel is missing',
           'and 3 more']),
         ({'remove': 'layers_2/', 'state': {STATE: np.zeros((64, 32))}},
-         ['not there, target/encoder/layers_2/mlp/wo/kernel']),
+         ['missing parameter target/encoder/layers_2/mlp/wo/kernel']),
         ({'remove': BIAS, 'add': own_bias(2)},
          ['target.encoder.layers_2.relpos_bias.rel_embedding differs', 'umT5']),
         ({'add': own_bias(0)}, ['relative positions of their own']),
@@ -196,9 +196,9 @@ NORM = 'encoder/encoder/pre_attention_layer_norm/scale'
 @pytest.mark.parametrize(
     'layers, changes, words',
     [
-        (32, {}, ['layer_norm.scale has the shape (32, 32)', 'cannot be told']),
+        (32, {}, ['layer_norm.scale has the shape (32, 32)', 'is ambiguous']),
         (3, {NORM: np.zeros((31, 3), 'f4')},
-         ['the shape (31, 3)', 'cannot be told', 'width, 32']),
+         ['the shape (31, 3)', 'is ambiguous', 'width, 32']),
         (3, {STACK: np.zeros((64, 2, 32), 'f4')},
          ['wo.kernel has the shape (64, 2, 32); expected 3']),
     ],

@@ -243,7 +243,7 @@ def test_codecs_that_cannot_be_trained(tmp_path):
 
   with pytest.raises(UserError, match='CODEC_FROM is None; expected the'):
     codec(None)
-  with pytest.raises(UserError, match='codec.safetensors is not there. Make'):
+  with pytest.raises(UserError, match='codec.safetensors does not exist'):
     codec(str(tmp_path))
   signs = Codec('sign', DIM, (), Signs(DIM))
   codec_file.write(tmp_path / codec_file.FILE, signs)

@@ -170,7 +170,7 @@ def test_search_and_its_index(made, trained, tmp_path, capfd):
   older = tmp_path / 'older'
   given = joint(trained.parent, made, '--gin.STEPS=2', '--gin.EVAL_EVERY=0')
   train.main([*given, f'--model_dir={older}'])
-  with pytest.raises(UserError, match='codec jpq:16x4 of another model, or of'):
+  with pytest.raises(UserError, match='codec jpq:16x4 belongs to another'):
     search.main([
         f'--model_dir={older}', f'--index_dir={trained / "index"}', 'array'
     ])

@@ -180,7 +180,7 @@ def test_a_batch_of_more_than_there_is_names_the_flag(tmp_path, capfd):
       '--gin.ADAPT_BATCH_SIZE=1000',
   ]) == 2
   said = capfd.readouterr().err
-  assert 'BATCH_SIZE is 1,000, and beir' in said
+  assert 'BATCH_SIZE is 1,000, but beir' in said
   assert 'split train, has at most 8 examples' in said
   assert 'BATCH_SIZE is --gin.ADAPT_BATCH_SIZE' in said
 

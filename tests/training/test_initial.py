@@ -284,4 +284,4 @@ def test_a_folder_that_is_nothing_says_what_is_expected(vocabulary, tmp_path):
   message = refuse(tmp_path, golden_model(), vocabulary)
   assert 'holds notes.txt. Expected a model_dir' in message
   message = refuse(tmp_path / 'none', golden_model(), vocabulary)
-  assert 'is not there' in message and 'hf://org/name' in message
+  assert 'does not exist' in message and 'hf://org/name' in message

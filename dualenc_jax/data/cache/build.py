@@ -211,7 +211,7 @@ class CacheBuild:
         needed = f'about {gigabytes(writer.size / writer.examples * total)}'
       raise UserError(
           f'The disk is full ({error}). {self.folder} needs {needed} in all;'
-          f' {gigabytes(held)} of it are removed, and'
+          f' {gigabytes(held)} of it were removed;'
           f' {gigabytes(_free(self.cache_dir))} are free now. Make room, or'
           f' give {_INSTEAD}.'
       ) from error

@@ -128,10 +128,9 @@ class Programs(Towers):
     name = method.removeprefix('encode_')
     if name not in self._manifest.towers:
       raise UserError(
-          f'{self._folder} is a query tower alone: it has no passage tower to'
-          ' encode passages with. Search an index of the passage tower that it'
-          ' was aligned to, Retriever.from_dir(..., index=FOLDER), or encode'
-          ' with the whole model.'
+          f'{self._folder} has only a query tower and cannot encode passages.'
+          ' Search an index of its passage tower, Retriever.from_dir(...,'
+          ' index=FOLDER), or encode with the whole model.'
       )
     tower = self._manifest.towers[name]
     own = {param: params[param] for param in tower.params}
@@ -192,7 +191,7 @@ def _check_runs_here(folder: pathlib.Path, manifest: Manifest) -> None:
   platform = jax_export.default_export_platform()
   if platform not in manifest.platforms:
     raise UserError(
-        f'{path}: its programs run on {", ".join(manifest.platforms)}, and'
-        f' JAX is on {platform} here. Write the artifact with platforms='
-        f'{(*manifest.platforms, platform)!r}.'
+        f"{path}: its programs run on {', '.join(manifest.platforms)}, but JAX"
+        f' runs on {platform} here. Write the artifact with'
+        f' platforms={(*manifest.platforms, platform)!r}.'
     )

@@ -143,8 +143,8 @@ def check_shapes(
   if found != expected or exported.in_tree != tree:
     differs = [f'{a}, expected {b}' for a, b in zip(found, expected) if a != b]
     raise UserError(
-        f'{where} is another program than artifact.json says:'
-        f' {", ".join(differs[:1]) or "it takes other parameters"}. Copy the'
+        f'{where} is not the program that artifact.json describes:'
+        f" {', '.join(differs[:1]) or 'it takes other parameters'}. Copy the"
         ' whole folder again.'
     )
 

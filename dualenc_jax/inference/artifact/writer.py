@@ -129,9 +129,9 @@ def _copy(artifact: Artifact, folder: pathlib.Path) -> Manifest:
       shutil.copyfile(source, folder / name)
     if not is_there or manifest_lib.of_file(folder / name) != expected:
       raise UserError(
-          f'{source} was changed or removed after the model was opened, so that'
-          ' the model cannot be copied. Open what is there now, with'
-          ' Retriever.from_dir, and index again.'
+          f'{source} was changed or removed after the model was opened, so the'
+          ' model cannot be copied. Open it again with Retriever.from_dir, and'
+          ' index again.'
       )
   return dataclasses.replace(artifact.manifest, files=files)
 

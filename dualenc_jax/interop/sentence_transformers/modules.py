@@ -99,15 +99,15 @@ def check_settings(
   for name, value in settings.items():
     if name not in allowed:
       raise UserError(
-          f'{file}: {name} is {value!r}, which is no setting of {module} that'
-          ' is known here. Remove it if it does not change the vectors.'
+          f'{file}: {name} is {value!r}, an unknown setting of {module}. Remove'
+          ' it if it does not change the vectors.'
       )
     values = allowed[name]
     if values is not None and value not in values:
       raise UserError(
           f'{file}: {module} has {name} = {value!r}; expected'
-          f' {" or ".join(map(repr, values))}. This library has no such towers,'
-          ' so the model cannot be taken over.'
+          f" {' or '.join(map(repr, values))}. This library has no such towers,"
+          ' so it cannot read the model.'
       )
   return settings
 
@@ -190,8 +190,8 @@ def read_length(transformer: pathlib.Path, task: str) -> int | None:
     if isinstance(given, dict):
       if other := sorted(given.keys() & set(_OTHER_FILES)):
         raise UserError(
-            f'{file}: {name} has {other[0]}, so that other files than these'
-            ' would be opened. Take it out.'
+            f'{file}: {name} has {other[0]}, which would open other files.'
+            ' Remove it.'
         )
   inner = {'model_max_length?': int | None}
   options = {n: x for n in _OPTIONS if (x := settings.get(n)) is not None}

@@ -145,8 +145,8 @@ def _read_dense(
     )
   if bias is not None and bias.read().any():
     raise UserError(
-        f'{bias.where} is not zero: Dense has a bias, which the projection of'
-        ' this library has not. Train one without.'
+        f'{bias.where} is not zero: the projection of this library has no bias.'
+        ' Train a Dense without one.'
     )
   return kernel.transposed(), {} if bias is None else {BIAS: 'zero'}
 

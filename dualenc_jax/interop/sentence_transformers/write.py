@@ -57,7 +57,7 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   if not weights.has_projection:
     raise UserError(
         f'{weights} is missing the projection ({PROJECTION}): it is a'
-        ' pretrained encoder, no dual encoder. Train one from it first.'
+        ' pretrained encoder, not a dual encoder. Train one from it first.'
     )
   files.make_folder(folder)
   own_transformer = any(_has_own(weights, part) for part in _TRANSFORMER_PARTS)
