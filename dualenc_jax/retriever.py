@@ -329,8 +329,8 @@ class Retriever:
     if python_input.is_array(queries):
       if hybrid is not None:
         raise UserError(
-            'hybrid search needs the texts of the queries, and they are'
-            ' embeddings: give texts, or leave out hybrid.'
+            'hybrid search needs texts of queries, not embeddings: give texts,'
+            ' or leave out hybrid.'
         )
       embeddings = python_input.embeddings_of('queries', queries, self.dim)
     else:

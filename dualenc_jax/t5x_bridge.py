@@ -91,8 +91,8 @@ class DualEncoderModel(models.BaseTransformerModel):
     if dropout_rng is not None and self._batch_size not in (None, size):
       raise UserError(
           f'The loss sees {size} pairs of a batch of {self._batch_size}: with'
-          ' Trainer.num_microbatches the other parts would be no negatives. Set'
-          ' it to None, and MICRO_BATCH_SIZE instead.'
+          ' Trainer.num_microbatches the other parts would not be negatives.'
+          ' Set it to None, and MICRO_BATCH_SIZE instead.'
       )
     frozen = self._frozen(params)
     params = jax.tree_util.tree_map_with_path(

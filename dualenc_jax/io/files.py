@@ -78,7 +78,7 @@ def write(
       near = content[max(e.start - 30, 0) : e.end + 30]
       raise UserError(
           f'{path} cannot be written: its text has half a surrogate pair, in'
-          f' {near!r}. Repair the text where it comes from.'
+          f' {near!r}. Repair the source of the text.'
       ) from e
   with writing(path, instead), replacing(path, sync) as file:
     file.write(content)
@@ -208,7 +208,7 @@ def new_folder(
   if is_full and not (marker and (folder / marker).is_file()):
     only = f' Only a folder with {marker} is replaced.' if marker else ''
     raise UserError(
-        f'{path} is there, and is left as it is.{only} Give {instead}.'
+        f'{path} exists, and is left as it is.{only} Give {instead}.'
     )
   # Unlike a process id it never comes again.
   unique = f'.{folder.name}.{uuid.uuid4().hex[:12]}.partial'

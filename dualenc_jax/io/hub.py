@@ -105,8 +105,8 @@ def _place(path: str, expected: str) -> dict[str, Any]:
   found = _PLACE.fullmatch(path.removeprefix(_PREFIX))
   if not found:
     raise UserError(
-        f'{path} is no place on the hub; expected {expected}, or with a'
-        f' revision hf://org/name@main.'
+        f'{path} is not a path on the hub; expected {expected}, or with a'
+        ' revision hf://org/name@main.'
     )
   place = found.groupdict()
   if place['inner'] is not None:
@@ -151,8 +151,8 @@ def _library(what: str):
     import huggingface_hub.errors
   except ImportError as error:
     raise SourceUnavailable(
-        f'{what} is on a hub, and huggingface_hub, which gets it, cannot be'
-        f' imported here ({error}). Install dualenc-jax[hub].'
+        f'{what} is on a hub, but huggingface_hub, which downloads it, cannot'
+        f' be imported ({error}). Install dualenc-jax[hub].'
     ) from error
   return huggingface_hub
 

@@ -253,8 +253,8 @@ def describe_left(
   if not sum(counts.values()):
     raise UserError(
         f'All negatives of all queries {seen} are masked out as duplicates, so'
-        ' that the loss is 0 whatever the model does. Expected pairs with'
-        ' different texts; look at the queries and passages of the task.'
+        ' the loss is always 0. Expected pairs with different texts: check the'
+        ' queries and passages of the task.'
     )
   parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
   yield (

@@ -63,8 +63,8 @@ class Draw:
       return
     if self.top_k is None:
       raise UserError(
-          'GROUPED is True and TOP_K is None; expected a TOP_K, of as many'
-          ' groups.'
+          'GROUPED is True, but TOP_K, the number of groups, is None. Give a'
+          ' TOP_K.'
       )
     if size % self.top_k or self.top_k % devices:
       raise UserError(

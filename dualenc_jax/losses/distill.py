@@ -51,7 +51,7 @@ class _Taught:
     name = type(self).__name__
     if TEACHER_SCORES.name not in columns:
       raise UserError(
-          f"{name} learns from a teacher's scores, and the training data has"
+          f"{name} learns from a teacher's scores, but the training data has"
           ' none. In gin, POSITIVE_SCORES_COLUMN and NEGATIVE_SCORES_COLUMN of'
           ' tasks/pairs.gin name their columns, and BEIR_SCORES and'
           ' MSMARCO_SCORES take those in files of hard negatives.'
@@ -69,21 +69,21 @@ class _Taught:
     if not np.ptp(chosen, axis=1).any():
       raise UserError(
           f'{name}: the teacher gives all candidates of a query the same score,'
-          f' {chosen[0, 0]:g}: flat labels teach nothing. Expected a number a'
-          ' candidate, as a cross-encoder gives.'
+          f' {chosen[0, 0]:g}: flat labels teach nothing. Expected one score'
+          ' per candidate, as from a cross-encoder.'
       )
     found = scores[known]
     least, most = found.min(), found.max()
     if self.teacher == 'logits' and least >= 0.0 and most <= 1.0:
       raise UserError(
-          f'{name}: all scores of the teacher are {least:g} to {most:g}, as'
-          ' probabilities are, not logits. Set its teacher,'
-          ' --gin.TEACHER=probabilities, or cosines if they are.'
+          f'{name}: all scores of the teacher are {least:g} to {most:g}, like'
+          ' probabilities, not logits. Set --gin.TEACHER=probabilities, or'
+          ' cosines if they are.'
       )
     if self.teacher == 'probabilities' and (least < 0.0 or most > 1.0):
       raise UserError(
           f'{name}: the teacher has scores of {least:g} to {most:g}, which are'
-          ' no probabilities. Set its teacher, --gin.TEACHER=logits.'
+          ' not probabilities. Set --gin.TEACHER=logits.'
       )
 
   def _lists(self, batch: Embeddings, similarity: Similarity) -> '_Lists':

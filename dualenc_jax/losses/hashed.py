@@ -104,9 +104,9 @@ class Hashed(loss_lib.Around):
   ) -> Result:
     if batch.step is None:
       raise UserError(
-          'losses.Hashed depends on the step, and the batch has none. The train'
-          ' step of `dualenc train` gives it; by hand, set Embeddings.step, an'
-          ' int32 array of no axes.'
+          'losses.Hashed depends on the step, but the batch has none. `dualenc'
+          ' train` sets it; otherwise set Embeddings.step, an int32 scalar'
+          ' array.'
       )
     beta, dim = self.beta(batch.step), batch.query.shape[1]
     vectors = batch.vectors()

@@ -106,9 +106,9 @@ class InBatchSoftmax:
     for term in terms:
       if not sum(b.size(size, batch.num_negatives) for b in term.blocks):
         raise UserError(
-            f'The {term.name} of {type(self).__name__} sees one candidate an'
-            ' anchor, so that its loss is 0 whatever the model does. Expected'
-            f' at least 2: raise the global batch size, {size}, above 1.'
+            f'The {term.name} of {type(self).__name__} sees only one candidate'
+            ' per anchor, so its loss is always 0. Expected at least 2: raise'
+            f' the global batch size, {size}, above 1.'
         )
     partitions = blocks.partitions(
         batch, {block for term in terms for block in term.blocks}, similarity,

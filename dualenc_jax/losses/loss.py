@@ -181,9 +181,9 @@ def check_columns(
   teacher = columns_lib.TEACHER_SCORES.name
   if teacher in columns and teacher not in _read(loss, columns, dim):
     raise UserError(
-        f"The training data has a teacher's scores, and {type(loss).__name__}"
-        ' reads none. Take losses.Distill or losses.MarginMSE, alone or in a'
-        ' losses.Sum, or leave the scores out of the task.'
+        f"The training data has a teacher's scores, but {type(loss).__name__}"
+        ' does not read them. Use losses.Distill or losses.MarginMSE, alone or'
+        ' in a losses.Sum, or leave the scores out of the task.'
     )
 
 

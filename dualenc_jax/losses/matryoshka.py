@@ -95,9 +95,9 @@ class Matryoshka(Around):
       dims = [whole // 2**i for i in range(_HALVINGS)]
     if whole not in dims or not 0 < min(dims) <= max(dims) <= whole:
       raise UserError(
-          f'Matryoshka.dims are {", ".join(map(str, dims))}, and embeddings'
-          f' have {whole} components. Expected {whole} itself and smaller ones:'
-          f' give MATRYOSHKA_DIMS = ({whole}, {whole // 2}), say.'
+          f"Matryoshka.dims are {', '.join(map(str, dims))}, and embeddings"
+          f' have {whole} components. Expected {whole} itself and smaller ones,'
+          f' such as MATRYOSHKA_DIMS = ({whole}, {whole // 2}).'
       )
     return dims
 

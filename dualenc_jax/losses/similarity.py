@@ -229,9 +229,9 @@ def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:
     return mesh.axis_names
   if 'data' not in mesh.axis_names:
     raise UserError(
-        f'The mesh in scope has the axes {", ".join(mesh.axis_names)}, whose'
-        f' {mesh.size} devices do not divide the {sizes} rows of the loss. Name'
-        ' the axis over which the rows are sharded data.'
+        f"The mesh in scope has the axes {', '.join(mesh.axis_names)}, whose"
+        f' {mesh.size} devices do not divide the {sizes} rows of the loss. Give'
+        ' the axis that shards the rows the name data.'
     )
   for size in sizes:
     if size % mesh.shape['data']:

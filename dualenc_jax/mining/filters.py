@@ -42,8 +42,7 @@ class Rules:
       )
     if self.margin is not None and self.relative_margin is not None:
       raise UserError(
-          'Give a margin or a relative margin: both say how far below the'
-          ' positive a negative is to be.'
+          'Give a margin or a relative margin, not both.'
       )
 
   @property
@@ -203,8 +202,8 @@ def _limit(candidates: Candidates, rules: Rules) -> np.ndarray | None:
   unknown = np.isnan(candidates.positives)
   if unknown.all():  # Also where no query has a positive.
     raise UserError(
-        f'A margin is measured from the score of a positive, and'
-        f' {candidates.name} scores none. Leave it out, or give a teacher.'
+        f'A margin needs the scores of positives, which {candidates.name} does'
+        ' not give. Leave it out, or give a teacher.'
     )
   lowest = np.where(unknown, np.inf, candidates.positives).min(axis=1)
   lowest = np.where(np.isinf(lowest), np.nan, lowest)

@@ -40,7 +40,8 @@ class Rules:
     if not 0 <= self.below <= self.above <= 1:
       raise UserError(
           f'The thresholds are {self.above} and {self.below}; expected'
-          ' probabilities, that of positives no lower than that of negatives.'
+          ' probabilities, the first (for positives) not below the second (for'
+          ' negatives).'
       )
 
 

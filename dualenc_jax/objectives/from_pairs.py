@@ -65,8 +65,8 @@ class FromPairs(Objective):
     for cache in run.caches:
       if self.needs_passages and not cache.passage_tokens.lengths.all():
         raise UserError(
-            f'Split train of {cache.header["task"]} has queries without'
-            f' passages, and {type(self).__name__} learns from pairs. Train'
+            f"Split train of {cache.header['task']} has queries without"
+            f' passages, but {type(self).__name__} learns from pairs. Train'
             ' with --gin_file=losses/matching.gin, or on a task of pairs.'
         )
     return Batches(

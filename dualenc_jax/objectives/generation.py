@@ -62,9 +62,8 @@ class Generation(FromPairs):
     for cache in run.caches:
       if not cache.query_tokens.lengths.all():
         raise UserError(
-            f'Split train of {cache.header["task"]} has passages without'
-            ' queries, and a generator learns to write these. Train it on a'
-            ' task of pairs.'
+            f"Split train of {cache.header['task']} has passages without"
+            ' queries, which a generator needs. Train it on a task of pairs.'
         )
     return super().batches(run)
 
@@ -141,8 +140,8 @@ class Generation(FromPairs):
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     if TEACHER_SCORES in run.batches.columns:
       raise UserError(
-          "The training data has a teacher's scores, and a generator learns"
-          ' from its pairs alone. Leave the scores out of the task.'
+          "The training data has a teacher's scores, which a generator does not"
+          ' use. Leave the scores out of the task.'
       )
     yield from super().describe_batches(run, step)
 

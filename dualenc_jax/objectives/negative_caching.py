@@ -84,9 +84,8 @@ class CachedNegatives(OfTowers):
     self.check_feeding()
     if not isinstance(self.layout, Padded):
       raise UserError(
-          f'LAYOUT is {type(self.layout).__name__}: the cache keeps the tokens'
-          ' of each passage in a row of its own. Give'
-          ' --gin.LAYOUT=@data.Padded().'
+          f'LAYOUT is {type(self.layout).__name__}: the cache needs each'
+          ' passage in its own row. Give --gin.LAYOUT=@data.Padded().'
       )
     check_whole('CachedNegatives.cache_size (CACHE_SIZE)', self.cache_size, 1)
     check_whole('CachedNegatives.sampled (SAMPLED)', self.sampled, 1)
@@ -104,9 +103,8 @@ class CachedNegatives(OfTowers):
       )
     if not self.similarity.mask_duplicates:
       raise UserError(
-          'Similarity.mask_duplicates is False: a cache holds passages of all'
-          ' queries, and knows those of a query by their fingerprints. Expected'
-          ' True.'
+          "Similarity.mask_duplicates is False: a cache finds a query's own"
+          ' passages by their fingerprints. Expected True.'
       )
 
   @property

@@ -72,8 +72,8 @@ class OverCodes(OverPassages):
     if codec.dim != dim:
       raise UserError(
           f'CODEC_FROM is {self.codec_from}, a codec of embeddings of dim'
-          f' {codec.dim}, and the model makes them of dim {dim}. Give one that'
-          ' was made by the model that training starts from.'
+          f" {codec.dim}, but the model's have dim {dim}. Give a codec of the"
+          ' model that training starts from.'
       )
     return codec
 
@@ -108,8 +108,9 @@ class OverCodes(OverPassages):
     if wrong:
       raise UserError(
           f'CODEC_FROM is {self.codec_from}, of another passage tower than the'
-          f' one that training starts from: its {" and ".join(wrong)} differ'
-          f' ({TOWER_SHA256}). Make an index by INITIAL_CHECKPOINT_PATH.'
+          f" one that training starts from: its {' and '.join(wrong)} differ"
+          f' ({TOWER_SHA256}). Encode an index with the model of'
+          ' INITIAL_CHECKPOINT_PATH.'
       )
 
   @property

@@ -155,7 +155,7 @@ def check_apart(what: str, model: DualEncoder) -> None:
   """Raises UserError unless queries have their own encoder."""
   if model.passage_encoder is None:
     raise UserError(
-        f'{what} trains the query tower alone, and the towers share their'
+        f'{what} trains the query tower alone, but the towers share their'
         ' encoder. Give --gin_file=architectures/light_query.gin.'
     )
 

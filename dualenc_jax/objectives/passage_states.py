@@ -97,9 +97,9 @@ def check_fits(
   said = f'{what} take {gigabytes(needed)} on {where}'
   if there is not None and needed > _SHARE_OF_MEMORY * there:
     raise UserError(
-        f'{said}, of {gigabytes(there)} there, and the step needs some,'
-        f' too. Expected at most {_SHARE_OF_MEMORY:.0%} of it: take more'
-        f' devices, or {advice}.'
+        f'{said}, of {gigabytes(there)} in all, and the step needs some, too.'
+        f' Expected at most {_SHARE_OF_MEMORY:.0%} of it: use more devices, or'
+        f' {advice}.'
     )
   return said
 

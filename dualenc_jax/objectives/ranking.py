@@ -105,7 +105,7 @@ class Ranking(from_pairs.FromPairs):
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     if TEACHER_SCORES in run.batches.columns:
       raise UserError(
-          "The training data has a teacher's scores, and a cross-encoder learns"
+          "The training data has a teacher's scores, but a cross-encoder learns"
           ' from labels alone. Leave the scores out of the task.'
       )
     yield from super().describe_batches(run, step)

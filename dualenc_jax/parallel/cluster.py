@@ -92,7 +92,7 @@ def _detected(environ: Mapping[str, str], seconds: int) -> Cluster:
     )
   except Exception as e:  # Of name services, HTTP, Kubernetes, variables.
     raise UserError(
-        f'--multihost: the cluster does not tell its hosts: {e}. {_ADVICE}'
+        f'--multihost: the cluster does not list its hosts: {e}. {_ADVICE}'
     ) from e
   if address is None or count is None or index is None:
     half = ''
@@ -102,8 +102,8 @@ def _detected(environ: Mapping[str, str], seconds: int) -> Cluster:
           ' start the command with srun.'
       )
     raise UserError(
-        '--multihost: nothing says which hosts there are. Expected Cloud TPUs,'
-        f' SLURM, Open MPI or Kubernetes.{half} {_ADVICE}'
+        '--multihost: the hosts are unknown. Expected Cloud TPUs, SLURM, Open'
+        f' MPI or Kubernetes.{half} {_ADVICE}'
     )
   return Cluster(address, count, index, local)
 

@@ -284,7 +284,7 @@ def _listen_at(address: str) -> socket.socket:
   except OSError as e:
     raise UserError(
         f'Host 0 cannot listen at {address}: {e.strerror or e}. Expected a port'
-        ' of its own that nobody uses.'
+        ' that is not in use.'
     ) from e
 
 

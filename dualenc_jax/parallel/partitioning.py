@@ -271,8 +271,8 @@ def match(
     if not matched:
       near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.3)
       raise UserError(
-          f'{name}: the rule {pattern!r} matches no parameter. Rules must match'
-          f' the whole path, such as: {", ".join(near or list(paths)[:3])}.'
+          f'{name}: the rule {pattern!r} matches no parameter. A rule must'
+          f" match a whole path, such as: {', '.join(near or list(paths)[:3])}."
       )
     if all(path in values for path in matched):
       raise UserError(

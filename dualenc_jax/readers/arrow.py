@@ -71,7 +71,7 @@ def read(
     except (pyarrow.ArrowException, OSError) as error:
       reason = ' '.join(str(error).split()).rstrip('.')
       raise UserError(
-          f'{part} is no Arrow stream or a damaged one: {reason}. {_AGAIN}'
+          f'{part} is not an Arrow stream, or is damaged: {reason}. {_AGAIN}'
       ) from error
 
   def numbered() -> Iterator[tuple[int, Any]]:

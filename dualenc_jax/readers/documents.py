@@ -70,7 +70,8 @@ class Documents(Dataset):
         )
     if not self.titles and not self.clozes:
       raise UserError(
-          'Documents.titles and clozes are 0; expected pairs of either kind.'
+          'Documents.titles and clozes are 0; expected at least one of them'
+          ' above 0.'
       )
     if not 0 <= self.removal <= 1:
       raise UserError(
@@ -124,9 +125,9 @@ class Documents(Dataset):
       without += not made
     if not pairs:
       raise UserError(
-          f'{self.path}, split {split}: no pair can be made of'
-          f' {documents:,} documents. Expected titles, or texts of two'
-          ' sentences or more, and of a validation split twenty documents.'
+          f'{self.path}, split {split}: no pair can be made of {documents:,}'
+          ' documents. Expected titles, or texts of two or more sentences; for'
+          ' a validation split, at least twenty documents.'
       )
     if without:
       logging.getLogger(__name__).info(

@@ -125,9 +125,9 @@ class HardNegatives:
       location = f'{self.path}:{numbers[0]}'
       if query_id in done:
         raise UserError(
-            f'{location}: query {query_id!r} came before, and other queries'
-            ' between. Expected all of a query in one place, as `sort -s'
-            ' -k1,1` puts lines of TSV.'
+            f'{location}: query {query_id!r} already had lines, before other'
+            ' queries. Expected all lines of a query together, as by `sort -s'
+            ' -k1,1`.'
         )
       done.add(query_id)
       if any(dropped):
@@ -148,8 +148,8 @@ class HardNegatives:
         if len(scores) > 1 and not any(scores.values()):
           raise UserError(
               f'{location}: the margins of this query are over several'
-              f' positives, {", ".join(map(repr, list(scores)[:3]))}. Expected'
-              " one positive a query, as GPL's generated queries have."
+              f" positives, {', '.join(map(repr, list(scores)[:3]))}. Expected"
+              " one positive per query, as in GPL's generated queries."
           )
         all_scores = *scores.values(), *(n.score for n in kept)
         found_scores |= not all(map(math.isnan, all_scores))

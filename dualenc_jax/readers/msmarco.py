@@ -111,7 +111,7 @@ class MsMarco(QrelsReader):
     rows.check_choice('train_from', self.train_from, ('qrels', _TRIPLES))
     if self.train_from == _TRIPLES and self.hard_negatives is not None:
       raise UserError(
-          'msmarco: triples have hard negatives of their own. Expected either'
+          'msmarco: triples already have hard negatives. Expected either'
           " train_from = 'triples' or a file of hard_negatives."
       )
 

@@ -179,8 +179,8 @@ def format_of(path: pathlib.Path) -> str:
   if ending not in _ENDINGS or path.suffixes[-2:] == ['.parquet', '.gz']:
     raise UserError(
         f'{path} is of an unknown format; expected a name that ends with'
-        f' {", ".join(_ENDINGS)}, all but the last perhaps with .gz, or'
-        f' --gin.FORMAT={"|".join(FORMATS)}.'
+        f" {', '.join(_ENDINGS)} (all but the last also with .gz), or"
+        f" --gin.FORMAT={'|'.join(FORMATS)}."
     )
   if ending == '.tsv' and quoted.is_quoted(path):
     return 'quoted_tsv'

@@ -83,7 +83,7 @@ def read(
       raise UserError(
           f'{path}:{line}: grade {grade} for query {query_id!r} and passage'
           f' {passage_id!r}, which line {before.line} gives {before.grade}.'
-          ' Expected one grade a pair.'
+          ' Expected one grade per pair.'
       )
     bad.add('another grade than in a row before', f'{path}:{line}')
   if not count:
@@ -137,8 +137,8 @@ def _json_rows(
     size += len(line)
     if size > _LARGEST_JSON:
       raise UserError(
-          f'{path} has more than {_LARGEST_JSON >> 20} MiB of JSON. Expected a'
-          ' judgement a line, as of TREC or BEIR, in a file so large.'
+          f'{path} has more than {_LARGEST_JSON >> 20} MiB of JSON. For a file'
+          ' so large, expected one judgement per line, as in TREC or BEIR.'
       )
   try:
     for query_id, passages in rows.json_object(b'\n'.join(read)).items():

@@ -80,8 +80,8 @@ class Join:
     )
     if self.strict:
       raise UserError(
-          f'{message}. Expected all ids in the queries and the corpus. Leave'
-          f' out what names others with {LENIENT}.'
+          f'{message}. Expected all ids in the queries and the corpus.'
+          f' {LENIENT} leaves out the others.'
       )
     _LOG.warning('%s. These are left out.', message)
 

@@ -182,7 +182,7 @@ class QrelsReader(Dataset):
       )
     if self.scores and self.hard_negatives is None:
       raise UserError(
-          "scores is True, and scores are a file of hard negatives'. Expected"
+          'scores is True, but only a file of hard negatives has scores. Give'
           f' one, --gin.{self.task_name.upper()}_HARD_NEGATIVES'
           ' (hard_negatives).'
       )

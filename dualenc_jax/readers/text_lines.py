@@ -54,7 +54,7 @@ def lines(
         if len(line) > LONGEST_LINE:
           raise UserError(
               f'{path}:{number}: a line of more than {LONGEST_LINE >> 20} MiB.'
-              ' Expected a row a line.'
+              ' Expected one row per line.'
           )
         line = line.rstrip(b'\r\n')
         if number == 1:

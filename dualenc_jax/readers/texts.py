@@ -154,7 +154,7 @@ def _form(path: pathlib.Path) -> str:
   except UserError:  # Of any other name.
     for _, line in rows.lines(path):
       return 'jsonl' if line.lstrip().startswith(b'{') else 'tsv'
-    raise UserError(f'{path} is empty; expected a text a line.') from None
+    raise UserError(f'{path} is empty; expected one text per line.') from None
 
 
 def _tsv(line: bytes) -> tuple[str, str, str]:

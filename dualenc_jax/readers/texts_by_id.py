@@ -101,10 +101,10 @@ def unique(
     first = seen.setdefault(row.id, row)
     if first is not row:
       raise UserError(
-          f'{row.location}: id {row.id!r} is the one of {first.location}, too,'
-          f' and {len(repeated):,} ids in all occur more than once. Expected'
-          ' one row an id. Mend the file, or keep just the first row of an id'
-          f' with {flag}.'
+          f'{row.location}: id {row.id!r} is also that of {first.location};'
+          f' {len(repeated):,} ids in all occur more than once. Expected one'
+          ' row per id. Mend the file, or keep only the first row of an id with'
+          f' {flag}.'
       )
 
 

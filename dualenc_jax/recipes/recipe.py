@@ -119,8 +119,8 @@ class Recipe:
         )
       if not re.fullmatch(r'\w+', stage.name) or stage.name in outputs:
         raise UserError(
-            f'A stage is called {stage.name!r}; expected a word, and another'
-            ' for each stage.'
+            f'A stage is called {stage.name!r}; expected a word that no other'
+            ' stage has.'
         )
       for name, output in self.with_flags(stage).wanted():
         if output not in outputs.get(name, {}):
@@ -167,8 +167,8 @@ def sweep(
   suffixes = [re.sub(r'\W+', '_', value).strip('_') for value in values]
   if len({*suffixes}) < len(values) or not all(suffixes):
     raise UserError(
-        f'--sweep={macro} has the values {", ".join(values)}; expected'
-        ' different ones, whose letters and digits can be told apart.'
+        f"--sweep={macro} has the values {', '.join(values)}; expected values"
+        ' that differ in letters and digits.'
     )
   stages: list[Stage] = []
   swept: set[str] = set()

@@ -152,8 +152,8 @@ def _run(
   for path in outputs:
     if not path.exists():
       raise UserError(
-          f'Stage {stage.name} ended without {path}. Expected it of'
-          f' `dualenc {stage.command}`: do its flags name {{folder}}?'
+          f'Stage {stage.name} ended without {path}. `dualenc {stage.command}`'
+          ' should make it: do its flags name {folder}?'
       )
   seconds = spent + time.perf_counter() - started
   _write(record, parts, True, seconds)

@@ -63,8 +63,8 @@ def check(specs: Sequence[Spec], dim: int, count: int) -> None:
     spec.check(dim, count)
     if spec.rescored is not None and spec.rescored < needed:
       raise UserError(
-          f'The codec {spec.name} scores {spec.rescored} hits a query again,'
-          f' and metrics are of {needed}. Take binary:{needed} or more.'
+          f'The codec {spec.name} scores only {spec.rescored} hits per query'
+          f' again, but metrics need {needed}. Use binary:{needed} or more.'
       )
 
 

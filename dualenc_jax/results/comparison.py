@@ -135,8 +135,8 @@ def _common_keys(models: Sequence[Model]) -> set[Key]:
         for model in {model.where: model for model in models}.values()
     )
     raise UserError(
-        f'There is no task and split that all have results on: {found}.'
-        ' Evaluate all of them on the same ones.'
+        f'The results have no task and split in common: {found}. Evaluate all'
+        ' systems on the same ones.'
     )
   return common
 
@@ -286,8 +286,8 @@ def _paired(
         if queries
     )
     raise UserError(
-        f'{metric} on {result.key} is not of the same queries: {found}.'
-        ' --common_queries compares the others.'
+        f'{metric} on {result.key} has different queries: {found}.'
+        ' --common_queries compares those in common.'
     )
   common = [(value, other[q]) for q, value in one.items() if q in other]
   if not common:

@@ -113,9 +113,9 @@ def evaluate(
   options.baselines.check(task, split)
   if options.codecs and model.codec is not None:
     raise UserError(
-        '--codecs is given, and the model has a codec of its own,'
-        f' {model.codec.name}, through which it is measured. Leave it out, and'
-        ' give it for the model that training started from.'
+        '--codecs is given, but the model is always measured by its own codec,'
+        f' {model.codec.name}. Leave --codecs out, or evaluate the model that'
+        ' training started from.'
     )
   ranked = _opened(experiment, split, folder, options)
   codecs.check(options.codecs, model.dim, len(ranked.corpus))
@@ -126,7 +126,7 @@ def evaluate(
     passages = with_candidates(passages, options.candidates)
   if options.codecs and isinstance(passages, Coded):
     raise UserError(
-        f'--codecs is given, and --index_dir={options.index_dir} holds codes of'
+        f'--codecs is given, but --index_dir={options.index_dir} holds codes of'
         f' {passages.codec.name}. Give an index of --codec=fp32, or none.'
     )
   found = {'': evaluation.rank(queries, passages, ranked, options.depth)}

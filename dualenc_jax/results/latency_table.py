@@ -32,7 +32,7 @@ def quality(
   if len(results) != len(names):
     raise UserError(
         f'--results is given {len(results)} times for {len(names)} models;'
-        ' expected it once for each, in their order.'
+        ' expected it once for each model, in order.'
     )
   if len(names) < 2:
     raise UserError('--results compares models: expected two or more.')

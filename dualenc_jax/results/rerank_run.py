@@ -39,7 +39,7 @@ def rerank_run(
   ranked = RetrievalSet.of_split(experiment, split)
   run = trec.read_run(path)
   if not run:
-    raise UserError(f'{path} is empty. Expected the hits of a TREC run.')
+    raise UserError(f'{path} is empty. Give a TREC run with hits.')
   queries, passages = trec.numbers(
       run, ranked.query_ids, ranked.ranked_ids, path
   )

@@ -63,8 +63,8 @@ def read(
       raise UserError(f'{path} is {what}: give --qrels to measure it by.')
   if k or relevance_level:
     raise UserError(
-        '--k and --relevance_level are of run files, and of the run.trec in'
-        ' result folders: give --qrels to measure them by.'
+        '--k and --relevance_level need --qrels, to measure run files and the'
+        ' run.trec of folders.'
     )
   models = [
       folder.read_model(part, baseline=system) for ((part, system),) in systems
@@ -105,8 +105,8 @@ def _named(models: list[Model], names: Sequence[str] | None) -> list[Model]:
     chosen = places
   if len({*chosen}) < len(chosen):
     raise UserError(
-        f'{", ".join(chosen)}: one is given twice. Give different ones, or tell'
-        ' them apart by --names.'
+        f"{', '.join(chosen)}: one is given twice. Give different systems, or"
+        ' different --names.'
     )
   return [dataclasses.replace(m, name=n) for n, m in zip(chosen, models)]
 

@@ -63,8 +63,8 @@ def _evaluations(experiment: Experiment, plan: Plan) -> list[Hook]:
   task = experiment.task
   if experiment.keep_best is not None and VALIDATION not in task.splits():
     raise UserError(
-        f'KEEP_BEST is given, and the task {task.task_name} has no'
-        f' {VALIDATION} split to choose by. Give one, or KEEP_BEST=None.'
+        f'KEEP_BEST is given, but the task {task.task_name} has no {VALIDATION}'
+        ' split to choose by. Give one, or KEEP_BEST=None.'
     )
   parts = [_hook(experiment, evaluate, *part) for part in _parts(experiment)]
   warn = functools.partial(_warn_of_overlap, experiment)
@@ -266,7 +266,7 @@ def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
   model = getattr(objective, 'model', None)
   if getattr(model, 'passage_encoder', None) is None:
     raise UserError(
-        'UNTIL is given, and the towers share their encoder, so that there is'
+        'UNTIL is given, but the towers share their encoder, so there is'
         ' nothing to align. Give --gin_file=architectures/light_query.gin.'
     )
   if VALIDATION not in experiment.task.splits():

@@ -111,13 +111,12 @@ class Experiment:
     for name in ('keep_best', 'until'):
       if getattr(self, name) is not None and not self.eval_every:
         raise UserError(
-            f'{name.upper()} is given, and EVAL_EVERY is 0: expected'
-            ' evaluations on the validation split, which decide.'
+            f'{name.upper()} is given, but EVAL_EVERY is 0: expected'
+            ' evaluations on the validation split.'
         )
     if self.patience is not None and self.keep_best is None:
       raise UserError(
-          'PATIENCE is given without KEEP_BEST: expected the metric whose best'
-          ' value is waited for, such as nDCG@10.'
+          'PATIENCE needs KEEP_BEST, the metric to wait for, such as nDCG@10.'
       )
     if not isinstance(self.until, UntilAligned | None):
       raise UserError(
@@ -204,9 +203,9 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
   if source is None or getattr(source, 'path', source) is None:
     if experiment.objective.needs_start:
       raise UserError(
-          f'{type(experiment.objective).__name__} learns from a passage tower'
-          ' that is trained, and INITIAL_CHECKPOINT_PATH is None. Expected the'
-          ' model_dir, or any checkpoint, of the teacher.'
+          f'{type(experiment.objective).__name__} learns from a trained passage'
+          ' tower, but INITIAL_CHECKPOINT_PATH is None. Expected the model_dir,'
+          ' or any checkpoint, of the teacher.'
       )
     return None
   start = initial.plan_start(
@@ -304,7 +303,7 @@ def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
   ]
   if changes:
     raise UserError(
-        'The training data is not what this run was trained on so far:'
-        f' {"; ".join(changes)}. Put it back, use another MODEL_DIR, or give'
-        ' --allow_data_change to go on with it.'
+        f"The training data of this run has changed: {'; '.join(changes)}."
+        ' Restore it, use another MODEL_DIR, or give --allow_data_change to'
+        ' resume with it.'
     )

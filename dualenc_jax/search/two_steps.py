@@ -48,9 +48,9 @@ class TwoSteps:
     count = len(self._passages)
     if min(k, count) > self.rescored:
       raise UserError(
-          f'{k} hits a query are asked for, and the codec'
-          f' {self._passages.codec.name} scores {self.rescored} again. Ask for'
-          f' fewer, or take binary:{min(k, count)}.'
+          f'{k} hits per query are requested, but the codec'
+          f' {self._passages.codec.name} scores only {self.rescored} again.'
+          f' Request fewer, or use binary:{min(k, count)}.'
       )
     found = next(self.by_candidates(queries, [self.rescored], self.rescored))
     return Ranking(*(part[:, :k] for part in found))

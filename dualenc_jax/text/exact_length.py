@@ -40,7 +40,7 @@ def queries(tokenizer: Tokenizer, tokens: int, count: int) -> list[str]:
   exact = vocabulary.encode(whole, tokens + 1).lengths == tokens
   if not exact.any():
     raise UserError(
-        f'No query of exactly {tokens} tokens can be made of words that are one'
+        f'Cannot make a query of exactly {tokens} tokens from words of one'
         f' token each: {vocabulary.file} has {len(words)} of them; prefix and'
         f' EOS take {around}. Give more tokens, or queries of your own.'
     )

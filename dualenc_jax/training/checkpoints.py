@@ -206,8 +206,8 @@ class Checkpoints:
       _check_listed(folder / name, metadata.get(name), saved)
     if 'optimizer' not in metadata.keys() and 'converted_from' in meta:
       raise UserError(
-          f'{self.folder.parent} was converted: it has no optimizer state to'
-          ' go on with. Train in another MODEL_DIR, from'
+          f'{self.folder.parent} was converted, and has no optimizer state to'
+          ' resume from. Train in another MODEL_DIR, from'
           f' --gin.INITIAL_CHECKPOINT_PATH={self.folder.parent}.'
       )
     for name, tree in abstract.items():

@@ -38,8 +38,8 @@ def layers(which: str | Sequence[int], wanted: int, there: int) -> list[int]:
     return list(which)
   if wanted > there:
     raise UserError(
-        f'QUERY_LAYERS is {wanted}, and the checkpoint has {there} layers to'
-        ' start them from. Expected no more.'
+        f'QUERY_LAYERS is {wanted}, but the checkpoint has only {there} layers'
+        ' to start from. Give at most that many.'
     )
   if which == 'first':
     return list(range(wanted))
@@ -130,7 +130,7 @@ def apart(
 def _check_apart(what: str, facts: Mapping[str, Any]) -> None:
   if not facts.get('passage_encoder'):
     raise UserError(
-        f'{what} is given, and the towers share their encoder. Give'
+        f'{what} is given, but the towers share their encoder. Give'
         ' --gin_file=architectures/light_query.gin after the model.'
     )
 

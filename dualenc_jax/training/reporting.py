@@ -133,8 +133,8 @@ class Reporter:
     except OSError as e:
       raise UserError(
           f'{METRICS} or the events cannot be written to {self._folder}; is the'
-          ' disk full? The checkpoints so far are kept: make room and run the'
-          ' same command again to resume.'
+          ' disk full? Checkpoints are kept: make room and run the same command'
+          ' again to resume.'
       ) from e
 
 

@@ -196,7 +196,7 @@ def test_other_data_is_refused_unless_a_run_has_not_begun(tmp_path):
   train.main([*argv, '--gin.STRICT=False'])
   assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
   tiny_run.write_pairs(tmp_path / 'train.jsonl', 96, seed=7)
-  refused = 'training data is not .* source: .*give --allow_data_change'
+  refused = 'training data of .* source: .*give --allow_data_change'
   with pytest.raises(UserError, match=refused):
     train.main([*argv, '--allow_config_change'])
   train.main([*argv, '--allow_config_change', '--allow_data_change'])

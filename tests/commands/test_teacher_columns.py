@@ -80,7 +80,7 @@ def test_both_losses_train(tmp_path, more):
         ),
         (
             lambda row: row | {'pos_scores': [0.9], 'neg_scores': [0.1] * 3},
-            'are, not logits. Set its teacher, --gin.TEACHER=probabilities',
+            'not logits. Set --gin.TEACHER=probabilities',
         ),
     ],
 )
@@ -98,7 +98,7 @@ def test_scores_of_a_cross_encoder(tmp_path):
 
 
 def test_scores_without_a_loss_that_reads_them(tmp_path):
-  with pytest.raises(UserError, match='reads none. Take losses.Distill'):
+  with pytest.raises(UserError, match='does not read them. Use losses.Distill'):
     train.main(flags(tmp_path)[1:])
 
 

@@ -168,7 +168,7 @@ def test_two_steps(rescored, devices, vectors, queries):
       search.gold_ranks(queries, gold), [3 * i + 1 for i in range(Q)]
   )
   if rescored < N:
-    with pytest.raises(UserError, match=f'take binary:{rescored + 1}'):
+    with pytest.raises(UserError, match=f'use binary:{rescored + 1}'):
       search.top_k(queries, rescored + 1)
 
 

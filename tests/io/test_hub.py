@@ -81,7 +81,7 @@ def test_paths_that_are_none(hub):
   with pytest.raises(SourceUnavailable, match='no such revision'):
     hub_lib.model('hf://org/name@v9')
   for path in ('hf://name', 'hf://org/name@', 'hf:///x/y'):
-    with pytest.raises(UserError, match='no place on the hub; expected'):
+    with pytest.raises(UserError, match='not a path on the hub; expected'):
       hub_lib.model(path)
   with pytest.raises(UserError, match='within its own folder'):
     hub_lib.data('hf://org/name/../../x.csv')

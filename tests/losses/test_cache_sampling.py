@@ -308,7 +308,7 @@ def test_neither_scores_nor_the_cache_are_ever_gathered(draw):
         (Draw(1, 2449), 1, 'TOP_K is 2449; expected 1 to CACHE_SIZE'),
         (Draw(0), 1, 'SAMPLED is 0; expected 1 to 2448'),
         (Draw(9, 8), 1, 'SAMPLED is 9; expected 1 to 8, the candidates'),
-        (Draw(1, None, True), 1, 'GROUPED is True and TOP_K is None'),
+        (Draw(1, None, True), 1, 'GROUPED is True, but TOP_K'),
         (Draw(1, 64, True), 1, 'TOP_K is 64 with GROUPED; expected a divisor'),
         (Draw(1, 51, True), 8, 'and a multiple of 8, the devices'),
     ],

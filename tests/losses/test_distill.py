@@ -135,7 +135,7 @@ def scores(*rows):
         ({}, "learns from a teacher's scores.*POSITIVE_SCORES_COLUMN"),
         (scores([3.0, 3.0], [1.0, 1.0]), 'same score, 3: flat labels'),
         (scores([3.0, np.nan], [np.nan, 2.0]), 'none of the first 2 examples'),
-        (scores([0.9, 0.1]), "as probabilities.*, or cosines if they are"),
+        (scores([0.9, 0.1]), "like probabilities.*, or cosines if they"),
         (scores([3.0, -1.0]), None),
     ],
 )
@@ -156,7 +156,7 @@ def test_what_teaches_nothing_is_refused(columns, message):
 
 def test_kinds_of_scores():
   losses.check_columns(losses.Distill('cosines'), scores([0.9, 0.1]))
-  with pytest.raises(UserError, match='which are no probabilities'):
+  with pytest.raises(UserError, match='which are not probabilities'):
     losses.check_columns(losses.Distill('probabilities'), scores([3.0, -1.0]))
   with pytest.raises(UserError, match="teacher is 'margins'; expected one of"):
     losses.Distill('margins')
@@ -165,7 +165,7 @@ def test_kinds_of_scores():
 
 
 def test_scores_that_nothing_reads_are_refused():
-  with pytest.raises(UserError, match='InBatchSoftmax reads none'):
+  with pytest.raises(UserError, match='InBatchSoftmax does not'):
     losses.check_columns(losses.InBatchSoftmax(), scores([3.0, -1.0]))
   weights = {'weights': np.ones(2, np.float32)}
   losses.check_columns(losses.InBatchSoftmax(), weights)

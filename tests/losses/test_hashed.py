@@ -368,5 +368,5 @@ def test_bad_options(options, message):
 def test_the_scores_of_a_teacher_are_read_through_it():
   rows = {'teacher_scores': np.float32([[2.0, -1.0], [3.0, 0.5]])}
   losses.check_columns(Hashed(MarginMSE()), rows)
-  with pytest.raises(UserError, match='Hashed reads none'):
+  with pytest.raises(UserError, match='Hashed does not read'):
     losses.check_columns(Hashed(), rows)

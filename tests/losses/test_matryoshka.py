@@ -93,9 +93,9 @@ def test_metrics_are_those_of_the_whole_embeddings():
 def test_a_teacher_is_read_through_it():
   columns = {'teacher_scores': np.array([[3.0, -1.0], [2.0, 0.5]], np.float32)}
   losses.check_columns(Matryoshka(Distill(), (8, 4)), columns, 8)
-  with pytest.raises(UserError, match='Matryoshka reads none'):
+  with pytest.raises(UserError, match='Matryoshka does not'):
     losses.check_columns(Matryoshka(SamToNe(), (8, 4)), columns, 8)
-  with pytest.raises(UserError, match='which are no probabilities'):
+  with pytest.raises(UserError, match='which are not probabilities'):
     losses.check_columns(Matryoshka(Distill('probabilities')), columns, 8)
 
 

@@ -398,7 +398,7 @@ def test_runs_that_do_not_fit(tiny, tmp_path):
       for query, hits in run.items()
   }
   write_run(path, without)
-  with pytest.raises(UserError, match='bad scores none'):
+  with pytest.raises(UserError, match='which bad does not'):
     mine.main([*asked, '--margin=0.1'])
   # A query without candidates has no negatives; the others have theirs.
   write_run(path, {'q1': run['q1']})
@@ -423,7 +423,7 @@ def test_queries_without_labels(tiny, tmp_path):
   texts = [tiny[1].corpus[p] for p in by_id['new']['neg']['bm25']]
   assert texts and all({'xml', 'date'} & {*text.split()} for text in texts)
   assert len({*texts}) == len(texts)
-  with pytest.raises(UserError, match='bm25 scores none'):
+  with pytest.raises(UserError, match='which bm25 does not'):
     mine.main([*asked[1:], '--margin=0.1'])
 
 

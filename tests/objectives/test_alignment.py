@@ -190,17 +190,17 @@ def test_what_cannot_be_aligned(teacher, tmp_path):
           [*until, '--gin.run.UntilAligned.k=12'],
           'has 23 different queries; expected at least 26',
       ),
-      ([until[0]], 'UNTIL is given, and EVAL_EVERY is 0'),
+      ([until[0]], 'UNTIL is given, but EVAL_EVERY is 0'),
       (
           [*until, '--gin.VALIDATION_FILE=None'],
           'UNTIL is given, and the task pairs has no validation split',
       ),
       (['--gin.KEEP_BEST=nDCG@9', until[1], '--gin.STEPS=2'], 'have P@1'),
-      (['--gin.PATIENCE=2'], 'PATIENCE is given without KEEP_BEST'),
+      (['--gin.PATIENCE=2'], 'PATIENCE needs KEEP_BEST'),
       ([until[0][:-2], until[1]], 'UNTIL is .*; expected, in gin'),
       (
           ['--gin.INITIAL_CHECKPOINT_PATH=None'],
-          'Alignment learns from a passage tower that is trained, and INITIAL',
+          'Alignment learns from a trained passage tower, but INITIAL',
       ),
   ):
     with pytest.raises(UserError, match=message):

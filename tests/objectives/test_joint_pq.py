@@ -251,7 +251,7 @@ def test_codecs_that_cannot_be_trained(tmp_path):
     codec(str(tmp_path))
   half = Product(*[np.zeros((2, 256, 4), np.float32)] * 2)
   codec_file.write(tmp_path / 'half', Codec('pq:2', 8, (), half))
-  with pytest.raises(UserError, match='embeddings of dim 8, and the model'):
+  with pytest.raises(UserError, match='embeddings of dim 8, but the model'):
     codec(str(tmp_path / 'half'))
 
 

@@ -208,7 +208,7 @@ def test_converted_it_keeps_its_codec_or_says_so(trained, tmp_path, capfd):
 def test_codecs_are_of_embeddings(trained, capfd):
   given = f'--model_dir={trained}', '--split=test', '--codecs=int8'
   assert cli.main(['evaluate', *given]) == 2
-  assert 'the model has a codec of its own' in capfd.readouterr().err
+  assert 'measured by its own codec' in capfd.readouterr().err
 
 
 @pytest.mark.parametrize('refresh', [1, 3])
@@ -248,7 +248,7 @@ def test_what_cannot_be_trained(made, tmp_path):
       ),
       (
           ['--gin.INITIAL_CHECKPOINT_PATH=None'],
-          'JointPq learns from a passage tower that is trained',
+          'JointPq learns from a trained passage tower',
       ),
   ):
     with pytest.raises(UserError, match=message):

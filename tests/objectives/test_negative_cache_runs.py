@@ -137,7 +137,7 @@ def test_what_cannot_be_cached(tmp_path, monkeypatch):
       ('CACHE_SIZE=60', 'CACHE_SIZE is 60; expected a multiple of 8, the dev'),
       ('CACHE_SIZE=8', 'CACHE_SIZE is 8; expected at least BATCH_SIZE, 16'),
       ('CACHE_SIZE=4096', 'is 4096, but the training data has .* different'),
-      ('GROUPED=True', 'GROUPED is True and TOP_K is None'),
+      ('GROUPED=True', 'GROUPED is True, but TOP_K'),
       ('REFRESH=-0.1', r'\(REFRESH\) is -0.1; expected a share'),
   ):
     with pytest.raises(UserError, match=message):

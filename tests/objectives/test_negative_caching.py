@@ -293,7 +293,7 @@ def test_chance(options, expected):
         ({'refresh': 1.5}, r'\(REFRESH\) is 1.5; expected a share'),
         (
             {'similarity': Similarity(mask_duplicates=False)},
-            'mask_duplicates is False: a cache holds',
+            'mask_duplicates is False: a cache',
         ),
     ],
     ids=str,

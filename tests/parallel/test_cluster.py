@@ -80,7 +80,7 @@ def test_what_is_half_there_is_named(flags, variables, said):
             ' srun.*--coordinator_address=HOST:PORT',
         ),
         ({'SLURM_NTASKS': '2x'}, 'SLURM_NTASKS is .2x.; expected a whole num'),
-        (dict.fromkeys(SLURM), 'nothing says which hosts there are. Expected'),
+        (dict.fromkeys(SLURM), 'the hosts are unknown. Expected'),
     ],
 )
 def test_what_slurm_has_not_set_is_named(monkeypatch, change, said):

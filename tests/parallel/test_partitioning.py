@@ -183,7 +183,7 @@ def test_a_rule_matches_the_whole_path():
   found = partitioning.match('R', [('projection/kernel', 1)], PATHS)
   assert found == {PATHS[3]: 1}
   for part in ('kernel', 'projection', 'projection/kerne', 'rojection/kernel'):
-    with pytest.raises(UserError, match='must match the whole path'):
+    with pytest.raises(UserError, match='must match a whole path'):
       partitioning.match('R', [(part, 1)], PATHS)
 
 

@@ -135,7 +135,7 @@ def test_duplicate_ids(toy, caplog, name, id_):
   path = toy / f'{name}.jsonl'
   first, *others = path.read_text().splitlines()
   append(path, first.replace('The moon', 'Nobody').replace('what', 'who'))
-  where = f'{path}:{len(others) + 2}: id {id_!r} is the one of {path}:1, too'
+  where = f'{path}:{len(others) + 2}: id {id_!r} is also that of {path}:1'
   error_of(toy, 'train', where)
   assert pairs(read(toy, 'train', strict=False)) == TRAIN
   assert 'Skipped 1 rows of ids that came before' in caplog.text

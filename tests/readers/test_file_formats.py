@@ -129,7 +129,7 @@ def test_arrow_folders(arrow):
   file.write_bytes(content[:-40] + b'\1' + content[-39:])
   assert dataset.fingerprint('train') != before
   file.write_bytes(content[: len(content) // 2])
-  refused(lambda: read(folder), 'no Arrow stream or a damaged one')
+  refused(lambda: read(folder), 'not an Arrow stream, or is damaged')
   file.unlink()
   refused(lambda: read(folder), f'there is no file {file}')
   # Rows chosen by an index, as older versions keep them.

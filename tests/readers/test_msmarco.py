@@ -163,7 +163,7 @@ def test_bad_rows_name_file_and_line(toy, name, line, reason):
 
 @pytest.mark.parametrize('options, message', [
     ({'train_from': 'triple'}, "Did you mean 'triples'"),
-    ({'train_from': 'triples', 'hard_negatives': 'x'}, 'negatives of their'),
+    ({'train_from': 'triples', 'hard_negatives': 'x'}, 'already have hard'),
     ({'files': {'colection': 'y'}}, "Did you mean 'collection'"),
     ({}, "no split 'dev'"),
 ])

@@ -104,7 +104,7 @@ def test_bad_rows(tmp_path, line, reason):
 
 def test_a_query_in_two_places(tmp_path):
   path = write(tmp_path / 'a', '100\t1', '101\t2', '100\t3')
-  refused(lambda: negatives(path), ":3: query '100' came before", 'sort -s')
+  refused(lambda: negatives(path), ":3: query '100' already", 'sort -s')
 
 
 def test_a_bare_name_is_looked_up_below_the_data_root(tmp_path):

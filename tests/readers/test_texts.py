@@ -71,7 +71,7 @@ def test_cells_are_taken_as_they_are_but_a_line_of_names(tmp_path):
     ('q.jsonl', [['a', 'x']], ':1: not a JSON object but an array'),
     ('q.jsonl', ['a\tx'], ':1: not JSON'),
     ('q.tsv', [b'1\t\xff'], ':1: not UTF-8'),
-    ('q', [], ' is empty; expected a text a line'),
+    ('q', [], ' is empty; expected one text'),
 ])
 def test_bad_rows_are_named(tmp_path, name, lines, message):
   path = write(tmp_path / name, *lines)
@@ -86,7 +86,7 @@ def test_bad_rows_may_be_left_out(tmp_path, caplog):
   assert '1 the line is empty' in caplog.text
   assert "'1' at" in caplog.text
   write(path, '1\tone', '2\ttwo', '1\tthree')
-  message = f"a.tsv:3: id '1' is the one of {path}:1"
+  message = f"a.tsv:3: id '1' is also that of {path}:1"
   refused(lambda: read(path), message, '--skip_bad')
 
 

@@ -82,9 +82,9 @@ def test_a_stage_that_is_given_is_there_once():
 
 @pytest.mark.parametrize('flag, values, message', [
     ('LAYER', ['1'], "no stage of the recipe has this macro.*'LAYERS'"),
-    ('LAYERS', ['1', '1'], 'has the values 1, 1; expected different ones'),
-    ('LAYERS', ['0.1', '0_1'], 'expected different ones'),
-    ('LAYERS', ['1', ''], 'expected different ones'),
+    ('LAYERS', ['1', '1'], 'has the values 1, 1; expected'),
+    ('LAYERS', ['0.1', '0_1'], 'expected values that differ'),
+    ('LAYERS', ['1', ''], 'expected values that differ'),
 ])
 def test_bad_sweeps(flag, values, message):
   with pytest.raises(UserError, match=message):

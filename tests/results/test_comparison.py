@@ -209,7 +209,7 @@ def test_queries_of_only_one_side_are_an_error_or_left_out(tmp_path):
   result_folders.write(tmp_path / 'b', {'MRR': 0.5}, per_query=more)
   with pytest.raises(
       UserError,
-      match=r'MRR on pairs test is not of the same queries: only .*a/.* has 4'
+      match=r'MRR on pairs test has different queries: only .*a/.* has 4'
       r' queries \(q2, q3, q4, \.\.\.\) and only .*b/.* has 1 query \(x\)',
   ):
     compared(tmp_path)

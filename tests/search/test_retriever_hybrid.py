@@ -53,7 +53,7 @@ def test_new_passages_have_new_words(retriever):
 
 def test_what_it_needs(retriever, towers):
   vectors = retriever.encode_queries(['fox'])
-  with pytest.raises(UserError, match='texts of the queries'):
+  with pytest.raises(UserError, match='needs texts of queries'):
     retriever.search(vectors, 1, hybrid='rrf')
   with pytest.raises(UserError, match="is 2; expected 0 .* to 1"):
     retriever.search(['fox'], 1, hybrid=2)

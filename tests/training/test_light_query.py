@@ -35,7 +35,7 @@ def test_layers_by_name(which, wanted, there, chosen):
     'which, wanted, there, message',
     [
         ('middle', 2, 12, "is 'middle'; expected one of first, last, spread"),
-        ('first', 13, 12, 'QUERY_LAYERS is 13, and the checkpoint has 12'),
+        ('first', 13, 12, 'QUERY_LAYERS is 13, but the checkpoint has only 12'),
         ((0, 12), 2, 12, r'is \(0, 12\); expected 2 numbers from 0 to 11'),
         ((0,), 2, 12, 'expected 2 numbers from 0 to 11'),
     ],
