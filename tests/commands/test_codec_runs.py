@@ -95,7 +95,7 @@ def test_other_candidates_of_the_same_index(model, whole, tmp_path, capsys):
   assert [line.split()[0] for line in lines] == [
       f'{score:.3f}' for score in found[0].scores[0]
   ]
-  with pytest.raises(UserError, match='10 hits .* the codec binary:7 scores 7'):
+  with pytest.raises(UserError, match='10 hits .* binary:7 scores only 7'):
     Retriever.from_dir(
         model, index=tmp_path / 'binary', candidates=7
     ).search(queries, 10)

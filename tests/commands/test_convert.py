@@ -255,7 +255,7 @@ def test_a_tensor_that_is_not_the_same_is_named(refused):
     tensors = {**weights.tensors, name: weights.tensors[name].transposed()}
     write(dataclasses.replace(weights, tensors=tensors), folder)
 
-  refused('layers_1/attention/key/kernel is not', write=transposes)
+  refused('layers_1/attention/key/kernel differs', write=transposes)
 
 
 def test_vectors_that_prove_nothing_are_an_error():

@@ -242,7 +242,7 @@ def test_files_that_are_none(vectors, tmp_path):
   with pytest.raises(UserError, match='no codec of an index'):
     codec_file.read(path)
   path.unlink()
-  with pytest.raises(UserError, match='cannot be read'):
+  with pytest.raises(UserError, match='does not exist'):
     codec_file.read(path)
 
 

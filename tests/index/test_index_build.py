@@ -84,7 +84,7 @@ def test_shards_of_another_header_are_not_mixed_in(
   before = stamps(tmp_path)
   with pytest.raises(UserError, match=message) as error:
     IndexBuild(tmp_path / 'index', header(**(fields | change)))
-  where = 'index is' if shards == 3 else 'index.partial is'
+  where = 'index already' if shards == 3 else 'index.partial already'
   assert where in str(error.value) and '--overwrite' in str(error.value)
   assert stamps(tmp_path) == before
   write(tmp_path / 'index', 7, seed=2, replace=True)
