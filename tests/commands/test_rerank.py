@@ -217,7 +217,7 @@ def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
   (out / 'scores.tsv').unlink()
   with pytest.raises(UserError, match='--teacher_length needs --teacher_form'):
     rerank.main(flags(tiny, out, out, '--teacher_length=9'))
-  with pytest.raises(UserError, match='is no model_dir. Expected what .*file'):
+  with pytest.raises(UserError, match='is no model_dir. Expected a .*file'):
     rerank.main(flags(tiny, tmp_path / 'new', tmp_path))
 
 

@@ -76,7 +76,7 @@ def test_towers_that_match_and_that_do_not():
 
 def test_what_has_no_divergence():
   x = points(50, 4)
-  with pytest.raises(UserError, match='50 of 50 .* of both towers, so that'):
+  with pytest.raises(UserError, match='50 of 50 .* of both towers'):
     divergence.knn_kl(x, x)
   with pytest.raises(UserError, match='2 of 51 .* of one tower'):
     divergence.knn_kl(np.concatenate([x, x[:1]]), points(50, 4, 1))

@@ -94,7 +94,7 @@ def test_white_space_in_ids_is_escaped_as_in_urls(tmp_path):
   found = trec.numbers(run, ['none', 'a b'], ['none', 'p\n'], 'run')
   assert (found[0]['a%20b'], found[1]['p%0A']) == (1, 1)
   trec.check_ids('id', [*ids, 'a%20c'])
-  with pytest.raises(UserError, match="'a b' and id 'a%20b' are one"):
+  with pytest.raises(UserError, match="'a b' and id 'a%20b' are the same"):
     trec.check_ids('id', [*ids, 'a%20b'])
   with pytest.raises(UserError, match="query id '' is empty"):
     trec.check_ids('query id', ['q', ''])

@@ -127,7 +127,7 @@ def test_only_what_bears_the_mark_is_replaced(tmp_path):
   with new_folder(tmp_path / 'x') as new:
     (new / 'mark').write_text('old')
   for marker in (None, 'other'):
-    with pytest.raises(UserError, match='x is there.*Give --out'):
+    with pytest.raises(UserError, match='x exists.*Give --out'):
       with new_folder(tmp_path / 'x', '--out', marker):
         pass
   with new_folder(tmp_path / 'x', marker='mark') as new:
