@@ -92,7 +92,7 @@ def test_the_base_alone(trained, tmp_path):
     [
         ('data', ['convert', 'MODEL/index', '--to=vectors', '--out=OUT']),
         ('plots', ['analyze', '--model_dir=MODEL', '--output_dir=OUT']),
-        ('convert', ['convert', 'MODEL', '--to=hf', '--out=OUT']),
+        ('convert', ['convert', 'MODEL', '--to=hf', '--verify', '--out=OUT']),
     ],
 )
 def test_an_extra_alone_is_enough_and_is_needed(trained, tmp_path, extra, argv):

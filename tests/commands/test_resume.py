@@ -216,8 +216,10 @@ def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
 
   monkeypatch.setattr(record_writer.RecordWriter, 'write', full)
   with pytest.raises(UserError, match='the events cannot be written'):
-    train.main(flags(tmp_path, 'model', '--gin.STEPS=40'))
-  assert (tmp_path / 'model' / 'checkpoints' / '5').is_dir()
+    train.main(flags(
+        tmp_path, 'model', '--gin.STEPS=40', '--gin.CHECKPOINT_EVERY=2'
+    ))
+  assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
 
 
 @pytest.mark.slow

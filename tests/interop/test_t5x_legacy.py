@@ -106,7 +106,7 @@ def test_activations_that_the_files_do_not_tell(tmp_path, golden, tower):
   weights = with_tensors(golden, own, passage_encoder=golden.encoder.clone())
   silu = golden.encoder.clone(activations=('silu', 'linear'))
   silu = dataclasses.replace(weights, **{tower: silu})
-  message = f'activations silu x linear in its {tower}.*expects gelu x linear'
+  message = f'activations silu x linear in its {tower}.*expect gelu x linear'
   with pytest.raises(UserError, match=message):
     t5x_legacy.write(silu, tmp_path)
   assert not list(tmp_path.iterdir())

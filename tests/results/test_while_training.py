@@ -141,5 +141,5 @@ def test_pairs_of_validation_that_are_trained_on_are_told(tmp_path, capfd):
 
 def test_what_is_no_task_cannot_be_watched(tmp_path):
   flags = tiny_run.flags(tmp_path, "--gin.WATCH_TASKS=['beir']")
-  with pytest.raises(UserError, match='watch_tasks.*expected a dataset'):
+  with pytest.raises(UserError, match='watch_tasks.*expected a reader'):
     train.main([*flags, f'--model_dir={tmp_path / "model"}'])
