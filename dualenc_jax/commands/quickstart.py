@@ -12,7 +12,6 @@ import json
 import pathlib
 import shlex
 import time
-from typing import Any
 
 import jax
 
@@ -52,8 +51,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   retrieval_set = RetrievalSet.from_cache(model.experiment.cache('test'))
   # The model before the first step.
   params = make_plan(model.experiment).init().params
-  embedder: Any = model.embedder
-  before = evaluation.evaluate(embedder, model_params(params), retrieval_set)
+  before = evaluation.evaluate(
+      model.embedder, model_params(params), retrieval_set
+  )
   weighted = baselines.Baselines(weight=baselines.VALIDATION)
   found = evaluated(model, folder, weighted)
   systems = {'untrained': before, 'BM25': found[baselines.BM25_FOLDER]}
@@ -132,7 +132,7 @@ def evaluated(
   )
 
 
-def against_bm25(systems: Mapping[str, Any]) -> Iterator[str]:
+def against_bm25(systems: Mapping[str, Evaluation]) -> Iterator[str]:
   """A line on each of the systems that are not BM25."""
   ranked = {n: s.scores.values['MRR'] for n, s in systems.items() if s.scores}
   baseline = ranked['BM25']

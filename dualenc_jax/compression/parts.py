@@ -1,5 +1,6 @@
 """Parts of a codec, by its name, before training: linear maps, quantisers."""
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -18,7 +19,7 @@ _NEIGHBOURS = 5
 Trained = tuple[tuple[Linear, ...], Any]
 
 
-class Part:
+class Part(abc.ABC):
   """One piece of a codec's name.
 
   Attributes:
@@ -47,12 +48,13 @@ class Part:
   def check(self, dim: int) -> None:
     """Raises UserError unless it suits vectors of this dim."""
 
+  @abc.abstractmethod
   def shape(self, dim: int) -> tuple[str, int]:
     """The dtype of a passage's codes, and how many there are."""
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def fit(self, training: Training) -> Trained:
-    raise NotImplementedError
+    """The trained part."""
 
 
 @dataclasses.dataclass(frozen=True)
