@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import ring, score_matrix
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 from dualenc_jax.parallel.accelerators import backend_in_scope
@@ -38,25 +38,22 @@ LARGEST_TILE = {'cpu': 2048, 'gpu': 4096, 'tpu': 4096}
 
 
 def check_finite(name: str, value: float) -> None:
-  if not isinstance(value, numbers.Real) or not math.isfinite(value):
-    raise UserError(f'{name} is {value!r}; expected a finite number.')
+  is_finite = isinstance(value, numbers.Real) and math.isfinite(value)
+  expect(is_finite, name, value, 'a finite number')
 
 
 def check_positive(name: str, value: float) -> None:
   number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  if not (number and math.isfinite(value) and value > 0.0):
-    raise UserError(f'{name} is {value!r}; expected a finite number above 0.')
+  above = number and math.isfinite(value) and value > 0.0
+  expect(above, name, value, 'a finite number above 0')
 
 
 def check_bool(name: str, value: bool) -> None:
-  if type(value) is not bool:
-    raise UserError(f'{name} is {value!r}; expected True or False.')
+  expect(type(value) is bool, name, value, 'True or False')
 
 
 def check_one_of(name: str, value: str, known: Sequence[str]) -> None:
-  if value not in known:
-    expected = ', '.join(map(repr, known))
-    raise UserError(f'{name} is {value!r}; expected one of {expected}.')
+  expect(value in known, name, value, f'one of {", ".join(map(repr, known))}')
 
 
 @dataclasses.dataclass(frozen=True)
