@@ -4,7 +4,6 @@ import dataclasses
 import pathlib
 
 import numpy as np
-from scipy import special
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, json_file
@@ -34,6 +33,8 @@ class Calibration:
 
   def probabilities(self, scores: np.ndarray) -> np.ndarray:
     """Probabilities of scores of any shape, float64."""
+    from scipy import special  # A slow import that a training run does without.
+
     scores = np.asarray(scores, np.float64)
     return special.expit(self.slope * scores + self.intercept)
 
@@ -57,8 +58,7 @@ def fit(scores: np.ndarray, relevant: np.ndarray) -> Calibration | None:
     None where all pairs or none are relevant, or where the probability does not
     grow with the score.
   """
-  # A slow import that nothing else needs.
-  import scipy.optimize
+  from scipy import optimize, special  # Slow imports, as above.
 
   positives = int(np.count_nonzero(relevant))
   negatives = len(relevant) - positives
@@ -78,7 +78,7 @@ def fit(scores: np.ndarray, relevant: np.ndarray) -> Calibration | None:
     error = (special.expit(logits) - targets) / len(targets)
     return value.mean(), np.array([error @ signs, error.sum()])
 
-  found = scipy.optimize.minimize(loss, np.zeros(2), jac=True, tol=1e-10)
+  found = optimize.minimize(loss, np.zeros(2), jac=True, tol=1e-10)
   slope, intercept = found.x / (scale, 1)
   if slope <= 0:
     return None
