@@ -17,7 +17,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import truncation
-from dualenc_jax.interop.own import TRAINED_DIMS
+from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.run.experiment import Experiment
 
 # Of each tower: more do not change the accuracy, and take long.

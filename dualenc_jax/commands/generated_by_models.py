@@ -11,7 +11,7 @@ from dualenc_jax.commands import flags, rerank
 from dualenc_jax.errors import UserError
 from dualenc_jax.generation.generator import Query
 from dualenc_jax.generation.shards import Passage
-from dualenc_jax.interop import own
+from dualenc_jax.interop import model_dirs
 from dualenc_jax.retriever import Retriever
 
 FLAGS = 'round_trip', 'round_trip_depth', 'teacher', 'min_teacher_score'
@@ -41,14 +41,14 @@ def check(args: argparse.Namespace) -> None:
   if args.teacher is not None and args.teacher_form is None:
     rerank.check_own(args.teacher)
   model = pathlib.Path(args.round_trip or '')
-  if args.round_trip is not None and own.is_one(model):
+  if args.round_trip is not None and model_dirs.is_one(model):
     check_dual_encoder('round_trip', model)
 
 
 def check_dual_encoder(flag: str, model: pathlib.Path) -> None:
   """Raises UserError for a model_dir of something else."""
-  kind = own.kind_of(own.facts_of(model))
-  if kind in (own.CROSS_ENCODER, own.GENERATOR):
+  kind = model_dirs.kind_of(model_dirs.facts_of(model))
+  if kind in (model_dirs.CROSS_ENCODER, model_dirs.GENERATOR):
     raise UserError(f'--{flag} is {model}, a {kind}; expected a dual encoder.')
 
 

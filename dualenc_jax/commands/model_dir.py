@@ -15,7 +15,7 @@ import jax
 from dualenc_jax.commands import config, flags
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.interop import loading, own, truncation
+from dualenc_jax.interop import loading, model_dirs, truncation
 from dualenc_jax.io import files, hub, json_file
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.run.experiment import Experiment
@@ -77,7 +77,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   folder = pathlib.Path(model_dir)
   files.make_folder(folder, 'another MODEL_DIR')
   path = folder / CONFIG
-  if not path.exists() or not own.steps(folder):
+  if not path.exists() or not model_dirs.steps(folder):
     return
   differences = config.differences(_saved(path), text)
   changes = [
@@ -194,7 +194,7 @@ def load(
   check_is_one(folder)
   path = pathlib.Path(folder) / CONFIG
   # A config is a program: beside another checkpoint it is a stranger's.
-  own.wanted(path.parent, step)
+  model_dirs.wanted(path.parent, step)
   of_folder = [f'MODEL_DIR = {folder!r}', *_other_set(_saved(path), bindings)]
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():
@@ -233,7 +233,7 @@ def load(
     )
   objective.check_mesh(partitioner)
 
-  def use_of(checkpoint: own.Checkpoint) -> TrainedModel:
+  def use_of(checkpoint: model_dirs.Checkpoint) -> TrainedModel:
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     model, tensors = objective.model, checkpoint.tensors
     codec = checkpoint.codec()
@@ -258,11 +258,11 @@ def load(
         params, tokenizer, embedder, found, experiment, codec=codec
     )
 
-  model = own.restore(path.parent, step, use_of)
+  model = model_dirs.restore(path.parent, step, use_of)
   used = model.provenance['checkpoint_step']
-  newest = own.steps(path.parent)[-1]
+  newest = model_dirs.steps(path.parent)[-1]
   # Where the newest is damaged an older one may be used that is not the best.
-  is_best = used != newest and used == own.best_step(path.parent)
+  is_best = used != newest and used == model_dirs.best_step(path.parent)
   best = f', the best (the newest is {newest}),' if is_best else ''
   _LOG.info('Restored step %d%s of %s.', used, best, folder)
   return model

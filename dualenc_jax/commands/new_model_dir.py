@@ -6,7 +6,7 @@ import uuid
 from dualenc_jax.commands import config, model_dir
 from dualenc_jax.compression import model_codec
 from dualenc_jax.interop import loading
-from dualenc_jax.interop.own import TRAINED_DIMS
+from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import SIZES, Weights
 from dualenc_jax.objectives.of_towers import OfTowers

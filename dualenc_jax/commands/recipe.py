@@ -32,7 +32,7 @@ from dualenc_jax import compression
 from dualenc_jax.commands import cli, config, flags, rerank, runtime, train
 from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN, UserError
 from dualenc_jax.generation import given_queries
-from dualenc_jax.interop import own
+from dualenc_jax.interop import model_dirs
 from dualenc_jax.io import files, writer
 from dualenc_jax.recipes import Recipe, runner, Stage, sweep
 from dualenc_jax.run import stopping
@@ -153,8 +153,9 @@ def _check(line: Sequence[str], coming: Collection[str]) -> None:
     module.check_flags(argparse.Namespace(**given))
   generator = getattr(args, 'generator', None) or ''
   made = pathlib.Path(generator)
-  if generator not in coming and own.is_one(made):
-    own.check_kind(own.facts_of(made), own.GENERATOR, generator)
+  if generator not in coming and model_dirs.is_one(made):
+    facts = model_dirs.facts_of(made)
+    model_dirs.check_kind(facts, model_dirs.GENERATOR, generator)
   teacher = getattr(args, 'teacher', None)
   if teacher is not None and teacher not in coming:
     if args.teacher_form is None and not pathlib.Path(teacher).is_file():

@@ -28,7 +28,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.inference.teacher import Teacher
-from dualenc_jax.interop import loading, own, released_rankers
+from dualenc_jax.interop import loading, model_dirs, released_rankers
 from dualenc_jax.parallel.host import Host
 from dualenc_jax.results import evaluate, rerank_run, significance, tables
 from dualenc_jax.retriever import Hit
@@ -184,7 +184,7 @@ def check_own(path: str) -> None:
         f'{path} is a file, which cannot have scores of new queries. Give the'
         ' model_dir of a cross-encoder.'
     )
-  if not own.is_one(folder):
+  if not model_dirs.is_one(folder):
     what = 'is no model_dir' if folder.exists() else 'does not exist'
     raise UserError(
         f'{path} {what}. Expected a model_dir of'
@@ -192,7 +192,8 @@ def check_own(path: str) -> None:
         ' file of scores. For a released T5 give'
         f" --teacher_form={' or '.join(released_rankers.FORMS)}."
     )
-  own.check_kind(own.facts_of(folder), own.CROSS_ENCODER, path)
+  facts = model_dirs.facts_of(folder)
+  model_dirs.check_kind(facts, model_dirs.CROSS_ENCODER, path)
 
 
 def in_new_order(

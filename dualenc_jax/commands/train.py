@@ -24,7 +24,7 @@ import jax
 from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.mojibake import printable
-from dualenc_jax.interop import own
+from dualenc_jax.interop import model_dirs
 from dualenc_jax.io import writer
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.parallel import joining
@@ -119,7 +119,7 @@ def train(
     _LOG.info('%s', line)
   model_dir.check(experiment.model_dir, text, args.allow_config_change)
   joining.agree(
-      'checkpoints', f'{own.steps(folder)}',
+      'checkpoints', f'{model_dirs.steps(folder)}',
       'MODEL_DIR must be a folder that all hosts see.',
   )
   # Nothing is written before data and checkpoints are known to be good.

@@ -4,7 +4,7 @@ import pathlib
 
 from dualenc_jax.inference.artifact import manifest as manifest_lib
 from dualenc_jax.inference.artifact.manifest import Manifest
-from dualenc_jax.interop.own import TRAINED_DIMS
+from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.interop.weights import infer_encoder, Usage, Weights
 from dualenc_jax.io import json_file
 from dualenc_jax.tensor_files import safetensors_file

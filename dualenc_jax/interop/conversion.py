@@ -13,8 +13,8 @@ from dualenc_jax.interop import (
   hugging_face,
   loading,
   merging,
+  model_dirs,
   opening,
-  own,
   peers,
   plain,
   sentence_transformers,
@@ -91,7 +91,7 @@ class Source:
     if self.activations is not None:
       weights = weights.with_activations(self.activations)
     if weights.described:
-      own.model_of(weights.described, weights.path)
+      model_dirs.model_of(weights.described, weights.path)
     usage = dataclasses.replace(weights.usage, **self.usage)
     tokenizer = make_tokenizer(
         dataclasses.replace(weights, usage=usage), self.vocabulary

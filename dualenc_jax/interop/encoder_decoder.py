@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import opening, own
+from dualenc_jax.interop import model_dirs, opening
 from dualenc_jax.interop.weights import EMBEDDING, infer_encoder, SIZES, Weights
 from dualenc_jax.io import machine
 from dualenc_jax.models import T5Decoder
@@ -70,7 +70,7 @@ def provenance(
       'checkpoint_step': weights.step,
       # Differs between models of one form.
       'run_id': digest.hexdigest()[:32],
-      **own.texts_of(tokenizer),
+      **model_dirs.texts_of(tokenizer),
       'dtype': dtype,
       'versions': machine.versions(),
   }

@@ -7,7 +7,7 @@ import pathlib
 from dualenc_jax.errors import UserError
 from dualenc_jax.generation.generator import Generator
 from dualenc_jax.generation.writer import Writer
-from dualenc_jax.interop import encoder_decoder, loading, opening, own
+from dualenc_jax.interop import encoder_decoder, loading, model_dirs, opening
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import EMBEDDING
 from dualenc_jax.models import Seq2Seq, TokenEmbedder
@@ -45,11 +45,11 @@ def load(
   """
   mesh = partitioner or HostPartitioner()
 
-  def use(checkpoint: own.Checkpoint) -> Generator:
+  def use(checkpoint: model_dirs.Checkpoint) -> Generator:
     facts = dict(checkpoint.meta['model'])
-    own.check_kind(facts, own.GENERATOR, path)
-    facts.pop(own.GENERATOR)
-    model = _of_dtype(own.model_of(facts, str(path)), dtype)
+    model_dirs.check_kind(facts, model_dirs.GENERATOR, path)
+    facts.pop(model_dirs.GENERATOR)
+    model = _of_dtype(model_dirs.model_of(facts, str(path)), dtype)
     tokenizer = checkpoint.tokenizer()
     if length is not None:
       tokenizer = dataclasses.replace(tokenizer, passage_length=length)
@@ -58,10 +58,10 @@ def load(
     writer = Writer(model, mesh, batch_size)
     return Generator(params, tokenizer, writer, provenance)
 
-  if opening.reader_of(path) is own:
+  if opening.reader_of(path) is model_dirs:
     if vocabulary is not None:
       raise UserError(f'{path} has its own vocabulary: leave out {vocabulary}.')
-    return own.restore(pathlib.Path(path).expanduser(), None, use)
+    return model_dirs.restore(pathlib.Path(path).expanduser(), None, use)
   weights, decoder = encoder_decoder.read(path)
   if not decoder:
     raise UserError(

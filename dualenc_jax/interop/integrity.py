@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import own
+from dualenc_jax.interop import model_dirs
 from dualenc_jax.io import finite, untrusted
 from dualenc_jax.tensor_files import checkpoint_meta, zarr_files
 from dualenc_jax.tensor_files.tensors import DamageError
@@ -33,14 +33,14 @@ def check(path: pathlib.Path) -> Iterator[Checked]:
   Args:
     path: a model_dir, which is not changed; UserError if it has no checkpoint.
   """
-  steps = own.steps(path)
+  steps = model_dirs.steps(path)
   if not steps:
     raise UserError(
         f'{path} has no checkpoints to check. Give the folder that `dualenc'
         ' train` or `convert` wrote; to explain a config, give --gin_file.'
     )
   for step in steps:
-    yield _check(own.folder_of(path, step), step)
+    yield _check(model_dirs.folder_of(path, step), step)
 
 
 def _check(folder: pathlib.Path, step: int) -> Checked:

@@ -14,7 +14,7 @@ from dualenc_jax.inference import calibration
 from dualenc_jax.inference.embedder import Embedder, Scorer
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.interop import own, truncation
+from dualenc_jax.interop import model_dirs, truncation
 from dualenc_jax.interop.vocabulary import make_tokenizer
 from dualenc_jax.interop.weights import check_sizes, listed, Weights
 from dualenc_jax.io import machine
@@ -59,7 +59,7 @@ def load(
       'versions': machine.versions(),
   }
   if weights.trained_dims:
-    provenance[own.TRAINED_DIMS] = list(weights.trained_dims)
+    provenance[model_dirs.TRAINED_DIMS] = list(weights.trained_dims)
   tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
   params, embedder = place(weights.model(), weights.tensors, weights.path)
   return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
@@ -73,11 +73,11 @@ def load_own(
   `step` and `dim` are as of `opening.read`.
   """
 
-  def use(checkpoint: own.Checkpoint) -> Loaded:
-    weights = own.weights_of(checkpoint)
+  def use(checkpoint: model_dirs.Checkpoint) -> Loaded:
+    weights = model_dirs.weights_of(checkpoint)
     if dim is not None:
       weights = truncation.of_weights(weights, dim)
-    model = own.model_of(weights.described, weights.path)
+    model = model_dirs.model_of(weights.described, weights.path)
     tokenizer = make_tokenizer(weights)
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     params, embedder = place(model, weights.tensors, weights.path)
@@ -85,17 +85,17 @@ def load_own(
     provenance = truncation.of_provenance(provenance, dim)
     return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
 
-  return own.restore(path, step, use)
+  return model_dirs.restore(path, step, use)
 
 
 def load_teacher(path: pathlib.Path, step: int | None = None) -> Teacher:
   """The cross-encoder of a model_dir; arguments and errors of `load_own`."""
 
-  def use(checkpoint: own.Checkpoint) -> Teacher:
+  def use(checkpoint: model_dirs.Checkpoint) -> Teacher:
     facts = dict(checkpoint.meta['model'])
-    own.check_kind(facts, own.CROSS_ENCODER, path)
+    model_dirs.check_kind(facts, model_dirs.CROSS_ENCODER, path)
     template = facts.pop('template')
-    model = own.model_of(facts, str(path))
+    model = model_dirs.model_of(facts, str(path))
     tokenizer = checkpoint.tokenizer()
     around = Template(**template).tokens(tokenizer)
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
@@ -104,7 +104,7 @@ def load_teacher(path: pathlib.Path, step: int | None = None) -> Teacher:
     found = calibration.of_step(path, checkpoint.meta['step'])
     return Teacher(params, tokenizer, around, scorer, provenance, found)
 
-  return own.restore(path, step, use)
+  return model_dirs.restore(path, step, use)
 
 
 def place(

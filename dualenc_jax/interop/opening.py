@@ -12,7 +12,7 @@ from dualenc_jax.interop import (
   hugging_face,
   hugging_face_config,
   loading,
-  own,
+  model_dirs,
   plain,
   sentence_transformers,
   t5x,
@@ -26,7 +26,9 @@ from dualenc_jax.io import json_file, untrusted
 USAGE_FILE = 'dualenc.json'
 _AGAIN = 'Copy the whole folder again.'
 # In this order: a sentence-transformers folder is a Hugging Face folder, too.
-READERS = (own, sentence_transformers, hugging_face, plain, artifact, t5x)
+READERS = (
+    model_dirs, sentence_transformers, hugging_face, plain, artifact, t5x,
+)
 FORMS = (
     'a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face folder of'
     ' a T5 or mT5 with safetensors, a sentence-transformers folder, or what'
@@ -56,8 +58,8 @@ def read(
 def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
   reader = reader_of(path)
   folder = pathlib.Path(path).expanduser()
-  if reader is own:
-    return own.read(folder, step)
+  if reader is model_dirs:
+    return model_dirs.read(folder, step)
   if step is not None:
     raise UserError(f'{path} is no model_dir, so it has no steps. Leave out the'
                     ' step.')
@@ -91,7 +93,7 @@ def load(
   Raises:
     UserError: as `read` and `loading.load`; or it is a query tower alone.
   """
-  if reader_of(path) is not own:
+  if reader_of(path) is not model_dirs:
     weights = read(path, dim=dim)
     if weights.passage_tower:
       raise UserError(

@@ -20,7 +20,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.interop import weights as weights_lib
-from dualenc_jax.interop.own import TRAINED_DIMS
+from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.interop.weights import ENCODERS, SIZES, Usage, Weights
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.models import T5Encoder

@@ -12,7 +12,7 @@ from typing import Any
 
 from dualenc_jax.compression.parts import Truncate
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.own import TRAINED_DIMS
+from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.models import Projection
 from dualenc_jax.tensor_files.tensors import Tensor

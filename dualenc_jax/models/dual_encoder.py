@@ -74,7 +74,7 @@ def abstract_params(model: nn.Module) -> Any:
 def describe(value: Any) -> Any:
   """A module as JSON: its class and attributes, parts included.
 
-  It is saved with every checkpoint, so that `interop.own` needs no config.
+  Saved with every checkpoint, so that `interop.model_dirs` needs no config.
   """
   if isinstance(value, nn.Module):
     names = [field.name for field in dataclasses.fields(value)]

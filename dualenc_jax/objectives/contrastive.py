@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop.own import TRAINED_DIMS
+from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder

@@ -12,7 +12,7 @@ from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.likelihood import Likelihood
-from dualenc_jax.interop.own import GENERATOR
+from dualenc_jax.interop.model_dirs import GENERATOR
 from dualenc_jax.losses.tokens import token_losses
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments

@@ -165,7 +165,7 @@ class Objective(Protocol):
 
   @property
   def facts(self) -> dict[str, Any]:
-    """Facts that the tensors of a model do not hold, JSON for `interop.own`."""
+    """Facts that no tensor of a model holds, JSON for `interop.model_dirs`."""
     return {}
 
   def apart(

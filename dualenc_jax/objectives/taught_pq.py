@@ -18,7 +18,7 @@ from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.pair_scores import PairScores
 from dualenc_jax.inference.teacher import check_spread, Teacher
-from dualenc_jax.interop import loading, own as model_dirs, released_rankers
+from dualenc_jax.interop import loading, model_dirs, released_rankers
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
 from dualenc_jax.losses.loss import weighted_mean

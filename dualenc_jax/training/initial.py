@@ -13,8 +13,8 @@ from dualenc_jax.interop import (
   assignment,
   encoder_decoder,
   loading,
+  model_dirs,
   opening,
-  own,
 )
 from dualenc_jax.interop.vocabulary import check_same_vocabulary
 from dualenc_jax.interop.weights import count_reasons, Weights
@@ -229,7 +229,7 @@ def _with_statistics(
   leaves, treedef = jax.tree.flatten(opt_state)
   counts = set()
   for i, (name, leaf) in enumerate(zip(names, leaves)):
-    found = own.STATISTIC.fullmatch(name)
+    found = model_dirs.STATISTIC.fullmatch(name)
     # An array of one is optax's mark for what a parameter has none of.
     if not found or leaf.shape == (1,):
       continue

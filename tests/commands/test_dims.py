@@ -15,7 +15,7 @@ from dualenc_jax import Retriever
 from dualenc_jax.commands import cli, model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index
-from dualenc_jax.interop import opening, own
+from dualenc_jax.interop import model_dirs, opening
 
 QUERIES = ['find map hash', 'find xml', 'zone of a year']
 WARNING = 'is cut to {} components, and was trained for 128, 64, 32, 16'
@@ -62,8 +62,9 @@ def metrics_of(folder):
 
 
 def test_the_dims_are_saved_with_the_checkpoint(model):
-  (step,) = own.steps(model)
-  assert own.open_checkpoint(model, step).trained_dims == (128, 64, 32, 16)
+  (step,) = model_dirs.steps(model)
+  trained_dims = model_dirs.open_checkpoint(model, step).trained_dims
+  assert trained_dims == (128, 64, 32, 16)
   config = (model / 'config.gin').read_text()
   assert 'losses.Matryoshka' in config and 'losses.SamToNe' in config
   lines = (model / 'metrics.jsonl').read_text().splitlines()
@@ -287,7 +288,7 @@ def test_weights_and_dims_by_flags(tmp_path, capfd):
   )
   folder = tmp_path / 'model'
   run('train', *flags, f'--model_dir={folder}')
-  assert own.open_checkpoint(folder, 2).trained_dims == (128, 16)
+  assert model_dirs.open_checkpoint(folder, 2).trained_dims == (128, 16)
   shutil.rmtree(folder)
   refused(capfd, 'Expected 128 itself and smaller ones', 'train', *flags,
           '--gin.MATRYOSHKA_DIMS=(64, 16)', f'--model_dir={folder}')

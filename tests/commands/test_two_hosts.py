@@ -13,7 +13,7 @@ import tiny_run
 import two_hosts
 
 from dualenc_jax.commands import train
-from dualenc_jax.interop import own
+from dualenc_jax.interop import model_dirs
 from dualenc_jax.tensor_files import zarr_files
 
 pytestmark = pytest.mark.slow
@@ -127,8 +127,8 @@ def test_align_until_and_keep_the_best(tmp_path):
   end = one[-1]['step']
   assert 2 <= end < 40, 'patience was to end it'
   assert_numbers_equal(one, two)
-  assert own.best_step(tmp_path / 'one') == own.best_step(tmp_path / 'two')
-  assert own.steps(tmp_path / 'one') == own.steps(tmp_path / 'two')
+  for find in (model_dirs.best_step, model_dirs.steps):
+    assert find(tmp_path / 'one') == find(tmp_path / 'two')
   assert_saved_equal(tmp_path, end, 'params', 'optimizer')
 
 

@@ -12,7 +12,7 @@ import tiny_training
 import whole_t5s
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import generators, own
+from dualenc_jax.interop import generators, model_dirs
 from dualenc_jax.models import (
   DualEncoder,
   encoder_decoder as make_model,
@@ -177,6 +177,6 @@ def test_versions_are_not_taken_for_each_other(theirs, folder, spiece):
 def test_facts_tell_what_it_is(theirs):
   facts = dict(objective_of(theirs).facts)
   with pytest.raises(UserError, match='x is a generator.*`dualenc generate`'):
-    own.model_of(facts, 'x')
-  assert facts.pop(own.GENERATOR)
-  assert own.model_of(facts, 'x') == objective_of(theirs).model
+    model_dirs.model_of(facts, 'x')
+  assert facts.pop(model_dirs.GENERATOR)
+  assert model_dirs.model_of(facts, 'x') == objective_of(theirs).model

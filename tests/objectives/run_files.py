@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dualenc_jax.interop import opening, own
+from dualenc_jax.interop import model_dirs, opening
 from dualenc_jax.training.checkpoints import Checkpoints
 
 
@@ -27,7 +27,7 @@ def tensors(folder):
 
 
 def tensors_and_codec(folder):
-  checkpoint = own.open_checkpoint(folder, own.steps(folder)[-1])
+  checkpoint = model_dirs.open_checkpoint(folder, model_dirs.steps(folder)[-1])
   codec = {f'codec/{n}': t for n, t in checkpoint.of_codec.items()}
   return {n: t.read() for n, t in {**checkpoint.tensors, **codec}.items()}
 

@@ -11,7 +11,7 @@ import tiny_run
 import dualenc_jax
 from dualenc_jax.commands import check, cli, train
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import opening, own
+from dualenc_jax.interop import model_dirs, opening
 from dualenc_jax.objectives import passage_states
 
 DEEP = ['--gin.models.T5Encoder.num_layers=4', '--gin.DROPOUT_RATE=0.1']
@@ -122,7 +122,7 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   )
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   train.main([*given, f'--model_dir={whole}'])
-  end = own.steps(whole)[-1]
+  end = model_dirs.steps(whole)[-1]
   assert 4 < end < 200
   kls = {row['step']: row['kl'] for row in logged(whole, 'alignment')}
   assert [*kls] == list(range(0, end + 1, 4))
@@ -132,15 +132,15 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
 
   with killed_at(end):
     train.main([*given, f'--model_dir={killed}'])
-  assert own.steps(killed)[-1] == end - 4
+  assert model_dirs.steps(killed)[-1] == end - 4
   train.main([*given, f'--model_dir={killed}'])
-  assert own.steps(killed)[-1] == end
+  assert model_dirs.steps(killed)[-1] == end
   assert_same(tensors(whole), tensors(killed))
   assert logged(killed, 'alignment') == logged(whole, 'alignment')
   # Run again, it trains no more.
   count = len(logged(killed))
   train.main([*given, f'--model_dir={killed}'])
-  assert own.steps(killed)[-1] == end and len(logged(killed)) == count
+  assert model_dirs.steps(killed)[-1] == end and len(logged(killed)) == count
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_the_best_checkpoint_stays_and_is_the_model(teacher, tmp_path, capfd):
   train.main([*given, f'--model_dir={light}'])
   found = {r['step']: r['nDCG@10'] for r in logged(light, 'validation')}
   best = max(found, key=found.get)
-  assert own.steps(light) == sorted({best, 24})
+  assert model_dirs.steps(light) == sorted({best, 24})
   wanted = opening.read(light).step
   assert wanted == best
   flag = [f'--model_dir={light}', '--split=validation']
@@ -178,7 +178,7 @@ def test_a_threshold_that_is_never_reached(teacher, tmp_path, capfd):
   assert cli.main(['train', *given, f'--model_dir={light}']) == 2
   assert 'All 4 steps' in (said := capfd.readouterr().err)
   assert 'the towers are not yet aligned by UNTIL. Give more' in said
-  assert own.steps(light) == [4]
+  assert model_dirs.steps(light) == [4]
 
 
 @pytest.mark.slow

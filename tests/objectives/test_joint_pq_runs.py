@@ -16,7 +16,7 @@ from dualenc_jax.commands import cli, search, train
 from dualenc_jax.compression import model_codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index
-from dualenc_jax.interop import loading, opening, own
+from dualenc_jax.interop import loading, model_dirs, opening
 from dualenc_jax.objectives import passage_states
 
 pytestmark = pytest.mark.slow
@@ -229,7 +229,7 @@ def test_a_killed_run_ends_as_it_would_have(
   monkeypatch.setattr(passage_states.Passages, 'encode', encode)
   with killed_at(4):
     train.main([*given, f'--model_dir={killed}'])
-  assert own.steps(killed) == [2]
+  assert model_dirs.steps(killed) == [2]
   train.main([*given, f'--model_dir={killed}'])
   assert_same(tensors_and_codec(whole), tensors_and_codec(killed))
   assert [row['loss'] for row in logged(whole)] == [
@@ -317,7 +317,7 @@ def test_a_killed_taught_run_ends_as_it_would_have(made, tmp_path):
   given = *given, f'--gin.STATES_DIR={tmp_path / "other"}'
   with killed_at(6):
     train.main([*given, f'--model_dir={killed}'])
-  assert own.steps(killed) == [3]
+  assert model_dirs.steps(killed) == [3]
   train.main([*given, f'--model_dir={killed}'])
   assert_same(tensors_and_codec(whole), tensors_and_codec(killed))
   rows = logged(whole)

@@ -12,7 +12,7 @@ import tiny_towers
 
 from dualenc_jax.commands import cli
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import loading, opening, own
+from dualenc_jax.interop import loading, model_dirs, opening
 from dualenc_jax.interop.weights import VOCABULARY
 from dualenc_jax.models import describe, DualEncoder, Projection
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -135,9 +135,9 @@ def test_what_is_saved_of_a_model_may_be_hostile(copied, path, value, word):
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
   def step_of(step=None):
-    return own.restore(copied, step, lambda checkpoint: checkpoint.meta['step'])
+    return model_dirs.restore(copied, step, lambda found: found.meta['step'])
 
-  assert own.steps(copied) == [1, 2]
+  assert model_dirs.steps(copied) == [1, 2]
   assert [step_of(1), step_of(2), step_of()] == [1, 2, 2]
   with pytest.raises(UserError, match='no checkpoint of step 3; it has 1, 2'):
     step_of(3)
@@ -190,7 +190,7 @@ def test_another_vocabulary_is_refused(copied):
 @pytest.mark.parametrize('saved, wanted', [(False, True), (True, False)])
 def test_layers_are_stacked_as_the_model_wants_them(tmp_path, saved, wanted):
   towers = save(tmp_path, 1, scan_layers=saved)
-  checkpoint = own.open_checkpoint(tmp_path, 1)
+  checkpoint = model_dirs.open_checkpoint(tmp_path, 1)
   params, embedder = loading.place(
       tiny_towers.model(scan_layers=wanted), checkpoint.tensors, 'x'
   )
@@ -205,7 +205,7 @@ class Mine(DualEncoder):
 
 
 def test_a_class_of_ones_own_takes_its_parameters(folder):
-  tensors = own.open_checkpoint(folder, 2).tensors
+  tensors = model_dirs.open_checkpoint(folder, 2).tensors
   ours = tiny_towers.model()
   mine = Mine(ours.token_embedder, ours.encoder, ours.projection)
   params, embedder = loading.place(mine, tensors, 'x')
@@ -217,7 +217,7 @@ def test_a_class_of_ones_own_takes_its_parameters(folder):
 
 
 def test_parameters_lie_where_the_rules_say(folder):
-  checkpoint = own.open_checkpoint(folder, 2)
+  checkpoint = model_dirs.open_checkpoint(folder, 2)
   partitioner = Partitioner(2, (('embed', 'data'),))
   model = tiny_towers.model()
   params, _ = loading.place(model, checkpoint.tensors, 'x', partitioner)
@@ -231,7 +231,7 @@ def test_parameters_lie_where_the_rules_say(folder):
 
 
 def test_another_model_is_refused(folder):
-  tensors = own.open_checkpoint(folder, 2).tensors
+  tensors = model_dirs.open_checkpoint(folder, 2).tensors
   with pytest.raises(UserError, match='passage_enc.*absent in .* and .*more'):
     loading.place(tiny_towers.model(apart=True), tensors, 'x')
   wide = tiny_towers.model().clone(projection=Projection(8))
@@ -246,7 +246,7 @@ def test_numbers_that_are_not_finite_name_tensor_and_checkpoint(
   towers = save(tmp_path, 1)
   params = jax.tree.map(np.array, towers.params)
   params['encoder']['layers_1']['mlp']['wo']['kernel'][3, 1] = value
-  meta = own.open_checkpoint(tmp_path, 1).meta
+  meta = model_dirs.open_checkpoint(tmp_path, 1).meta
   Checkpoints(tmp_path).save_params(params, 2, meta)
   said = 'checkpoints/2/params: encoder/layers_1/mlp/wo/kernel .*NaN or inf'
   with pytest.raises(UserError, match=said):

@@ -1,4 +1,4 @@
-"""Reader of a `model_dir`, without its config and Orbax's manager.
+"""Reads the folders that training writes, without config or Orbax's manager.
 
 What no tensor of a model says (activations, dtype, ...) is saved beside them.
 """
