@@ -168,7 +168,7 @@ def _compile(name: str, pattern: str) -> re.Pattern:
     return re.compile(pattern)
   except (re.error, TypeError) as e:
     raise UserError(
-        f'{name}: {pattern!r} is no regular expression: {e}.'
+        f'{name}: {pattern!r} is not a regular expression: {e}.'
     ) from e
 
 

@@ -311,7 +311,7 @@ def check_kind(
   if found != kind:
     lack, file = _OF_KIND[kind]
     raise UserError(
-        f'{path} is a {found}, no {kind}, so it {lack}. Train one with'
+        f'{path} is a {found}, not a {kind}, so it {lack}. Train one with'
         f' --gin_file={file}.'
     )
 

@@ -61,8 +61,9 @@ def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
   if reader is model_dirs:
     return model_dirs.read(folder, step)
   if step is not None:
-    raise UserError(f'{path} is no model_dir, so it has no steps. Leave out the'
-                    ' step.')
+    raise UserError(
+        f'{path} is not a model_dir, so it has no steps. Leave out the step.'
+    )
   if '://' in str(path):
     return reader.read(path)
   untrusted.check_folder(folder, _AGAIN)

@@ -163,7 +163,7 @@ def _read_tree(
     ) from e
   if folder is None:
     raise UserError(
-        f'{root} is no {KIND}: expected a msgpack file "{t5x_legacy.FILE}"'
+        f'{root} is not a {KIND}: expected a msgpack file "{t5x_legacy.FILE}"'
         ' beside folders target.*, or the Orbax item "state". Give the folder'
         ' checkpoint_<step>, with all of its files.'
     )

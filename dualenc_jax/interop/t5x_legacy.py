@@ -77,7 +77,7 @@ def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor | None]:
     tree = tree.get('optimizer')
   if not isinstance(tree, Mapping) or 'target' not in tree:
     raise UserError(
-        f'{file} is a msgpack file, but none of T5X: it has no parameters'
+        f'{file} is a msgpack file, but not one of T5X: it has no parameters'
         ' (optimizer/target). Give a checkpoint that T5X wrote.'
     )
   leaves = _leaves(tree, file)
@@ -113,7 +113,7 @@ def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
     try:
       array = np.asarray(leaf)
     except ValueError as e:
-      raise UserError(f'{where} is no array: {e}. {_AGAIN}') from e
+      raise UserError(f'{where} is not an array: {e}. {_AGAIN}') from e
     return Tensor(where, array.shape, lambda: array)
   zarr = folder / untrusted.check_name(inner.strip('/'), where, _AGAIN)
   if isinstance(leaf, Mapping):

@@ -127,4 +127,4 @@ def read_model(file: pathlib.Path) -> Model:
     found.ParseFromString(file.read_bytes())
     return found
   except (OSError, DecodeError) as e:
-    raise UserError(f'{file} is no SentencePiece model: {e}.') from e
+    raise UserError(f'{file} is not a SentencePiece model: {e}.') from e

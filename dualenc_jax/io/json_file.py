@@ -44,7 +44,7 @@ def read_text(
     what = absent or again
     raise UserError(f'{path} cannot be read: {e.strerror or e}. {what}') from e
   except UnicodeDecodeError as e:
-    raise UserError(f'{path} is no text in UTF-8: {e}. {again}') from e
+    raise UserError(f'{path} is not text in UTF-8: {e}. {again}') from e
 
 
 def read_lines(
@@ -71,12 +71,13 @@ def parse(
   try:
     value = json.loads(content)
   except (ValueError, RecursionError) as e:
-    raise UserError(f'{where} is no JSON: {e}. {again}') from e
+    raise UserError(f'{where} is not JSON: {e}. {again}') from e
   _check_depth(value, where, again)
   if not isinstance(value, kind):
     what = 'object' if kind is dict else 'list'
     raise UserError(
-        f'{where} is no JSON {what}: it holds a {type(value).__name__}. {again}'
+        f'{where} is not a JSON {what}: it holds a {type(value).__name__}.'
+        f' {again}'
     )
   return value
 

@@ -35,13 +35,13 @@ def is_file(path: Any) -> bool:
 
 
 def why_no_file(path: Any) -> str:
-  """What a path leads to that is no regular file, for an error."""
+  """What a path leads to that is not a regular file, for an error."""
   if is_remote(path) or not os.path.lexists(path):
     return f'there is no file {path}'
   if not os.path.exists(path):
     return f'{path} is a link that leads to nothing'
   kind = 'a folder' if os.path.isdir(path) else 'a pipe, a socket or a device'
-  return f'{path} is no regular file but {kind}'
+  return f'{path} is not a regular file but {kind}'
 
 
 def open_file(path: Any, again: str = '') -> IO[bytes]:
@@ -59,7 +59,7 @@ def open_file(path: Any, again: str = '') -> IO[bytes]:
   file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 'rb')
   if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
     file.close()
-    raise UserError(f'{path} is no regular file. {again}'.strip())
+    raise UserError(f'{path} is not a regular file. {again}'.strip())
   return file
 
 
@@ -97,7 +97,7 @@ def check_folder(
     for name in names:
       path = os.path.join(parent, name)
       if os.path.exists(path) and not os.path.isfile(path):
-        raise UserError(f'{path} is no regular file. {again}'.strip())
+        raise UserError(f'{path} is not a regular file. {again}'.strip())
 
 
 def check_name(name: Any, where: Any, again: str = 'Copy it again.') -> str:

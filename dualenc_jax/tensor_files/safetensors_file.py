@@ -151,7 +151,7 @@ def _read_header(path: pathlib.Path) -> tuple[dict[str, Any], int]:
     raise UserError(f'{path} cannot be read: {e.strerror}.') from e
   except (struct.error, ValueError) as e:
     raise _damaged(path, f'no header at its start ({e})') from e
-  where = f'{path} is no whole safetensors file: its header'
+  where = f'{path} is not a whole safetensors file: its header'
   return json_file.parse(content, where), 8 + length
 
 
@@ -168,6 +168,6 @@ def _tensor(
 
 def _damaged(path: pathlib.Path, found: str) -> UserError:
   return UserError(
-      f'{path} is no whole safetensors file: {found}. It is damaged or was cut'
-      ' off; copy it again.'
+      f'{path} is not a whole safetensors file: {found}. It is damaged or was'
+      ' cut off; copy it again.'
   )

@@ -48,7 +48,7 @@ class Tensor:
     try:
       array = self.load()
       if array.dtype.kind in 'cOSUmM':
-        raise ValueError(f'it holds {array.dtype}, no floating numbers')
+        raise ValueError(f'it holds {array.dtype}, not floating numbers')
       shape, array = array.shape, np.asarray(array, np.float32)
     except DamageError:
       raise

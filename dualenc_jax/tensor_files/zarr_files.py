@@ -136,8 +136,9 @@ def read_tree(folder: ReadablePath) -> dict[str, Tensor]:
   root = epath.Path(folder)
   if not is_tree(root):
     raise DamageError(
-        f'{folder} is no item of an Orbax checkpoint: it has no {_METADATA}.'
-        ' Give a folder such as checkpoint_1000/state, with all of its files.'
+        f'{folder} is not an item of an Orbax checkpoint: it has no'
+        f' {_METADATA}. Give a folder such as checkpoint_1000/state, with all'
+        ' of its files.'
     )
   try:
     facts = json_file.read(root / _METADATA)

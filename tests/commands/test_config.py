@@ -250,7 +250,7 @@ def test_a_file_that_imports_without_the_statement_is_told(tmp_path):
 @pytest.mark.parametrize(
     ('content', 'said'),
     [
-        (b'A = \xa2', 'is no text in UTF-8: .* position 14'),
+        (b'A = \xa2', 'is not text in UTF-8: .* position 14'),
         (b'@@@ garbage (((', 'line 2: gin cannot read it'),
         (b'A = [1,', 'line 3: gin cannot read it'),
     ],

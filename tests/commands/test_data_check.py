@@ -204,7 +204,7 @@ def test_what_is_no_file(tmp_path, capsys):
   os.mkfifo(pipe)
   link.symlink_to(tmp_path / 'nowhere')
   device.symlink_to('/dev/zero')
-  special = 'is no regular file but a pipe, a socket or a device'
+  special = 'is not a regular file but a pipe, a socket or a device'
   nothing = 'is a link that leads to nothing'
   for path, said in ((pipe, special), (device, special), (link, nothing)):
     assert cli.main(['data', 'check', str(path)]) == 2

@@ -148,5 +148,5 @@ def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
   asked = ['rerank', f'--teacher={trained}', '--run=x', '--tasks=beir/scifact']
   assert cli.main([*asked, f'--gin.DATA_ROOT={tmp_path}']) == 2
   said = capsys.readouterr().err
-  assert 'is a generator, no cross-encoder' in said
+  assert 'is a generator, not a cross-encoder' in said
   assert 'architectures/cross_encoder.gin' in said

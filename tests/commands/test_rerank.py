@@ -301,7 +301,7 @@ def test_evaluate_and_search_re_rank(student, teacher, capsys, tmp_path):
     evaluate.main([*asked, '--baselines=', f'--rerank={few}'])
   with pytest.raises(UserError, match='is a file, which'):
     search.main([f'--model_dir={student}', f'--rerank={few}', 'a'])
-  with pytest.raises(UserError, match='is a dual encoder, no cross-encoder'):
+  with pytest.raises(UserError, match='is a dual encoder, not a cross-encoder'):
     search.main([f'--model_dir={student}', f'--rerank={student}', 'find xml'])
 
 

@@ -143,7 +143,7 @@ def test_missing_and_truncated_files(folder, tmp_path, name, share):
     os.rename(path, tmp_path.parent / f'{tmp_path.name}-elsewhere')
   else:
     os.truncate(path, int(share * path.stat().st_size))
-  damage = 'cannot be read|is no JSON|truncated|there is no file'
+  damage = 'cannot be read|is not JSON|truncated|there is no file'
   with pytest.raises(UserError, match=f'({damage}).*Run') as error:
     Index.open(folder)
   assert 'shard-00001' in str(error.value)
@@ -191,7 +191,7 @@ def test_a_header_that_does_not_fit(folder, change, message):
 @pytest.mark.parametrize('text', ['', '{"format": ', '[]', 'null'])
 def test_a_header_that_is_none(folder, text):
   (folder / 'header.json').write_text(text)
-  with pytest.raises(UserError, match='header.json is no JSON'):
+  with pytest.raises(UserError, match='header.json is not JSON'):
     Index.open(folder)
 
 
@@ -231,7 +231,7 @@ def test_a_pipe(folder, file):
     info.write_text(json.dumps(sizes))
   path.unlink()
   os.mkfifo(path)
-  with pytest.raises(UserError, match=f'{path.name} is no regular file'):
+  with pytest.raises(UserError, match=f'{path.name} is not a regular file'):
     read(folder)
   is_index(folder)
 

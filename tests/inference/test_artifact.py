@@ -211,7 +211,7 @@ def test_parameters_that_are_not_finite_are_refused(copied):
 def test_a_json_cut_off_is_refused(copied):
   path = copied / 'artifact.json'
   path.write_text(path.read_text()[:100])
-  with pytest.raises(UserError, match='artifact.json is no JSON'):
+  with pytest.raises(UserError, match='artifact.json is not JSON'):
     serving.Artifact.open(copied)
 
 

@@ -98,7 +98,7 @@ def test_field(copied, path, value, word):
 def test_deep_json(copied):
   deep = '{"a":' * 100_000 + '1' + '}' * 100_000
   (copied / 'artifact.json').write_text(deep)
-  refused(copied, 'artifact.json is no JSON')
+  refused(copied, 'artifact.json is not JSON')
 
 
 @pytest.mark.parametrize('name', ['../.bashrc', '/etc/passwd', 'index/../../x'])

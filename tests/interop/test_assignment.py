@@ -113,13 +113,13 @@ def test_parameters_of_the_loss_are_taken_if_there_and_else_fresh():
     'rules, drop, message',
     [
         ([('encodr/.*', None)], (), "'encodr/.*' matches no parameter"),
-        ([('(', None)], (), 'is no regular expression'),
+        ([('(', None)], (), 'is not a regular expression'),
         ([('encoder/(.*)', r'encoder/\2')], (), 'is wrong: invalid group'),
         (['encoder/.*'], (), 'expected pairs'),
         ([('projection/kernel', 'head/kernel')], (), 'head/kernel, which is'),
         ((), ['decoder/.*'], "'decoder/.*' matches no tensor of folder"),
         ((), 'encoder/.*', 'expected several'),
-        ((), ['projection/.*', '('], 'is no regular expression'),
+        ((), ['projection/.*', '('], 'is not a regular expression'),
     ],
 )
 def test_each_rule_matches_or_is_an_error(rules, drop, message):

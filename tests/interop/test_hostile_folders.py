@@ -173,7 +173,7 @@ def test_special_files(refused, form, file, special):
     else:
       (folder / file).symlink_to('/dev/zero')
 
-  refused(form, damage, f'{file} is no regular file')
+  refused(form, damage, f'{file} is not a regular file')
 
 
 def test_a_pipe_behind_a_linked_folder(refused, tmp_path_factory):
@@ -184,7 +184,7 @@ def test_a_pipe_behind_a_linked_folder(refused, tmp_path_factory):
     (folder / ZARR / 'more').symlink_to(pipes)
     (folder / ZARR / 'again').symlink_to(folder)
 
-  refused('t5x', damage, 'more/0 is no regular file')
+  refused('t5x', damage, 'more/0 is not a regular file')
 
 
 def test_links_of_a_hub_are_read(small_forms, tmp_path):

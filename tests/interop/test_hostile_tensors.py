@@ -51,7 +51,7 @@ def safetensors(change):
         (lambda h: h[KEY].update(dtype=[]), 'the header entry'),
         (lambda h: h.update({KEY.replace('_0', '_999999999'): h.pop(KEY)}),
          'is missing'),
-        (lambda h: DEEP.encode(), 'no JSON'),
+        (lambda h: DEEP.encode(), 'not JSON'),
         (lambda h: h[TABLE].update(shape=[10**4000] * 250), 'the header entry'),
         (lambda h: h[TABLE].update(shape=[1] * 10_000), 'the header entry'),
     ],

@@ -156,7 +156,7 @@ def test_files_that_are_missing_or_cut_off(saved, tmp_path):
     hugging_face.read(path)
   config.write_text(text)
   path.write_bytes(path.read_bytes()[:-100])
-  refuses(tmp_path, 'model.safetensors is no whole safetensors file.*again')
+  refuses(tmp_path, 'model.safetensors is not a whole safetensors file.*again')
   path.unlink()
   refuses(tmp_path, 'has neither model.safetensors nor')
 

@@ -163,7 +163,7 @@ def test_what_is_read_of_the_tokenizer_of_transformers(tmp_path):
 @pytest.mark.parametrize('text', ['', '3'])
 def test_a_damaged_file(tmp_path, name, text):
   (tmp_path / name).write_text(text)
-  with pytest.raises(UserError, match=f'{name} is no JSON'):
+  with pytest.raises(UserError, match=f'{name} is not (a )?JSON'):
     hugging_face_tokenizer.read(tmp_path)
 
 
@@ -179,7 +179,7 @@ def test_pieces_of_another_kind_of_tokenizer(tmp_path):
         ('normalizer_spec', 'precompiled_charsmap', b'x',
          'has custom normalisation rules'),
         ('trainer_spec', 'model_type', 2, 'is not a plain unigram model'),
-        (None, None, None, 'x.model is no SentencePiece model'),
+        (None, None, None, 'x.model is not a SentencePiece model'),
     ],
 )
 def test_what_no_tokenizer_has(tmp_path, part, name, value, message):

@@ -164,7 +164,7 @@ def test_a_truncated_file(tmp_path):
 def test_a_bad_header(tmp_path, header):
   path = tmp_path / 'model.safetensors'
   path.write_bytes(struct.pack('<Q', len(header)) + header.encode() + b'\0' * 8)
-  with pytest.raises(UserError, match='model.safetensors is no whole'):
+  with pytest.raises(UserError, match='model.safetensors is not a whole'):
     safetensors_file.read(path)
 
 

@@ -278,11 +278,11 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (setting(BERT, do_lower_case=True), 'Transformer has do_lower_case'),
         (setting(BERT, query_expansion={'length': 8}), 'query_expansion'),
         (setting(BERT, processing_kwargs={'text': {}}), 'processing_kwargs'),
-        (cut, '2_Dense/model.safetensors is no whole safetensors file'),
+        (cut, '2_Dense/model.safetensors is not a whole safetensors file'),
         (another_tensor, '2_Dense holds the tensors linear.weight, other; exp'),
         (lambda f: (f / 'modules.json').write_text('[{'), 'modules.json is no'),
         (lambda f: (f / 'modules.json').write_text('{}'), 'modules.json is'),
-        (lambda f: (f / DENSE).write_text('[]'), 'config.json is no '),
+        (lambda f: (f / DENSE).write_text('[]'), 'config.json is not a'),
     ],
 )
 def test_what_the_towers_cannot_do_is_an_error(folder, change, message):

@@ -84,7 +84,7 @@ def of_another_shape(folder):
         (cut('checkpoint', 1), ['cannot be read as msgpack', 'copy the whole']),
         (cut('checkpoint', 20000), ['cannot be read as msgpack']),
         (lambda f: (f / 'checkpoint').unlink(),
-         ['is no T5X checkpoint', 'msgpack file "checkpoint"']),
+         ['is not a T5X checkpoint', 'msgpack file "checkpoint"']),
     ],
 )
 def test_damage(copied, damage, words):
@@ -95,12 +95,12 @@ def test_damage(copied, damage, words):
 def test_msgpack_of_something_else(tmp_path):
   content = serialization.msgpack_serialize({'params': {'kernel': np.ones(3)}})
   (tmp_path / 'checkpoint').write_bytes(content)
-  assert_refused(tmp_path, 'none of T5X', 'optimizer/target')
+  assert_refused(tmp_path, 'not one of T5X', 'optimizer/target')
 
 
 def test_broken_newest_checkpoint_is_not_passed_over(copied):
   (copied.parent / 'checkpoint_2000').mkdir()
-  assert_refused(copied.parent, 'checkpoint_2000 is no T5X checkpoint')
+  assert_refused(copied.parent, 'checkpoint_2000 is not a T5X checkpoint')
 
 
 def test_no_way_to_a_bucket(monkeypatch):

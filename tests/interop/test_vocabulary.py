@@ -116,7 +116,7 @@ def test_a_tokenizer_json_has_pieces_alone(file, changed):
 def test_files_that_cannot_be_compared(file, tmp_path):
   (tmp_path / 'spiece.model').write_bytes(b'\xff' * 99)
   weights = checkpoint(Usage(tmp_path / 'spiece.model'))
-  with pytest.raises(UserError, match='spiece.model is no SentencePiece model'):
+  with pytest.raises(UserError, match='spiece.model is not a Sent'):
     check_same_vocabulary(weights, Vocabulary(str(file)))
   small = {n: t.reshaped(1, -1) for n, t in weights.tensors.items()}
   weights = dataclasses.replace(weights, tensors=small)

@@ -11,11 +11,11 @@ from dualenc_jax.io import json_file
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
-        (b'{"a": 1,\n "b": }', 'is no JSON: .*line 2 column 7'),
-        (b'[' * 100_000, 'is no JSON: '),
-        (b'{"a": ' + b'1' * 5000 + b'}', 'is no JSON: '),
-        (b'[1]', 'no JSON object: it holds a list'),
-        (b'\xff', 'no text in UTF-8'),
+        (b'{"a": 1,\n "b": }', 'is not JSON: .*line 2 column 7'),
+        (b'[' * 100_000, 'is not JSON: '),
+        (b'{"a": ' + b'1' * 5000 + b'}', 'is not JSON: '),
+        (b'[1]', 'not a JSON object: it holds a list'),
+        (b'\xff', 'not text in UTF-8'),
         (b'{"b": 1}', "lacks 'a'"),
         (b'{"a": "1"}', "a is '1'; expected int or NoneType"),
         (b'{"a": 100000000000000000000}', 'a has 21 digits'),
@@ -51,7 +51,7 @@ def test_lines_are_numbered(tmp_path):
   path.write_text('{"a": "\u2028"}\n[]\n')
   lines = json_file.read_lines(path)
   assert next(lines) == (f'{path}, line 1', {'a': '\u2028'})
-  with pytest.raises(UserError, match='x.jsonl, line 2 is no JSON object'):
+  with pytest.raises(UserError, match='x.jsonl, line 2 is not a JSON object'):
     next(lines)
 
 

@@ -109,9 +109,9 @@ def test_a_writer_of_another_host(tmp_path, monkeypatch, caplog):
 @pytest.mark.parametrize(
     'content, said',
     [
-        (None, 'no regular file'), ('[' * 50_000, 'no JSON'),
-        ('{"a":' * 99 + '1' + '}' * 99, '64 deep'), ('\xff', 'no JSON'),
-        ('', 'no JSON'), ('[7]', 'no JSON object'),
+        (None, 'not a regular file'), ('[' * 50_000, 'not JSON'),
+        ('{"a":' * 99 + '1' + '}' * 99, '64 deep'), ('\xff', 'not JSON'),
+        ('', 'not JSON'), ('[7]', 'not a JSON object'),
         ('{"pid": 7}', "lacks 'host'"),
         ('{"pid": "x", "host": "h", "since": "now"}', "pid is 'x'"),
     ],

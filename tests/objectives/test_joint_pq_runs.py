@@ -361,7 +361,7 @@ def test_what_cannot_be_taught(made, tmp_path):
       (['--gin.TEACHER_DIR=None'], 'TEACHER_DIR is None; expected the model_d'),
       (
           [f'--gin.TEACHER_DIR={made / "dense"}'],
-          'is a dual encoder, no cross-encoder',
+          'is a dual encoder, not a cross-encoder',
       ),
       (
           [f'--gin.TEACHER_DIR={other / "teacher"}'],

@@ -44,8 +44,8 @@ def test_what_is_no_regular_file_is_refused(tmp_path, name, kind):
 def test_a_pipe_among_modules_and_curves(tmp_path):
   os.mkfifo(tmp_path / 'x')
   find = readers.python_code.find_functions
-  refused(lambda: find(tmp_path / 'x', 'x.py'), 'no regular file')
-  assert 'no regular file' in curves.read(tmp_path / 'x')[1][0]
+  refused(lambda: find(tmp_path / 'x', 'x.py'), 'not a regular file')
+  assert 'not a regular file' in curves.read(tmp_path / 'x')[1][0]
 
 
 def test_a_link_to_a_file_is_read(tmp_path):

@@ -143,8 +143,8 @@ def test_flat_labels_are_refused(models, tmp_path, capfd):
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
-        (['--teacher={generator}'], 'is a generator, no cross-encoder'),
-        (['--generator={teacher}'], 'is a cross-encoder, no generator'),
+        (['--teacher={generator}'], 'is a generator, not a cross-encoder'),
+        (['--generator={teacher}'], 'is a cross-encoder, not a generator'),
         (['--model_dir={teacher}'], 'a cross-encoder; expected a dual enc'),
         (["--gin.LOSS=['losses/margins.gin']"], "adapted: There is no gin"),
         (['--gin.SOFTMAX_WEIGHT=0'], 'adapted: --gin.SOFTMAX_WEIGHT: no gin'),

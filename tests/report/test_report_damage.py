@@ -46,9 +46,9 @@ def test_damaged_curves_are_reported_and_the_rest_is_shown(folder, capsys):
 @pytest.mark.parametrize(
     'name, content, words',
     [
-        ('evaluation/pairs-test/metrics.json', b'{"metrics"', 'no JSON'),
+        ('evaluation/pairs-test/metrics.json', b'{"metrics"', 'not JSON'),
         ('evaluation/pairs-test/metrics.json', b'{}', 'metrics'),
-        ('config.gin', b'\xff\xfe', 'no text in UTF-8'),
+        ('config.gin', b'\xff\xfe', 'not text in UTF-8'),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(folder, name, content, words):
@@ -79,24 +79,24 @@ ADVICE = {
     'name, content, words',
     [
         (EXAMPLES, '{}', "line 1 lacks 'query'"),
-        (EXAMPLES, '{"a":' * 100_000, 'is no JSON: maximum'),
-        (EXAMPLES, b'\xff', 'no text in UTF-8'),
+        (EXAMPLES, '{"a":' * 100_000, 'is not JSON: maximum'),
+        (EXAMPLES, b'\xff', 'not text in UTF-8'),
         (EXAMPLES, json.dumps(RELEVANT), 'id is []'),
         (
             EXAMPLES,
             json.dumps(report_folder.example(1, hits=[FAR])),
             'score has 401 digits',
         ),
-        (ANALYSIS, '[1]', 'is no JSON object'),
+        (ANALYSIS, '[1]', 'is not a JSON object'),
         (ANALYSIS, '{"figures": 3}', 'figures is 3'),
         (ANALYSIS, '{"figures": []}', "lacks 'numbers'"),
-        (META, '{"a', 'no JSON'),
+        (META, '{"a', 'not JSON'),
         (META, '{"data": {"task": 1}}', 'task is 1'),
         (SAVED, '{"commit_timestamp_nsecs": "x"}', "is 'x'"),
         (SAVED, f'{{"commit_timestamp_nsecs": {10**30}}}', '31 digits'),
-        ('quickstart.json', '', 'no JSON'),
+        ('quickstart.json', '', 'not JSON'),
         ('quickstart.json', '{"BM25": {"MRR": "high"}}', "is 'high'"),
-        ('about.md', b'\xff\xfe', 'no text in UTF-8'),
+        ('about.md', b'\xff\xfe', 'not text in UTF-8'),
     ],
 )
 def test_what_is_damaged_is_reported_and_the_rest_is_shown(

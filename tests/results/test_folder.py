@@ -80,7 +80,7 @@ def test_a_missing_file_is_named(tmp_path):
   with pytest.raises(UserError, match='x.tsv cannot be read: No such file'):
     read_per_query(tmp_path / 'x.tsv')
   (tmp_path / 'x.tsv').write_bytes(b'query_id\tMRR\n\xff\t1\n')
-  with pytest.raises(UserError, match='x.tsv is no text in UTF-8'):
+  with pytest.raises(UserError, match='x.tsv is not text in UTF-8'):
     read_per_query(tmp_path / 'x.tsv')
 
 
@@ -145,9 +145,9 @@ def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
 @pytest.mark.parametrize(
     'content, message',
     [
-        ('{"metrics": {', 'is no JSON'),
-        ('[1]', 'is no JSON object'),
-        ('[' * 100_000, 'is no JSON: maximum recursion depth'),
+        ('{"metrics": {', 'is not JSON'),
+        ('[1]', 'is not a JSON object'),
+        ('[' * 100_000, 'is not JSON: maximum recursion depth'),
     ],
 )
 def test_a_damaged_metrics_json_is_named(tmp_path, content, message):
