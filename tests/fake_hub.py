@@ -147,7 +147,7 @@ def running(monkeypatch, cache):
 
   server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
   hub.url = f'http://127.0.0.1:{server.server_port}'
-  thread = threading.Thread(target=server.serve_forever)
+  thread = threading.Thread(target=server.serve_forever, args=(0.05,))
   thread.start()
   template = constants.HUGGINGFACE_CO_URL_TEMPLATE
   place = template.removeprefix(constants.ENDPOINT)
