@@ -69,7 +69,7 @@ def main() -> None:
   for form in args.to or convert.forms():
     report(source, form, folder / form, size, imports)
     if form != 'hf':
-      report(folder / form, 'npz', folder / 'back', size, imports)
+      report(folder / form, 'safetensors', folder / 'back', size, imports)
     shutil.rmtree(folder / form)
 
 

@@ -78,7 +78,7 @@ def test_the_base_alone(trained, tmp_path):
   # The query, and of each hit two lines.
   assert len(hits.stdout.splitlines()) == 11
   for source, form in (
-      ('', 'jax_export'), ('', 'npz'), ('', 't5x'), ('index', 'faiss')
+      ('', 'jax_export'), ('', 'safetensors'), ('', 't5x'), ('index', 'faiss')
   ):
     to = f'--to={form}', f'--out={tmp_path / form}'
     succeed('', 'convert', str(trained / source), *to)

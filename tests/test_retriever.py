@@ -393,7 +393,7 @@ def write_checkpoint(towers, folder: pathlib.Path, vocabulary) -> None:
       Usage(vocabulary, None, 12, None, 'find: ', 'code: '),
   )
   folder.mkdir()
-  plain.write_safetensors(weights, folder)
+  plain.write(weights, folder)
 
 
 def test_from_another_checkpoint(towers, tmp_path):

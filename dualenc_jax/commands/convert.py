@@ -187,7 +187,7 @@ def make_parser() -> flags.Parser:
   parser.add_argument(
       '--tower', choices=['query'],
       help='write only the query tower, to search an existing index; for'
-      ' jax_export, npz and safetensors',
+      ' jax_export and safetensors',
   )
   parser.add_argument(
       '--ids', choices=index_conversion.IDS_OF_FAISS,

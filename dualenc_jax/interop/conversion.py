@@ -161,8 +161,8 @@ def convert(
     raise UserError(
         f'{weights} has no projection: it is a pretrained T5, which --to={name}'
         ' cannot hold. Train a dual encoder from it,'
-        f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x,'
-        ' npz or safetensors.'
+        f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x'
+        ' or safetensors.'
     )
   if query_alone:
     weights = two_towers.query_alone(weights)
@@ -396,12 +396,8 @@ FORMS = {
         may_be_alone=True,
         keeps_codec=True,
     ),
-    'npz': Form(
-        'tensors by name, for NumPy', plain.write_npz, read_back,
-        is_whole=False, may_be_alone=True,
-    ),
     'safetensors': Form(
-        'tensors by name', plain.write_safetensors, read_back, is_whole=False,
+        'tensors by name', plain.write, read_back, is_whole=False,
         may_be_alone=True,
     ),
 }

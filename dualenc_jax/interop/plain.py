@@ -1,21 +1,15 @@
-"""Tensors by name in one file, .npz or .safetensors, for other programs.
+"""Tensors by name in one safetensors file, for other programs.
 
 A folder of three files: the tensors in float32, by the names of `DualEncoder`;
 `towers.json`, sizes, lengths and prefixes; and the SentencePiece vocabulary. A
-query tower alone has no other's tensors, and `towers.json` says which passage
-tower it belongs to.
+query tower alone has no tensors of another, and `towers.json` says which
+passage tower it belongs to.
 """
 
 from collections.abc import Mapping
 import dataclasses
-import functools
-import io
-import math
 import pathlib
 from typing import Any
-import zipfile
-
-import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
@@ -31,8 +25,7 @@ from dualenc_jax.tensor_files.tensors import Tensor
 VERSION = 1
 # Of a query tower alone, which would be taken for both towers.
 VERSION_ALONE = 2
-HEADER = 'towers.json'
-NPZ, SAFETENSORS = 'weights.npz', 'weights.safetensors'
+HEADER, FILE = 'towers.json', 'weights.safetensors'
 _AGAIN = 'Convert the model again.'
 _ENCODER = {n: int for n in SIZES[:-1]} | {'activations': [str]}
 _HEADER = {
@@ -40,17 +33,16 @@ _HEADER = {
     'passage_encoder': dict | None, f'{TRAINED_DIMS}?': [int],
     **weights_lib.USAGE,
 }
-_PACKED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _PASSAGE_TOWER = {'length': int, 'prefix': str, 'sha256': {str: str}}
 
 
 def is_one(path: pathlib.Path) -> bool:
-  """Whether this module wrote a folder, or its .npz or .safetensors file."""
+  """Whether this module wrote a folder, or its safetensors file."""
   return (_folder(path) / HEADER).is_file()
 
 
 def read(path: pathlib.Path) -> Weights:
-  """Reads what `write_npz` or `write_safetensors` wrote."""
+  """Reads what `write` wrote; UserError where it is damaged."""
   folder = _folder(path)
   where = folder / HEADER
   header = json_file.read(where, _AGAIN, version=int)
@@ -65,12 +57,7 @@ def read(path: pathlib.Path) -> Weights:
     json_file.check(header, {'passage_tower': _PASSAGE_TOWER}, where, _AGAIN)
     facts = header['passage_tower']
     passage_tower = PassageTower(**{n: facts[n] for n in _PASSAGE_TOWER})
-  if (folder / NPZ).is_file():
-    tensors = _read_npz(folder / NPZ)
-  elif (folder / SAFETENSORS).is_file():
-    tensors = safetensors_file.read(folder / SAFETENSORS)
-  else:
-    raise UserError(f'{folder} has neither {NPZ} nor {SAFETENSORS}.')
+  tensors = safetensors_file.read(folder / FILE)
   encoder, passage_encoder = (
       header[tower] and _encoder(header[tower], where, tensors, tower)
       for tower in ENCODERS
@@ -88,23 +75,9 @@ def read(path: pathlib.Path) -> Weights:
   ).check()
 
 
-def write_npz(weights: Weights, folder: pathlib.Path) -> None:
-  """Writes `weights.npz`, for NumPy; one tensor in memory at a time."""
-  with zipfile.ZipFile(folder / NPZ, 'w', zipfile.ZIP_STORED) as archive:
-    for name, tensor in weights.tensors.items():
-      with archive.open(f'{name}.npy', 'w', force_zip64=True) as file:
-        array = np.ascontiguousarray(tensor.read())
-        np.lib.format.write_array(file, array, allow_pickle=False)
-  _write_rest(weights, folder)
-
-
-def write_safetensors(weights: Weights, folder: pathlib.Path) -> None:
-  """Writes `weights.safetensors`; one tensor in memory at a time."""
-  safetensors_file.write(folder / SAFETENSORS, weights.tensors)
-  _write_rest(weights, folder)
-
-
-def _write_rest(weights: Weights, folder: pathlib.Path) -> None:
+def write(weights: Weights, folder: pathlib.Path) -> None:
+  """Writes the three files; one tensor is in memory at a time."""
+  safetensors_file.write(folder / FILE, weights.tensors)
   header: dict[str, Any] = {'version': VERSION, 'step': weights.step}
   for tower in ENCODERS:
     encoder = getattr(weights, tower)
@@ -119,7 +92,7 @@ def _write_rest(weights: Weights, folder: pathlib.Path) -> None:
 
 
 def _folder(path: pathlib.Path) -> pathlib.Path:
-  return path.parent if path.name in (NPZ, SAFETENSORS) else path
+  return path.parent if path.name == FILE else path
 
 
 def _encoder(
@@ -143,48 +116,3 @@ def _encoder(
     check_buckets(buckets, f'{bias.where}: the second axis')
   sizes = {**facts, 'activations': tuple(activations)}
   return T5Encoder(**sizes, num_buckets=buckets)
-
-
-def _read_npz(path: pathlib.Path) -> Mapping[str, Tensor]:
-  tensors = {}
-  try:
-    with zipfile.ZipFile(path) as archive:
-      for member in archive.infolist():
-        name = member.filename.removesuffix('.npy')
-        # Those of other kinds grow without a bound as they are read.
-        if member.compress_type not in _PACKED:
-          raise ValueError(f'{name} is compressed as NumPy compresses none')
-        with archive.open(member) as file:
-          # Version 1.0 of the format has room for any shape.
-          np.lib.format.read_magic(file)
-          shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-          size = file.tell() + math.prod(shape) * dtype.itemsize
-        if dtype.kind != 'f' or min(shape, default=0) < 0:
-          raise ValueError(f'{name} holds {dtype} {shape}, no tensor of floats')
-        if member.file_size != size or not untrusted.check_deflated(
-            member.compress_size, size
-        ):
-          raise ValueError(
-              f'{name} has {member.file_size:,} bytes; its shape {shape} and'
-              f' {dtype} make {size:,}'
-          )
-        load = functools.partial(_load, path, member.filename)
-        tensors[name] = Tensor(f'{path}: {name}', shape, load)
-  except Exception as e:  # Damage takes many forms; any of them is one.
-    cause = str(e).partition('\n')[0][:200] or type(e).__name__
-    raise UserError(
-        f'{path} is not a complete .npz file: {cause}. It is damaged or was cut'
-        ' off; copy it again.'
-    ) from e
-  return tensors
-
-
-def _load(path: pathlib.Path, member: str) -> np.ndarray:
-  """One array of an .npz file; raises ValueError if it is damaged."""
-  try:
-    with zipfile.ZipFile(path) as archive:
-      # Read at once, the member is compared with its checksum.
-      content = io.BytesIO(archive.read(member))
-      return np.lib.format.read_array(content, allow_pickle=False)
-  except Exception as e:  # Damage takes many forms; any of them is one.
-    raise ValueError(str(e) or type(e).__name__) from e

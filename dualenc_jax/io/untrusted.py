@@ -13,10 +13,6 @@ import zlib
 
 from dualenc_jax.errors import UserError
 
-# Bytes that are decompressed at a time.
-_BLOCK = 1 << 20
-# No deflated file grows by more.
-_DEFLATE = 1032
 # What a terminal obeys and a browser drops or replaces, and what turns the
 # order of the letters after it, such as U+202E; tabs and line ends are none.
 _CONTROLS = re.compile(
@@ -145,8 +141,3 @@ def decompress(content: bytes, largest: int, where: Any, again: str) -> bytes:
   if not machine.eof:
     raise UserError(f'{where} is cut off. {again}')
   return result
-
-
-def check_deflated(compressed: int, size: int) -> bool:
-  """Whether as many deflated bytes can be as many as a header says."""
-  return size <= _DEFLATE * compressed + _BLOCK

@@ -112,7 +112,7 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   source = golden / 't5x_orbax' / 'checkpoint_1000'
   flags = [f'--vocabulary={vocabulary}', '--passage_length=64']
   with pytest.raises(UserError, match='--vocabulary=spiece.model'):
-    run(source, 'npz', tmp_path / 'out')
+    run(source, 'safetensors', tmp_path / 'out')
   folder = run(source, 'hf', tmp_path / 'hf', *flags)
   assert 'Left out: ' in capsys.readouterr().out
   run(folder, 't5x', tmp_path / 't5x')
@@ -122,11 +122,11 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   other = run(source, 'hf', tmp_path / 'silu', *flags, *silu)
   assert opening.read(other).encoder.activations == ('silu', 'linear')
   with pytest.raises(UserError, match='--activations=relu: .* take 2, as'):
-    run(source, 'npz', tmp_path / 'out', *flags, '--activations=relu')
+    run(source, 'safetensors', tmp_path / 'out', *flags, '--activations=relu')
   with pytest.raises(UserError, match='has no projection: it is a pretrained'):
     run(source, 'sentence_transformers', tmp_path / 'out', *flags)
   with pytest.raises(UserError, match='512 token embeddings'):
-    run(source, 'npz', tmp_path / 'out', '--vocabulary=python_code_8k')
+    run(source, 'safetensors', tmp_path / 'out', '--vocabulary=python_code_8k')
   assert not (tmp_path / 'out').exists()
 
 
@@ -135,17 +135,17 @@ def test_lengths_of_ones_own_and_a_file_as_the_source(models, tmp_path, capsys):
   shorter = ('--query_length=6', '--passage_length=10')
   for form in ('sentence_transformers', 'hf'):
     folder = run(models / 'sde', form, tmp_path / form)
-    run(folder, 'npz', tmp_path / f'{form}_npz', *shorter)
-    usage = opening.read(tmp_path / f'{form}_npz').usage
+    run(folder, 'safetensors', tmp_path / f'{form}_plain', *shorter)
+    usage = opening.read(tmp_path / f'{form}_plain').usage
     assert (usage.query_length, usage.passage_length) == (6, 10)
   run(tmp_path / 'hf', 'hf', tmp_path / 'again')
   (tmp_path / 'hf' / 'dualenc.json').unlink()
   vocabulary = f'--vocabulary={USAGE.vocabulary}'
   file = tmp_path / 'hf' / 'model.safetensors'
-  run(file, 'npz', tmp_path / 'of_file', *shorter, vocabulary)
+  run(file, 'safetensors', tmp_path / 'of_file', *shorter, vocabulary)
   for name in ('tokenizer.json', 'tokenizer_config.json', 'spiece.model'):
     (tmp_path / 'hf' / name).unlink()
-  run(tmp_path / 'hf', 'npz', tmp_path / 'no_tokenizer', vocabulary)
+  run(tmp_path / 'hf', 'safetensors', tmp_path / 'no_tokenizer', vocabulary)
   assert capsys.readouterr().out.count('the source in transformers') == 4
 
 
@@ -160,7 +160,7 @@ def test_what_is_compared_are_the_own_calls_of_the_source(
   file.write_text(json.dumps(settings))
   given = ('--passage_prefix=passage: ',)
   for flags, expected in (((), ''), (given, 'passage: ')):
-    out = run(folder, 'npz', tmp_path / f'npz{len(flags)}', *flags)
+    out = run(folder, 'safetensors', tmp_path / f'plain{len(flags)}', *flags)
     assert opening.read(out).usage.passage_prefix == expected
     told = "The source gets what its folder does not say: passage_prefix 'pa"
     printed = capsys.readouterr().out
@@ -169,7 +169,7 @@ def test_what_is_compared_are_the_own_calls_of_the_source(
   wrong = {f'{side}_prefix': text for side, text in named.items()}
   monkeypatch.setattr(modules, 'read_prompts', lambda _: wrong)
   with pytest.raises(UserError, match='the source in sentence_tr.*at most 1e'):
-    run(folder, 'npz', tmp_path / 'wrong')
+    run(folder, 'safetensors', tmp_path / 'wrong')
   assert not (tmp_path / 'wrong').exists()
 
 
@@ -177,13 +177,13 @@ def test_what_is_compared_are_the_own_calls_of_the_source(
 def test_a_tokenizer_that_differs(models, tmp_path, capsys, monkeypatch):
   folder = run(models / 'sde', 'hf', tmp_path / 'hf')
   monkeypatch.setattr(peers, 'other_ids', lambda *args: {0, 5})
-  run(folder, 'npz', tmp_path / 'npz')
+  run(folder, 'safetensors', tmp_path / 'safetensors')
   printed = capsys.readouterr().out
   assert 'gives 2 of 64 texts other ids' in printed
   assert 'difference over 62 texts' in printed
   monkeypatch.setattr(peers, 'other_ids', lambda *args: set(range(9)))
   with pytest.raises(UserError, match='9 of 64 texts other ids than .*voc'):
-    run(folder, 'npz', tmp_path / 'other')
+    run(folder, 'safetensors', tmp_path / 'other')
 
 
 def test_a_model_dir_knows_its_final_place(models, tmp_path):
@@ -199,10 +199,10 @@ def refused(models, tmp_path, monkeypatch):
   """Converts with another writer or encoder, which leaves nothing."""
 
   def check(message, error=UserError, **changes):
-    form = dataclasses.replace(conversion.FORMS['npz'], **changes)
-    monkeypatch.setitem(conversion.FORMS, 'npz', form)
+    form = dataclasses.replace(conversion.FORMS['safetensors'], **changes)
+    monkeypatch.setitem(conversion.FORMS, 'safetensors', form)
     with pytest.raises(error, match=message):
-      run(models / 'sde', 'npz', tmp_path / 'out')
+      run(models / 'sde', 'safetensors', tmp_path / 'out')
     assert not list(tmp_path.iterdir())
 
   return check
@@ -232,7 +232,7 @@ def test_numbers_that_are_not_finite_are_named(refused, monkeypatch):
 
 
 def test_what_does_not_encode_the_same_is_not_written(refused):
-  encode = conversion.FORMS['npz'].encode
+  encode = conversion.FORMS['safetensors'].encode
 
   def slightly_off(folder, usage):
     def wrong(texts):
@@ -248,7 +248,7 @@ def test_what_does_not_encode_the_same_is_not_written(refused):
 
 def test_a_tensor_that_is_not_the_same_is_named(refused):
   """A square kernel, transposed: no shape tells."""
-  write = conversion.FORMS['npz'].write
+  write = conversion.FORMS['safetensors'].write
 
   def transposes(weights, folder):
     name = 'encoder/layers_1/attention/key/kernel'
@@ -292,11 +292,11 @@ def test_texts_are_real_and_different():
 def test_texts_of_a_file(models, tmp_path, capsys):
   file = tmp_path / 'texts.txt'
   file.write_text('one text\n\nanother text\n')
-  run(models / 'sde', 'npz', tmp_path / 'out', f'--texts={file}')
+  run(models / 'sde', 'safetensors', tmp_path / 'out', f'--texts={file}')
   assert 'over 2 texts' in capsys.readouterr().out
   file.write_text('\n')
   with pytest.raises(UserError, match='has no text'):
-    run(models / 'sde', 'npz', tmp_path / 'other', f'--texts={file}')
+    run(models / 'sde', 'safetensors', tmp_path / 'other', f'--texts={file}')
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_bad_input(models, tmp_path, source, flags, message):
     (models / name).mkdir(exist_ok=True)
   (models / 'bert' / 'config.json').write_text('{"model_type": "bert"}')
   with pytest.raises(UserError, match=message):
-    run(models / source, 'npz', tmp_path / 'out', *flags)
+    run(models / source, 'safetensors', tmp_path / 'out', *flags)
   assert not list(tmp_path.iterdir())
 
 
@@ -326,11 +326,11 @@ def test_nothing_is_overwritten(models, tmp_path):
   (tmp_path / 'out').mkdir()
   (tmp_path / 'out' / 'mine.txt').write_text('mine')
   with pytest.raises(UserError, match='already exists'):
-    run(models / 'sde', 'npz', tmp_path / 'out')
+    run(models / 'sde', 'safetensors', tmp_path / 'out')
   assert os.listdir(tmp_path / 'out') == ['mine.txt']
   (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
   with pytest.raises(UserError, match='already exists'):
-    run(models / 'sde', 'npz', tmp_path / 'link')
+    run(models / 'sde', 'safetensors', tmp_path / 'link')
 
 
 def test_texts_are_compared_where_the_library_is_installed(

@@ -161,7 +161,7 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
 @pytest.mark.parametrize(
     'source, flags, message',
     [
-        ('index', ['--to=npz'], 'Give an index --to=faiss or vectors.'),
+        ('index', ['--to=safetensors'], 'Give an index --to=faiss or vectors.'),
         ('index', ['--to=faiss', '--tower=query'], '--tower needs a model'),
         ('index', ['--to=faiss', '--no-verify'], '--verify needs a model'),
         ('index', ['--to=vectors', '--vocabulary=v'], '--vocabulary needs'),
@@ -170,7 +170,7 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
         ('index', ['--to=vectors', '--ids=own'], '--ids needs --to=faiss'),
         ('.', ['--to=faiss'], 'not an index, which --to=faiss needs. Give'),
         ('checkpoints', ['--to=vectors'], 'Run `dualenc encode` first'),
-        ('.', ['--to=npz', '--ids=rows'], '--ids needs --to=faiss, not'),
+        ('.', ['--to=safetensors', '--ids=rows'], '--ids needs --to=faiss'),
     ],
 )
 def test_what_does_not_go_together(

@@ -8,6 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 import tiny_evaluation
 import tiny_run
 
@@ -146,8 +147,9 @@ def test_evaluate_and_analyze_agree(model, capfd):
 @pytest.mark.slow
 def test_a_retriever_of_any_form(model, tmp_path):
   whole = Retriever.from_dir(model).encode_passages(QUERIES)
-  run('convert', model, '--to=npz', f'--out={tmp_path / "npz"}')
-  for source in (model, tmp_path / 'npz', tmp_path / 'npz' / 'weights.npz'):
+  run('convert', model, '--to=safetensors', f'--out={tmp_path / "plain"}')
+  plain = tmp_path / 'plain'
+  for source in (model, plain, plain / 'weights.safetensors'):
     retriever = Retriever.from_dir(source, dim=16)
     assert retriever.dim == 16
     np.testing.assert_allclose(
@@ -158,7 +160,7 @@ def test_a_retriever_of_any_form(model, tmp_path):
   with pytest.raises(UserError, match='compiled for embeddings of 16 comp'):
     Retriever.from_dir(tmp_path / 'saved', dim=8)
   # Its weights are there to be cut.
-  run('convert', tmp_path / 'saved', '--to=npz', '--dim=8',
+  run('convert', tmp_path / 'saved', '--to=safetensors', '--dim=8',
       f'--out={tmp_path / "eight"}')
   eight = Retriever.from_dir(tmp_path / 'eight')
   np.testing.assert_allclose(
@@ -166,13 +168,13 @@ def test_a_retriever_of_any_form(model, tmp_path):
   )
 
 
-SLOW = 'safetensors', 't5x', 'jax_export', 'hf'
+SLOW = 't5x', 'jax_export', 'hf'
 
 
 @pytest.mark.parametrize(
     'form',
     [
-        'model_dir', 'npz',
+        'model_dir', 'safetensors',
         *(pytest.param(form, marks=pytest.mark.slow) for form in SLOW),
     ],
 )
@@ -220,7 +222,7 @@ def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
   expected, _ = cut.search(QUERIES, 5)
   np.testing.assert_allclose(scores, expected, atol=1e-6)
   refused(capfd, 'only a query tower, which needs', 'convert', alone,
-          '--to=npz', '--dim=16', f'--out={tmp_path / "x"}')
+          '--to=safetensors', '--dim=16', f'--out={tmp_path / "x"}')
 
 
 @pytest.mark.slow
@@ -254,7 +256,7 @@ def test_a_dim_that_there_is_not(command, dim, message, tmp_path, capfd):
   shared = tiny_evaluation.shared_model()
   where = [f'--model_dir={shared}']
   if command == 'convert':
-    where = [shared, '--to=npz', f'--out={tmp_path / "out"}']
+    where = [shared, '--to=safetensors', f'--out={tmp_path / "out"}']
   elif command == 'evaluate':
     where.append(f'--output_dir={tmp_path}')
   refused(capfd, message, command, *where, f'--dim={dim}')
@@ -269,13 +271,13 @@ def test_a_dim_of_the_library_is_checked(model):
 def test_without_a_projection_there_is_nothing_to_cut(model, tmp_path, capfd):
   weights = opening.read(model)
   source = tmp_path / 'encoder'
-  run('convert', model, '--to=npz', f'--out={source}')
-  tensors = dict(np.load(source / 'weights.npz'))
+  run('convert', model, '--to=safetensors', f'--out={source}')
+  tensors = load_file(source / 'weights.safetensors')
   del tensors['projection/kernel']
-  np.savez(source / 'weights.npz', **tensors)
+  save_file(tensors, source / 'weights.safetensors')
   assert len(tensors) == len(weights.tensors) - 1
   refused(capfd, 'has no projection to cut', 'convert', source,
-          '--to=npz', '--dim=8', f'--out={tmp_path / "x"}')
+          '--to=safetensors', '--dim=8', f'--out={tmp_path / "x"}')
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
     assert cli.main([command, f'--model_dir={trained}']) == 2
     assert '`dualenc generate`' in capsys.readouterr().err
   out = f'--out={tmp_path / "out"}'
-  assert cli.main(['convert', str(trained), '--to=npz', out]) == 2
+  assert cli.main(['convert', str(trained), '--to=safetensors', out]) == 2
   assert 'is a generator' in capsys.readouterr().err
   with pytest.raises(UserError, match='is a generator, which writes queries'):
     Retriever.from_dir(trained)

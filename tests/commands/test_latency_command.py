@@ -57,7 +57,7 @@ def write_light(folder: pathlib.Path) -> None:
   }
   usage = Usage(Vocabulary('python_code_8k').file, None, 8, 16)
   folder.mkdir()
-  plain.write_safetensors(
+  plain.write(
       Weights('test', 'a test', tensors, light, full, usage), folder
   )
 

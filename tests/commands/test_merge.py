@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 import tiny_run
 
 from dualenc_jax.commands import convert, evaluate, train
@@ -25,9 +26,9 @@ def models(tmp_path_factory):
 
 
 def tensors(source, out, *flags):
-  """Those of a checkpoint, by NumPy."""
-  convert.main([str(source), '--to=npz', f'--out={out}', *flags])
-  return dict(np.load(out / 'weights.npz'))
+  """Those of a checkpoint, by the library of their form."""
+  convert.main([str(source), '--to=safetensors', f'--out={out}', *flags])
+  return load_file(out / 'weights.safetensors')
 
 
 @pytest.mark.slow
@@ -38,7 +39,7 @@ def test_models_are_merged_evaluated_and_trained_on(models, tmp_path, capsys):
       '--to=model_dir', f'--out={merged}',
   ])
   a, b, found = (
-      tensors(source, tmp_path / f'{i}.npz')
+      tensors(source, tmp_path / f'{i}')
       for i, source in enumerate((models / 'one', models / 'two', merged))
   )
   for name in a:
@@ -66,9 +67,9 @@ def test_steps_of_a_run_are_merged(models, tmp_path):
   convert.main([
       str(one), '--merge=1,2', '--to=safetensors', f'--out={tmp_path / "mean"}'
   ])
-  found = tensors(tmp_path / 'mean', tmp_path / 'mean.npz')
+  found = tensors(tmp_path / 'mean', tmp_path / 'plain')
   first, second = (
-      tensors(one, tmp_path / f'{step}.npz', f'--step={step}')
+      tensors(one, tmp_path / f'{step}', f'--step={step}')
       for step in (1, 2)
   )
   for name, array in found.items():

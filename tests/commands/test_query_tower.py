@@ -258,7 +258,8 @@ def alone(tmp_path_factory) -> pathlib.Path:
   """The query tower of the shared model, in plain tensors."""
   out = tmp_path_factory.mktemp('plain') / 'alone'
   model = tiny_evaluation.shared_model()
-  convert.main([str(model), '--to=npz', '--tower=query', f'--out={out}'])
+  flags = ['--to=safetensors', '--tower=query', f'--out={out}']
+  convert.main([str(model), *flags])
   return out
 
 

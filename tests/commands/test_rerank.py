@@ -316,7 +316,7 @@ def test_a_cross_encoder_where_a_dual_encoder_is_expected(teacher, tmp_path):
     with pytest.raises(UserError, match='no dual encoder: .*--rerank='):
       command.main([f'--model_dir={teacher}', *more])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
-    convert.main([str(teacher), '--to=npz', f'--out={tmp_path / "x"}'])
+    convert.main([str(teacher), '--to=safetensors', f'--out={tmp_path / "x"}'])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
     dualenc_jax.Retriever.from_dir(teacher)
 

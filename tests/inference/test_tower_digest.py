@@ -224,7 +224,7 @@ def test_all_forms_of_a_model_have_the_same(tmp_path, apart):
   serving.write(towers, tmp_path / 'artifact')
   weights = artifact.read(tmp_path / 'artifact')
   for form, write in (
-      ('npz', plain.write_npz),
+      ('safetensors', plain.write),
       ('hf', hugging_face.write),
       ('sentence_transformers', sentence_transformers.write),
       ('t5x', t5x_legacy.write),
@@ -239,7 +239,7 @@ def test_all_forms_of_a_model_have_the_same(tmp_path, apart):
       'artifact as a checkpoint': loading.load(weights),
       'load_own': loading.load_own(tmp_path / 'model_dir'),
       'model_dir': model_dir.load(str(tmp_path / 'model_dir')),
-      'npz': opening.load(tmp_path / 'npz'),
+      'safetensors': opening.load(tmp_path / 'safetensors'),
       'hf': opening.load(tmp_path / 'hf', **lengths),
       'sentence_transformers': opening.load(tmp_path / 'sentence_transformers'),
       't5x': opening.load(

@@ -38,7 +38,7 @@ def change_json(file, *path, value):
   return damage
 
 
-HF, ST = 'hf', 'sentence_transformers'
+HF, ST, PLAIN = 'hf', 'sentence_transformers', 'safetensors'
 CONFIG = 'config_sentence_transformers.json'
 BERT = 'sentence_bert_config.json'
 
@@ -51,7 +51,7 @@ BERT = 'sentence_bert_config.json'
             'modules.json', CONFIG, BERT, '1_Pooling/config.json',
             '2_Dense/config.json',
         )),
-        ('npz', 'towers.json'),
+        (PLAIN, 'towers.json'),
         ('t5x', 'dualenc.json'),
         ('t5x', f'{ZARR}/.zarray'),
     ],
@@ -88,15 +88,15 @@ def test_deep_json(refused, form, file):
         (ST, 'modules.json', [1, 'path'], '../model/1_Pooling', 'its own'),
         (ST, 'modules.json', [1, 'path'], '/etc', 'its own folder'),
         (ST, 'modules.json', [1, 'path'], 'a\0b', 'its own folder'),
-        ('npz', 'towers.json', ['encoder', 'num_layers'], 10_000_000,
+        (PLAIN, 'towers.json', ['encoder', 'num_layers'], 10_000_000,
          '22 tensors'),
-        ('npz', 'towers.json', ['encoder', 'mlp_dim'], 10**12, 'towers.json'),
-        ('npz', 'towers.json', ['query_length'], 2**31 - 1,
+        (PLAIN, 'towers.json', ['encoder', 'mlp_dim'], 10**12, 'towers.json'),
+        (PLAIN, 'towers.json', ['query_length'], 2**31 - 1,
          'model (plain tensors): Tokenizer.query_length is 2147483647'),
         (ST, BERT, ['max_seq_length'], 2**62, '_length is 461168601842738790'),
-        ('npz', 'towers.json', ['encoder', 'activations'], ['Module'],
+        (PLAIN, 'towers.json', ['encoder', 'activations'], ['Module'],
          'towers.json'),
-        ('npz', 'towers.json', ['encoder', 'activations'],
+        (PLAIN, 'towers.json', ['encoder', 'activations'],
          ['set_logical_axis_rules', 'linear'], 'towers.json'),
         (ST, BERT, ['model_args'], {'weights_only': False},
          'model_args has weights_only'),
@@ -158,7 +158,7 @@ def test_tokenizer(refused, vocabulary):
         (HF, 'config.json'),
         (HF, 'projection.safetensors'),
         (ST, '2_Dense/model.safetensors'),
-        ('npz', 'weights.npz'),
+        (PLAIN, 'weights.safetensors'),
         ('t5x', 'checkpoint_7/checkpoint'),
         ('t5x', f'{ZARR}/.zarray'),
         ('t5x', f'{ZARR}/0.0'),
@@ -198,7 +198,7 @@ def test_links_of_a_hub_are_read(small_forms, tmp_path):
   assert Retriever.from_dir(snapshot).dim == 6
 
 
-@pytest.mark.parametrize('form', ['npz', 'safetensors', HF])
+@pytest.mark.parametrize('form', [PLAIN, HF])
 def test_a_config_beside_a_checkpoint_is_not_run(
     small_forms, tmp_path, monkeypatch, form
 ):

@@ -5,7 +5,6 @@ import gzip
 import json
 import resource
 import struct
-import zipfile
 
 from flax import serialization
 import msgpack
@@ -66,57 +65,6 @@ def test_a_header_longer_than_its_file(refused):
     (folder / 'weights.safetensors').write_bytes(content)
 
   refused('safetensors', damage, 'a header of 99,000,000 bytes')
-
-
-def npy(shape, descr="'<f4'"):
-  head = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n"
-  return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head.encode()
-
-
-@pytest.mark.parametrize(
-    'head, blocks',
-    [
-        (npy('(1000000000000,)'), 0),
-        (npy('(-300, 8)'), 1),
-        (npy('(300, 8)', "'|O'"), 1),
-        (npy('(300, 8)', "'<U4'"), 1),
-        (npy('(300, 8)', "'|V1000000000'"), 1),
-        (npy("'x'"), 1),
-        (npy('(' * 3000 + ')' * 3000), 1),
-        # A bomb: 256 MB that are 250 kB in the file.
-        (npy('(300, 8)'), 256 * 2**20 // 9600),
-    ],
-)
-def test_npz(refused, small_forms, head, blocks):
-  def damage(folder):
-    source = zipfile.ZipFile(small_forms / 'npz/weights.npz')
-    out = zipfile.ZipFile(
-        folder / 'weights.npz', 'w', zipfile.ZIP_DEFLATED, compresslevel=1
-    )
-    with source, out:
-      for name in source.namelist():
-        if name != f'{TABLE}.npy':
-          out.writestr(name, source.read(name))
-      with out.open(f'{TABLE}.npy', 'w') as file:
-        file.write(head)
-        for _ in range(blocks):
-          file.write(bytes(9600))
-
-  refused('npz', damage, 'weights.npz')
-
-
-def test_npz_that_numpy_does_not_write(refused, small_forms):
-  """Unpacked, bzip2 may be a million times as much."""
-
-  def damage(folder):
-    with (
-        zipfile.ZipFile(small_forms / 'npz/weights.npz') as source,
-        zipfile.ZipFile(folder / 'weights.npz', 'w', zipfile.ZIP_BZIP2) as out,
-    ):
-      for name in source.namelist():
-        out.writestr(name, source.read(name))
-
-  refused('npz', damage, 'weights.npz', 'compressed as NumPy')
 
 
 @pytest.mark.parametrize('open_file', [gzip.open, bz2.open])

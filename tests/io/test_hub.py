@@ -91,7 +91,7 @@ def test_paths_that_are_none(hub):
     'argv, message',
     [
         (['--to=sentence_transformers', '--push=name'], 'expected org/name'),
-        (['--to=npz', '--push=org/name'], '--push needs --to=sentence_transf'),
+        (['--to=safetensors', '--push=org/name'], '--push needs --to=sent'),
     ],
 )
 def test_push_is_checked_before_any_work(tmp_path, argv, message):
