@@ -1,5 +1,7 @@
 """Generators read from Hugging Face and T5X, against transformers."""
 
+import functools
+
 import hugging_face_models
 import jax
 import numpy as np
@@ -58,10 +60,14 @@ def wanted_logits(theirs):
   return tiny_t5.logits_of(theirs.double(), SOURCES, inputs)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, params, sources, targets):
+  return model.apply({'params': params}, sources, targets)
+
+
 def logits(model, params):
-  apply = jax.jit(lambda p, *texts: model.apply({'params': p}, *texts))
   return np.asarray(
-      apply(params, SOURCES.astype(np.int32), TARGETS.astype(np.int32))
+      apply(model, params, SOURCES.astype(np.int32), TARGETS.astype(np.int32))
   )
 
 
@@ -82,6 +88,7 @@ def test_logits_are_those_of_transformers(theirs, folder, legacy, spiece):
     assert generator.provenance['run_id']
 
 
+@pytest.mark.parametrize('theirs', ['1.1'], indirect=True)
 def test_activations_may_be_of_another_dtype(theirs, folder):
   wanted = wanted_logits(theirs)[TARGETS != 0]
   generator = generators.load(folder, dtype='bfloat16')
@@ -97,10 +104,9 @@ def test_logits_are_those_of_t5x(name, spiece):
   reference = np.load(golden / 'reference.npz')
   generator = generators.load(golden / 't5x_orbax', spiece)
   targets = reference['decoder_target']
-  model = generator.writer.model
-  found = jax.jit(
-      lambda *texts: model.apply({'params': generator.params}, *texts)
-  )(reference['tokens'], targets)
+  found = apply(
+      generator.writer.model, generator.params, reference['tokens'], targets
+  )
   real = targets != 0
   np.testing.assert_allclose(
       np.asarray(found)[real], reference['logits'][real], atol=1e-5
@@ -119,12 +125,23 @@ def objective_of(theirs, rows=ROWS):
 
 def start(path, objective, vocabulary, **options):
   optimizer = Optimizer(optax.sgd(0.1), lambda step: 0.1)
-  plan = step_lib.plan(objective, optimizer, tiny_training.OneDevice(), 0)
+  abstract = step_lib.plan(
+      objective, optimizer, tiny_training.OneDevice(), 0
+  ).abstract
   planned = initial.plan_start(
       initial.InitialCheckpoint(str(path), **options), objective.facts,
-      Vocabulary(str(vocabulary)), plan.abstract.params,
+      Vocabulary(str(vocabulary)), abstract.params,
   )
-  return planned, lambda: initial.start_from(planned, plan.init()).params
+
+  def params():
+    # In the place of a fresh start, all of which is replaced.
+    state = jax.tree.map(
+        lambda a: jax.device_put(np.zeros(a.shape, a.dtype), a.sharding),
+        abstract,
+    )
+    return initial.start_from(planned, state).params
+
+  return planned, params
 
 
 def test_a_run_starts_from_them_with_their_decoder(

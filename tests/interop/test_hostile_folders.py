@@ -240,35 +240,44 @@ CHARSMAP = {'type': 'Precompiled', 'precompiled_charsmap': 'AAAA'}
 
 
 @pytest.mark.parametrize(
-    'form, damage',
+    'damage',
     [
-        (HF, write_json(TOKENIZER, DEEP)),
-        (HF, write_json(TOKENIZER, 'xx')),
-        *((HF, change_json(TOKENIZER, name, value=value)) for name, value in (
+        write_json(TOKENIZER, DEEP),
+        write_json(TOKENIZER, 'xx'),
+        *(change_json(TOKENIZER, name, value=value) for name, value in (
             ('added_tokens', 5),
             ('model', {'type': 'X', 'vocab': []}),
             ('normalizer', 5),
             ('post_processor', []),
+            # This one ends in a panic of Rust, which is no Exception.
+            ('normalizer', CHARSMAP),
         )),
-        (ST, change_json(TOKENIZER, 'pre_tokenizer', value=SPLIT)),
-        # This one ends in a panic of Rust, which is no Exception.
-        (HF, change_json(TOKENIZER, 'normalizer', value=CHARSMAP)),
-        *((HF, change_json('tokenizer_config.json', name, value=value))
+        *(change_json('tokenizer_config.json', name, value=value)
           for name, value in (('tokenizer_class', 5), ('pad_token', [5]))),
-        (HF, write_json('special_tokens_map.json', {'pad_token': 5})),
-        (HF, write_json('added_tokens.json', '[]')),
-        *((HF, change_json('config.json', name, value=value))
-          for name, value in (
-              ('dropout_rate', 'x'), ('dtype', 'x'), ('id2label', 5),
-              ('initializer_factor', []), ('pad_token_id', 'x'),
-              ('quantization_config', {'quant_method': 'bitsandbytes',
-                                       'load_in_8bit': True}),
-          )),
+        write_json('special_tokens_map.json', {'pad_token': 5}),
+        write_json('added_tokens.json', '[]'),
+        *(change_json('config.json', name, value=value) for name, value in (
+            ('dropout_rate', 'x'), ('dtype', 'x'), ('id2label', 5),
+            ('initializer_factor', []), ('pad_token_id', 'x'),
+            ('quantization_config', {'quant_method': 'bitsandbytes',
+                                     'load_in_8bit': True}),
+        )),
     ],
 )
-def test_what_transformers_does_not_read(refused, form, damage):
+def test_what_transformers_does_not_read(small_forms, tmp_path, damage):
   pytest.importorskip('transformers')
-  refused(form, damage, 'transformers cannot read', '/model: ')
+  folder = shutil.copytree(small_forms / HF, tmp_path / 'model')
+  damage(folder)
+  usage = Usage(small_forms / 'spiece.model', None, 16, 40)
+  with pytest.raises(UserError, match='transformers cannot read .*/model: '):
+    peers.other_ids(folder, usage, ['a text'])
+    peers.hugging_face(folder, usage)(['a text'])
+
+
+def test_a_conversion_says_so(refused):
+  pytest.importorskip('transformers')
+  damage = change_json(TOKENIZER, 'pre_tokenizer', value=SPLIT)
+  refused(ST, damage, 'transformers cannot read', '/model: ')
 
 
 TRANSFORMER = 'sentence_transformers.util.Transformer'

@@ -9,8 +9,9 @@ from dualenc_jax.interop import conversion, opening
 from dualenc_jax.io import finite
 
 
-@pytest.mark.parametrize('value', [np.nan, np.inf])
-@pytest.mark.parametrize('name', small_folders.FORMS)
+@pytest.mark.parametrize(
+    'name, value', zip(small_folders.FORMS, [np.nan, np.inf] * 2)
+)
 def test_it_is_refused_by_the_name_of_the_tensor(
     tmp_path, monkeypatch, name, value
 ):

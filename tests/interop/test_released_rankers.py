@@ -14,10 +14,7 @@ import whole_t5s
 from dualenc_jax.commands import cli
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.trec import read_run
-from dualenc_jax.interop import (
-  released_rankers,
-  t5x,
-)
+from dualenc_jax.interop import released_rankers, t5x
 
 ROWS = 32128
 # T5's own pieces.
@@ -41,8 +38,13 @@ def spiece(shared):
 
 
 @pytest.fixture(scope='module', params=whole_t5s.VERSIONS)
-def theirs(request):
-  return whole_t5s.make(request.param, ROWS)
+def version(request):
+  return request.param
+
+
+@pytest.fixture(scope='module')
+def theirs(version):
+  return whole_t5s.make(version, ROWS)
 
 
 @pytest.fixture(scope='module')
@@ -85,24 +87,35 @@ def their_scores(model, form, spiece):
 
 
 @pytest.mark.parametrize('form', TEXTS)
-def test_scores_are_those_of_transformers(theirs, folder, legacy, spiece, form):
+def test_scores_are_those_of_transformers(
+    theirs, folder, legacy, spiece, form, version
+):
+  # Each form in both files, of one version or the other.
+  path, vocabulary = (
+      (folder, None)
+      if (form == 'monot5') == (version == '1.0')
+      else (legacy, spiece)
+  )
   wanted = their_scores(theirs, form, spiece)
   assert np.ptp(wanted) > 0.01 * np.abs(wanted).max()
   pairs = np.array([[0, 0], [0, 1], [0, 2]])
-  for path, vocabulary in ((folder, None), (legacy, spiece)):
-    teacher = released_rankers.load(path, form, vocabulary, LENGTH)
-    found = teacher.scores([QUERY], PASSAGES, pairs)
-    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
-    assert teacher.provenance['run_id']
-    if form == 'rankt5':
-      assert teacher.calibration is None
-    else:
-      np.testing.assert_allclose(
-          teacher.calibration.probabilities(found),
-          torch.sigmoid(torch.tensor(wanted)), atol=1e-5,
-      )
+  teacher = released_rankers.load(path, form, vocabulary, LENGTH)
+  found = teacher.scores([QUERY], PASSAGES, pairs)
+  np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+  assert teacher.provenance['run_id']
+  if form == 'rankt5':
+    assert teacher.calibration is None
+  else:
+    np.testing.assert_allclose(
+        teacher.calibration.probabilities(found),
+        torch.sigmoid(torch.tensor(wanted)), atol=1e-5,
+    )
 
 
+one_version = pytest.mark.parametrize('version', ['1.1'], indirect=True)
+
+
+@one_version
 def test_scanned_layers_of_t5x(legacy, tmp_path):
   decoder = {name: t.read() for name, t in t5x.decoder(legacy).items()}
   encoder = {name: t.read() for name, t in t5x.read(legacy).tensors.items()}
@@ -122,6 +135,7 @@ def test_scanned_layers_of_t5x(legacy, tmp_path):
     np.testing.assert_array_equal(found[name].read(), array)
 
 
+@one_version
 def test_through_the_command(folder, tmp_path, capsys):
   made = tiny_beir.make(0)
   made.write(tmp_path / 'beir')
@@ -150,6 +164,7 @@ def test_through_the_command(folder, tmp_path, capsys):
   assert 'scores of another teacher' in capsys.readouterr().err
 
 
+@one_version
 def test_what_is_no_released_ranker(folder, legacy, spiece, tmp_path):
   with pytest.raises(UserError, match="'monot6'; expected one of monot5, ran"):
     released_rankers.load(folder, 'monot6')

@@ -31,9 +31,8 @@ def assert_same(tensors, arrays):
 
 
 @pytest.mark.filterwarnings('ignore:Sharding info not provided')
-@pytest.mark.parametrize('name', ['t5_1_1_tiny', 't5_1_0_tiny'])
-def test_t5x_state(name, monkeypatch):
-  folder = t5x_files.GOLDEN / name / t5x_files.STATE
+def test_t5x_state(monkeypatch):
+  folder = t5x_files.GOLDEN / 't5_1_1_tiny' / t5x_files.STATE
   restored = flat(ocp.PyTreeCheckpointer().restore(folder.absolute()))
   assert len(restored) > 250
   assert_same(zarr_files.read_tree(folder), restored)
@@ -41,11 +40,11 @@ def test_t5x_state(name, monkeypatch):
   monkeypatch.chdir(folder.parent)
   tensors = zarr_files.read_tree('state')
   monkeypatch.chdir('/')
-  assert_same(tensors, restored)
+  name = 'target/token_embedder/embedding'
+  np.testing.assert_array_equal(tensors[name].read(), restored[name])
 
 
-@pytest.mark.parametrize('zarr3', [False, True])
-@pytest.mark.parametrize('ocdbt', [False, True])
+@pytest.mark.parametrize('ocdbt, zarr3', [(False, True), (True, False)])
 def test_nodes_and_formats(tmp_path, ocdbt, zarr3):
   numbers = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
   tree = {

@@ -95,12 +95,12 @@ def test_a_writer_of_another_host(tmp_path, monkeypatch, caplog):
   monkeypatch.setattr(
       filelock.FileLock, 'acquire', lambda *args, **kwargs: None
   )
-  monkeypatch.setattr(writer, '_DEAD_SECONDS', 3.0)
+  monkeypatch.setattr(writer, '_DEAD_SECONDS', 2.0)
   far = 'socket.gethostname = lambda: "far"; writer._BEAT_SECONDS = 0.1'
   with start(tmp_path, far) as other:
     with pytest.raises(UserError, match=f'process {other.pid} on far, since'):
       alone(tmp_path)
-    assert 'cannot be looked at; waiting 3 s' in caplog.text
+    assert 'cannot be looked at; waiting 2 s' in caplog.text
     other.kill()
     other.communicate()
   assert alone(tmp_path)

@@ -61,12 +61,17 @@ def test_it_is_what_the_module_says(dtype):
   for shape in ((), (1,), (0, 3), (7,), (5, 3, 2)):
     array = numbers(shape, dtype)
     assert digests.of_array(array) == by_hand(array)
-    assert of_devices(jnp.asarray(array)) == by_hand(array)
   transposed = numbers((4, 6), dtype).T
   assert digests.of_array(transposed) == by_hand(transposed)
   # More than one block of NumPy.
   array = numbers((3, 2**15 - 1), dtype)
   assert digests.of_array(array) == of_devices(jnp.asarray(array))
+
+
+@pytest.mark.parametrize('shape', [(), (0, 3), (5, 3, 2)])
+def test_devices_take_any_shape(shape):
+  array = numbers(shape)
+  assert of_devices(jnp.asarray(array)) == by_hand(array)
 
 
 @pytest.mark.parametrize('dtype', ['float64', 'int64', 'uint64'])
@@ -85,19 +90,17 @@ def mesh_of(*sizes):
   )
 
 
-@pytest.mark.parametrize('count', [1, 4, 8])
-def test_on_any_mesh(count):
-  mesh = mesh_of(max(count // 2, 1), min(count, 2))
-  specs = P(), P('data'), P(None, 'model'), P('model', 'data'), P(
-      None, ('data', 'model')
-  )
+@pytest.mark.parametrize('sizes', [(2, 2), (4, 2)])
+def test_on_any_mesh(sizes):
+  mesh = mesh_of(*sizes)
   wanted, placed = {}, {}
-  for i, spec in enumerate(specs):
-    for dtype in ('float32', 'bfloat16'):
-      name = f'{i}/{dtype}'
-      array = numbers((8, 16), dtype, i)
-      wanted[name] = digests.of_array(array)
-      placed[name] = jax.device_put(array, NamedSharding(mesh, spec))
+  for i, (spec, dtype) in enumerate((
+      (P(), 'float32'), (P('data'), 'bfloat16'), (P(None, 'model'), 'float32'),
+      (P('model', 'data'), 'bfloat16'), (P(None, ('data', 'model')), 'float32'),
+  )):
+    array = numbers((8, 16), dtype, i)
+    wanted[str(i)] = digests.of_array(array)
+    placed[str(i)] = jax.device_put(array, NamedSharding(mesh, spec))
   found, _ = on_devices.of_trees({'x': placed})
   assert found == {'x': wanted}
 
@@ -177,16 +180,16 @@ def test_order_shape_and_dtype_count():
   assert len({digests.of_array(a) for a in (array, *others)}) == 9
 
 
-@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_what_is_not_finite_is_named(value, dtype):
-  array = jnp.zeros((2, 3, 4), dtype)
-  whole = array.at[1, 2, 3].set(3e38)
-  _, bad = on_devices.of_trees({'p': {'a': whole, 'layers': {'b': whole}}})
-  assert not bad
-  tree = {'a': array, 'e': {'layers': {'b': array.at[1, 2, 3].set(value)}}}
-  _, bad = on_devices.of_trees({'p': tree, 'o': [jnp.arange(3)]})
-  assert bad == ['p: e/layers_1/b']
+def test_what_is_not_finite_is_named(dtype):
+  array = np.zeros((2, 3, 4), jnp.dtype(dtype))
+  for value in (3e38, np.nan, np.inf, -np.inf):
+    changed = array.copy()
+    changed[1, 2, 3] = value
+    tree = {'a': array, 'e': {'layers': {'b': changed}}}
+    tree = jax.tree.map(jnp.asarray, tree)
+    _, bad = on_devices.of_trees({'p': tree, 'o': [jnp.arange(4)]})
+    assert bad == ['p: e/layers_1/b'] * (value != 3e38)
 
 
 def test_tensors_are_compared_where_they_are_read():
