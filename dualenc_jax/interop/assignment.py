@@ -52,18 +52,12 @@ def assign(
       sources[name] = None
     else:
       missing.append(name)
-  if missing and missing[0].startswith('decoder/'):
-    raise UserError(
-        f'{weights} has nothing for {listed(missing)}: a generator writes by'
-        ' its decoder, of its own sizes. Give a whole T5 of this size (a T5X'
-        ' checkpoint, a Hugging Face folder of T5ForConditionalGeneration, the'
-        ' model_dir of a generator); or start them fresh,'
-        f" --gin.{RULES}=\"(('{_pattern(missing[0])}', None),)\"."
-    )
   if missing:
+    is_decoder = missing[0].startswith('decoder/')
+    advice = 'Give a whole T5, or say' if is_decoder else 'Say'
     raise UserError(
         f'{weights} has nothing for {listed(missing)}. It has:'
-        f' {_summary(tensors)}. Say where these start from,'
+        f' {_summary(tensors)}. {advice} where these start from,'
         f" --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"; with None they start"
         ' fresh.'
     )

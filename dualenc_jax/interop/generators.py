@@ -66,9 +66,7 @@ def load(
   if not decoder:
     raise UserError(
         f'{path} ({weights.kind}) has no decoder, so it cannot write queries.'
-        ' Give the whole checkpoint, of T5X or a Hugging Face folder of'
-        ' T5ForConditionalGeneration, or the model_dir of a generator, which'
-        ' --gin_file=runs/doc2query.gin trains.'
+        ' Give a whole T5, or a model_dir of --gin_file=runs/doc2query.gin.'
     )
   usage = weights.usage
   tokenizer = make_tokenizer(

@@ -166,7 +166,7 @@ def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
   rows, width = weights.tensors[EMBEDDING].shape
   config = config_lib.of_encoder(weights.encoder, rows, width)
   files.make_folder(folder)
-  tokenizer.write(weights.usage, rows, weights.path, folder)
+  tokenizer.write(weights.usage, folder)
   encoder = dict(weights.tensors)
   projection = encoder.pop(PROJECTION, None)
   theirs = {_to_theirs(n): _turned(n, tensor) for n, tensor in encoder.items()}

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 import pathlib
 from typing import Any
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.io import json_file, untrusted
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.models.t5_encoder import check_buckets
@@ -62,11 +62,9 @@ def encoder(
         ' all.'
     )
   for name, expected in _BUILT_IN.items():
-    if config.get(name, expected) != expected:
-      raise UserError(
-          f'{path}: {name} is {config[name]!r}; expected {expected}, which is'
-          ' all that the encoder of this library has.'
-      )
+    value = config.get(name, expected)
+    only = f'{expected}, which is all that the encoder of this library has'
+    expect(value == expected, f'{path}: {name}', value, only)
   activations = _activations(config, names, path)
   # T5's, where the config has none.
   buckets = config.get(_BUCKETS, T5Encoder.num_buckets)

@@ -59,23 +59,11 @@ def _read_length(path: pathlib.Path) -> int | None:
   return length
 
 
-def write(usage: Usage, rows: int, model: str, folder: pathlib.Path) -> None:
-  """Writes tokenizer.json, its config, and a copy of the SentencePiece file.
-
-  The `model` of this name has `rows` of token embeddings.
-  """
+def write(usage: Usage, folder: pathlib.Path) -> None:
+  """Writes tokenizer.json, its config, and a copy of the SentencePiece file."""
   path = usage.vocabulary
-  if path is None:
-    raise UserError(
-        f'{model} has no SentencePiece file, which a Hugging Face folder needs.'
-        ' Give the vocabulary that it was trained with.'
-    )
+  assert path is not None
   proto = _read_model(path)
-  if len(proto.pieces) > rows:
-    raise UserError(
-        f'{path} has {len(proto.pieces)} pieces, but {model} has only {rows}'
-        ' token embeddings. Give the vocabulary that it was trained with.'
-    )
   lengths = filter(None, (usage.query_length, usage.passage_length))
   config = {
       'tokenizer_class': 'PreTrainedTokenizerFast',

@@ -15,10 +15,15 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import PassageTower
 from dualenc_jax.interop import weights as weights_lib
 from dualenc_jax.interop.model_dirs import TRAINED_DIMS
-from dualenc_jax.interop.weights import ENCODERS, SIZES, Usage, Weights
+from dualenc_jax.interop.weights import (
+  ENCODERS,
+  infer_encoder,
+  SIZES,
+  Usage,
+  Weights,
+)
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.models import T5Encoder
-from dualenc_jax.models.t5_encoder import check_buckets
 from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.tensor_files.tensors import Tensor
 
@@ -99,20 +104,13 @@ def _encoder(
     facts: Mapping[str, Any], path: pathlib.Path,
     tensors: Mapping[str, Tensor], tower: str,
 ) -> T5Encoder:
-  """An encoder of the header; raises UserError if its sizes can be none."""
+  """An encoder of the header; UserError unless its tensors have its sizes."""
   json_file.check(facts, _ENCODER, path, _AGAIN)
-  activations = facts['activations']
-  unknown = set(activations) - weights_lib.ACTIVATIONS
-  small = [name for name in SIZES[:-1] if not 0 < facts[name] < 2**31]
-  if unknown or small or not activations or facts.keys() != set(SIZES):
+  encoder = infer_encoder(tensors, facts['activations'], tower)
+  found = {name: getattr(encoder, name) for name in SIZES}
+  if facts != {**found, 'activations': list(encoder.activations)}:
     raise UserError(
-        f'{path} has an invalid encoder: {untrusted.shown(facts)}. {_AGAIN}'
+        f'{path} says of {tower} {untrusted.shown(facts)}; its tensors are of'
+        f' {found}. {_AGAIN}'
     )
-  # The number of buckets is not in the header; usual where no tensor has it.
-  bias = tensors.get(f'{tower}/relpos_bias/rel_embedding')
-  buckets = T5Encoder.num_buckets
-  if bias is not None and len(bias.shape) == 2:
-    buckets = bias.shape[1]
-    check_buckets(buckets, f'{bias.where}: the second axis')
-  sizes = {**facts, 'activations': tuple(activations)}
-  return T5Encoder(**sizes, num_buckets=buckets)
+  return encoder

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import dataclasses
 import os
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.inference.teacher import Calibration, Teacher
 from dualenc_jax.interop import encoder_decoder, loading
@@ -61,11 +61,8 @@ def load(
     UserError: it has no decoder, is of other sizes, or is of another vocabulary
       than T5's.
   """
-  if form not in FORMS:
-    raise UserError(
-        f'The form of a teacher is {form!r}; expected one of'
-        f' {", ".join(FORMS)}.'
-    )
+  known = f'one of {", ".join(FORMS)}'
+  expect(form in FORMS, 'The form of a teacher', form, known)
   weights, decoder = encoder_decoder.read(path)
   if not decoder:
     raise UserError(

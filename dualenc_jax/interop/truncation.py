@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from dualenc_jax.compression.parts import Truncate
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.interop.weights import Weights
 from dualenc_jax.models import Projection
@@ -79,11 +79,8 @@ def of_provenance(whole: Mapping[str, Any], dim: int | None) -> dict[str, Any]:
 
 def check(dim: int, whole: int, path: str) -> None:
   """Raises UserError unless 1 <= d <= D."""
-  if not 1 <= dim <= whole:
-    raise UserError(
-        f'The dim is {dim}; expected 1 to {whole}, the components of the'
-        f' embeddings of {path}.'
-    )
+  sizes = f'1 to {whole}, the components of the embeddings of {path}'
+  expect(1 <= dim <= whole, 'The dim', dim, sizes)
 
 
 def _cut(

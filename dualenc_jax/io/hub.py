@@ -8,7 +8,7 @@ import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.io import untrusted
 from dualenc_jax.suggest import did_you_mean
 
@@ -70,8 +70,7 @@ def data(path: Any) -> Any:
 
 def check_push(repo: str) -> None:
   """Raises UserError where nothing can be pushed to org/name."""
-  if not _REPO.fullmatch(repo):
-    raise UserError(f'--push is {repo!r}; expected org/name.')
+  expect(_REPO.fullmatch(repo), '--push', repo, 'org/name')
   hub = _library(repo)
   if hub.constants.HF_HUB_OFFLINE:
     raise UserError(

@@ -215,34 +215,6 @@ def test_rows_of_a_store_come_in_blocks():
   np.testing.assert_array_equal(np.concatenate(blocks), store)
 
 
-def product(size, width):
-  return faiss_files.product(
-      np.zeros((4, size, 4), np.float32), rows(np.zeros((N, width), np.uint8))
-  )
-
-
-FLAT = faiss_files.flat(rows(VECTORS))
-
-
-@pytest.mark.parametrize(
-    'index, message',
-    [
-        (lambda: faiss_files.flat(rows(VECTORS.astype(np.float64))), 'flat'),
-        (lambda: faiss_files.scalar('QT_8bit', rows(VECTORS)), 'takes uint8'),
-        (lambda: product(15, 2), r'2\^b'),
-        (lambda: product(16, 4), '4 bytes a row'),
-        (lambda: faiss_files.pre_transform(
-            [faiss_files.linear(np.eye(D - 1, D))], FLAT
-        ), 'transforms to'),
-        (lambda: faiss_files.with_ids(rows(np.arange(3)[:, None]), FLAT),
-         '3 ids of 70 rows'),
-    ],
-)
-def test_what_does_not_fit_together(index, message):
-  with pytest.raises(ValueError, match=message):
-    index()
-
-
 @pytest.mark.parametrize('blocks', [[VECTORS[:-1]], [VECTORS, VECTORS[:1]]])
 def test_another_count_of_rows_leaves_nothing(tmp_path, blocks):
   wrong = Rows(N, D, np.float32, lambda: blocks)

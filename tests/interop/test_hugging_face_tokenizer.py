@@ -54,7 +54,7 @@ def written(folder, vocabulary=SMALL, **lengths):
   """The tokenizer that transformers makes of the files written."""
   (folder / 'config.json').write_text('{"model_type": "t5"}')
   usage = Usage(vocabulary, **lengths)
-  hugging_face_tokenizer.write(usage, 40_000, 'here', folder)
+  hugging_face_tokenizer.write(usage, folder)
   return transformers.AutoTokenizer.from_pretrained(folder)
 
 

@@ -167,14 +167,6 @@ def test_vocabularies_that_do_not_fit(tmp_path):
     file.write(b'x')
   with pytest.raises(UserError, match='query and passage have different'):
     hugging_face.read(tmp_path / 'two')
-  weights = random_weights()
-  without = dataclasses.replace(weights, usage=Usage())
-  with pytest.raises(UserError, match='here has no SentencePiece'):
-    hugging_face.write(without, tmp_path / 'a')
-  small = tiny_weights.tensor('table', np.zeros((7999, WIDTH), np.float32))
-  weights.tensors['token_embedder/embedding'] = small
-  with pytest.raises(UserError, match='8000 pieces, but here has only 7999'):
-    hugging_face.write(weights, tmp_path / 'b')
 
 
 def test_activations_that_transformers_has_not(tmp_path):

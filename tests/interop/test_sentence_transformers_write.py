@@ -10,7 +10,6 @@ import tiny_weights
 from tiny_weights import assert_same, SHIPPED, USAGE
 import towers
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.interop import sentence_transformers
 from dualenc_jax.interop.sentence_transformers.write import model_card
 from dualenc_jax.interop.weights import Usage
@@ -168,11 +167,3 @@ def test_equal_lengths_need_no_setting_of_version_6(tmp_path):
     for file in (tmp_path / name).rglob('sentence_bert_config.json'):
       names = json.loads(file.read_text()).keys()
       assert names == {'max_seq_length', 'do_lower_case'}
-
-
-def test_a_missing_projection_is_an_error(tmp_path):
-  weights = random_weights(MODELS['SDE'])
-  del weights.tensors['projection/kernel']
-  with pytest.raises(UserError, match='missing the projection'):
-    sentence_transformers.write(weights, tmp_path / 'model')
-  assert not (tmp_path / 'model').exists()

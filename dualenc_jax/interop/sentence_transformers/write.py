@@ -7,7 +7,6 @@ import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.interop import hugging_face, two_towers
 from dualenc_jax.interop.sentence_transformers import modules
 from dualenc_jax.interop.weights import PROJECTION, Usage, Weights
@@ -54,11 +53,6 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   there is one. Weights are written one tensor at a time. Returns what a user
   must know about the folder, a sentence each.
   """
-  if not weights.has_projection:
-    raise UserError(
-        f'{weights} is missing the projection ({PROJECTION}): it is a'
-        ' pretrained encoder, not a dual encoder. Train one from it first.'
-    )
   files.make_folder(folder)
   own_transformer = any(_has_own(weights, part) for part in _TRANSFORMER_PARTS)
   own_dense = _has_own(weights, PROJECTION)
