@@ -1,6 +1,9 @@
 """Random tiny models of transformers, and how encoders are compared."""
 
+import json
+
 import numpy as np
+from safetensors import torch as safetensors_torch
 import torch
 import transformers
 
@@ -45,6 +48,19 @@ def untied(kind, **config):
   result.config.tie_word_embeddings = False
   result.config.scale_decoder_outputs = False
   return result
+
+
+def change(folder, tensors=None, **config):
+  """Changes tensors or values of a saved model; None removes one."""
+  path = folder / 'config.json'
+  edited = json.loads(path.read_text()) | config
+  path.write_text(
+      json.dumps({k: v for k, v in edited.items() if v is not None})
+  )
+  file = folder / 'model.safetensors'
+  held = safetensors_torch.load_file(file) | (tensors or {})
+  held = {k: v.contiguous() for k, v in held.items() if v is not None}
+  safetensors_torch.save_file(held, file, {'format': 'pt'})
 
 
 def tokens():

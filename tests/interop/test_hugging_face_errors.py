@@ -2,11 +2,11 @@
 
 import json
 import re
+import shutil
 
-from hugging_face_models import model, untied
+from hugging_face_models import change, model, untied
 import numpy as np
 import pytest
-from safetensors import torch as safetensors_torch
 import torch
 
 from dualenc_jax.errors import UserError
@@ -26,26 +26,9 @@ def saved(tmp_path_factory):
   return folder
 
 
-@pytest.fixture(scope='module')
-def saved_whole(tmp_path_factory):
-  """The same with a decoder and a head of its own."""
-  folder = tmp_path_factory.mktemp('saved')
-  untied('T5ForConditionalGeneration').save_pretrained(folder)
-  return folder
-
-
-def change(source, folder, tensors=None, **config):
-  """A copy of a folder with other tensors or values; None removes one."""
-  edited = json.loads((source / 'config.json').read_text()) | config
-  (folder / 'config.json').write_text(
-      json.dumps({k: v for k, v in edited.items() if v is not None})
-  )
-  held = safetensors_torch.load_file(source / 'model.safetensors')
-  held |= tensors or {}
-  safetensors_torch.save_file(
-      {k: v.contiguous() for k, v in held.items() if v is not None},
-      folder / 'model.safetensors',
-  )
+@pytest.fixture
+def copied(saved, tmp_path):
+  return shutil.copytree(saved, tmp_path / 'model')
 
 
 def refuses(path, *expected):
@@ -60,7 +43,7 @@ def refuses(path, *expected):
 @pytest.mark.parametrize('feed_forward', ['relu', 'gated-gelu'])
 def test_a_config_without_feed_forward_proj(tmp_path, feed_forward):
   model('T5EncoderModel', feed_forward).save_pretrained(tmp_path)
-  change(tmp_path, tmp_path, feed_forward_proj=None)
+  change(tmp_path, feed_forward_proj=None)
   message = refuses(tmp_path, 'config.json has no feed_forward_proj')
   # The line that it asks for mends it.
   line = re.search('to the config: (.*)$', message)[1]
@@ -91,9 +74,9 @@ def test_a_config_without_feed_forward_proj(tmp_path, feed_forward):
          'mlp/wi/kernel is missing.*wi_0.weight is of no use'),
     ],
 )
-def test_a_config_of_another_model(saved, tmp_path, config, expected):
-  change(saved, tmp_path, **config)
-  refuses(tmp_path, expected)
+def test_a_config_of_another_model(copied, config, expected):
+  change(copied, **config)
+  refuses(copied, expected)
 
 
 @pytest.mark.parametrize(
@@ -111,18 +94,18 @@ def test_a_config_of_another_model(saved, tmp_path, config, expected):
          'embed_tokens.weight is not equal to'),
     ],
 )
-def test_tensors_of_another_model(saved, tmp_path, tensors, expected):
-  change(saved, tmp_path, tensors)
-  refuses(tmp_path, expected)
+def test_tensors_of_another_model(copied, tensors, expected):
+  change(copied, tensors)
+  refuses(copied, expected)
 
 
-def test_a_tied_head_that_differs(saved_whole, tmp_path):
-  change(saved_whole, tmp_path, scale_decoder_outputs=None)
+def test_a_tied_head_that_differs(tmp_path):
+  untied('T5ForConditionalGeneration').save_pretrained(tmp_path)
+  change(tmp_path, scale_decoder_outputs=None)
   config = tmp_path / 'config.json'
   assert json.loads(config.read_text())['tie_word_embeddings'] is False
   hugging_face.read(tmp_path)
-  tied = {'tie_word_embeddings': True, 'scale_decoder_outputs': None}
-  change(saved_whole, tmp_path, **tied)
+  change(tmp_path, tie_word_embeddings=True)
   message = refuses(tmp_path, 'lm_head.weight is not equal to .*shared.weight')
   line = re.search('to the config: (.*)$', message)[1]
   text = config.read_text().replace('"tie_word_embeddings": true,', line)
@@ -131,34 +114,33 @@ def test_a_tied_head_that_differs(saved_whole, tmp_path):
   hugging_face.read(tmp_path)
 
 
-def test_an_untied_head_that_is_missing(saved_whole, tmp_path):
-  change(saved_whole, tmp_path, {'lm_head.weight': None})
+def test_an_untied_head_that_is_missing(tmp_path):
+  untied('T5ForConditionalGeneration').save_pretrained(tmp_path)
+  change(tmp_path, {'lm_head.weight': None})
   refuses(tmp_path, 'has no lm_head.weight, but config.json says')
 
 
 def test_a_mt5_of_transformers_4_that_is_said_to_be_tied(tmp_path):
-  untied('MT5ForConditionalGeneration').save_pretrained(tmp_path / 'a')
-  (tmp_path / 'b').mkdir()
+  untied('MT5ForConditionalGeneration').save_pretrained(tmp_path)
   change(
-      tmp_path / 'a', tmp_path / 'b', tie_word_embeddings=True,
-      scale_decoder_outputs=None, transformers_version='4.57.1',
+      tmp_path, tie_word_embeddings=True, scale_decoder_outputs=None,
+      transformers_version='4.57.1',
   )
-  refuses(tmp_path / 'b', 'lm_head.weight is not equal to')
+  refuses(tmp_path, 'lm_head.weight is not equal to')
 
 
-def test_files_that_are_missing_or_cut_off(saved, tmp_path):
-  change(saved, tmp_path)
-  path, config = tmp_path / 'model.safetensors', tmp_path / 'config.json'
+def test_files_that_are_missing_or_cut_off(copied):
+  path, config = copied / 'model.safetensors', copied / 'config.json'
   text = config.read_text()
   config.unlink()
-  assert not hugging_face.is_one(tmp_path)
+  assert not hugging_face.is_one(copied)
   with pytest.raises(UserError, match='config.json cannot be read'):
     hugging_face.read(path)
   config.write_text(text)
   path.write_bytes(path.read_bytes()[:-100])
-  refuses(tmp_path, 'model.safetensors is not a whole safetensors file.*again')
+  refuses(copied, 'model.safetensors is not a whole safetensors file.*again')
   path.unlink()
-  refuses(tmp_path, 'has neither model.safetensors nor')
+  refuses(copied, 'has neither model.safetensors nor')
 
 
 @pytest.mark.parametrize('kind', ['T5', 'MT5'])
@@ -190,7 +172,6 @@ def test_a_pickle_and_the_way_out(tmp_path, kind):
         ('flax_model.msgpack', 'flax_model.msgpack is of Flax'),
     ],
 )
-def test_other_weights(saved, tmp_path, name, expected):
-  change(saved, tmp_path)
-  (tmp_path / 'model.safetensors').rename(tmp_path / name)
-  refuses(tmp_path, expected)
+def test_other_weights(copied, name, expected):
+  (copied / 'model.safetensors').rename(copied / name)
+  refuses(copied, expected)

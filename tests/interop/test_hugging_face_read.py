@@ -4,6 +4,7 @@ import json
 
 from hugging_face_models import (
   ACTIVATIONS,
+  change,
   model,
   our_states,
   SIZES,
@@ -12,7 +13,6 @@ from hugging_face_models import (
 )
 import numpy as np
 import pytest
-from safetensors import torch as safetensors_torch
 import torch
 import transformers
 
@@ -34,22 +34,6 @@ def check_equal(theirs, path):
       our_states(weights), their_states(theirs), rtol=0, atol=1e-5
   )
   return weights
-
-
-def edit_config(folder, **changes):
-  path = folder / 'config.json'
-  config = json.loads(path.read_text()) | changes
-  path.write_text(
-      json.dumps({k: v for k, v in config.items() if v is not None})
-  )
-
-
-def edit_tensors(folder, changes):
-  """Changes tensors of a file; None removes one."""
-  path = folder / 'model.safetensors'
-  tensors = safetensors_torch.load_file(path) | changes
-  tensors = {k: v.contiguous() for k, v in tensors.items() if v is not None}
-  safetensors_torch.save_file(tensors, path, {'format': 'pt'})
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -84,7 +68,7 @@ def test_a_head_of_its_own(tmp_path, kind):
   """As published, as transformers 5 saves it again, and as an encoder."""
   theirs = untied(kind)
   theirs.save_pretrained(tmp_path / 'a')
-  edit_config(
+  change(
       tmp_path / 'a', tie_word_embeddings=False, scale_decoder_outputs=None
   )
   read = check_equal(theirs, tmp_path / 'a')
@@ -98,7 +82,7 @@ def test_a_head_of_its_own(tmp_path, kind):
 
 def test_an_untied_t5_without_a_head(tmp_path):
   model('T5Model').save_pretrained(tmp_path)
-  edit_config(tmp_path, tie_word_embeddings=False, scale_decoder_outputs=None)
+  change(tmp_path, tie_word_embeddings=False, scale_decoder_outputs=None)
   hugging_face.read(tmp_path)
 
 
@@ -118,7 +102,7 @@ def test_the_names_of_one_table(tmp_path, tables):
   table = theirs.shared.weight.detach()
   names = [f'{name}.weight' for name in tables]
   changes = {name: table.clone() for name in names}
-  edit_tensors(tmp_path, {'shared.weight': None} | changes)
+  change(tmp_path, {'shared.weight': None} | changes)
   left_out = check_equal(theirs, tmp_path).left_out
   others = {n for n, why in left_out.items() if why != 'decoder'}
   assert others == set(names[1:])
@@ -146,7 +130,7 @@ def test_an_old_config(tmp_path):
   kept = {'d_model', 'd_kv', 'd_ff', 'num_layers', 'num_heads', 'vocab_size'}
   kept |= {'model_type', 'feed_forward_proj', 'layer_norm_epsilon'}
   config = json.loads((tmp_path / 'config.json').read_text())
-  edit_config(tmp_path, **dict.fromkeys(config.keys() - kept))
+  change(tmp_path, **dict.fromkeys(config.keys() - kept))
   check_equal(theirs, tmp_path)
 
 
