@@ -10,7 +10,7 @@ from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import json_array, rows
+from dualenc_jax.readers import json_array, quoted, rows
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
 # By split: the path below the URL, what is in the file, and its names, as
@@ -256,7 +256,7 @@ def _answers(answers: Any) -> list[str]:
 def _cells(line: bytes, columns: Sequence[str]) -> list[str]:
   """Tab-separated cells, quoted as Python's csv does; raises rows.BadRow."""
   try:
-    (cells,) = csv.reader([rows.decode(line)], delimiter='\t')
+    (cells,) = quoted.reader([rows.decode(line)], delimiter='\t')
   except csv.Error as error:
     raise rows.BadRow(f'not CSV: {error}') from None
   return rows.named_cells(cells, columns)

@@ -1,14 +1,22 @@
 """Rows with quoted cells, as of spreadsheets and pandas: CSV, quoted TSV."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import csv
 import itertools
 import pathlib
+from typing import Any
 
 from dualenc_jax.readers import text_lines
 
 # Bytes of a TSV's begin that tell whether its cells are in quotes.
 _SAMPLE = 2**24
+
+
+def reader(lines: Iterable[str], **options: Any) -> Any:
+  """`csv.reader` of cells as long as a line may be."""
+  # For the process: its own limit, 128 KiB, is less than many documents have.
+  csv.field_size_limit(text_lines.LONGEST_LINE)
+  return csv.reader(lines, **options)
 
 
 def numbered(
@@ -22,8 +30,6 @@ def numbered(
   semicolon or tab that the first line has most of. Errors are those of
   `text_lines.lines`.
   """
-  # For the process: its own limit, 128 KiB, is less than many documents have.
-  csv.field_size_limit(text_lines.LONGEST_LINE)
   number = 0
 
   def lines() -> Iterator[str]:
@@ -35,7 +41,7 @@ def numbered(
   first = next(stream, None)
   if first is None:
     return
-  reader = csv.reader(
+  found = reader(
       itertools.chain([first], stream),
       delimiter=delimiter or max(',;\t', key=first.count),
       strict=True,
@@ -44,7 +50,7 @@ def numbered(
   while True:
     row: list[str] | csv.Error
     try:
-      row = next(reader)
+      row = next(found)
     except StopIteration:
       return
     except csv.Error as error:

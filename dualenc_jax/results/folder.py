@@ -6,7 +6,6 @@ a metric does not apply to the query, which is not in that mean then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-import csv
 import dataclasses
 import functools
 import io
@@ -66,13 +65,6 @@ _SHAPE = {
     ),
 }
 _ID = 'query_id'
-# Cells stand in the file as they are; `trec.field` leaves no tab in an id.
-_TSV: dict[str, Any] = {
-    'delimiter': '\t',
-    'lineterminator': '\n',
-    'quoting': csv.QUOTE_NONE,
-    'quotechar': None,
-}
 # Ends messages on a damaged result folder.
 AGAIN = 'Run `dualenc evaluate` again.'
 
@@ -107,11 +99,10 @@ def write_per_query(
       ['' if math.isnan(cell) else repr(cell) for cell in column.tolist()]
       for column in values.values()
   ]
-  content = io.StringIO()
-  writer = csv.writer(content, **_TSV)
-  writer.writerow([_ID, *values])
-  writer.writerows(zip(map(trec.field, query_ids), *columns, strict=True))
-  files.write(path, content.getvalue())
+  # Cells stand in the file as they are: `trec.field` leaves no tab in an id.
+  rows = zip(map(trec.field, query_ids), *columns, strict=True)
+  lines = ['\t'.join(row) + '\n' for row in ([_ID, *values], *rows)]
+  files.write(path, ''.join(lines))
 
 
 def read_per_query(path: pathlib.Path) -> PerQuery:
@@ -120,11 +111,10 @@ def read_per_query(path: pathlib.Path) -> PerQuery:
   def refuse(number: int, problem: str) -> UserError:
     return UserError(f'{path}:{number}: {problem} {AGAIN}')
 
-  reader = csv.reader(io.StringIO(json_file.read_text(path, AGAIN)), **_TSV)
-  try:
-    header, *lines = [*reader] or [[]]
-  except csv.Error as e:
-    raise refuse(reader.line_num, f'{e}.') from e
+  content = io.StringIO(json_file.read_text(path, AGAIN), newline=None)
+  header, *lines = [
+      line.removesuffix('\n').split('\t') for line in content
+  ] or [[]]
   metrics = header[1:]
   if header[:1] != [_ID] or not 0 < len(metrics) == len({*metrics}):
     raise refuse(
