@@ -10,6 +10,7 @@ import time
 
 import cache_words
 from cache_words import TOKENIZER, Words
+import filelock
 import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
@@ -36,8 +37,8 @@ def contents(folder):
 
 
 def halves(cache_dir):
-  folder = cache_dir / cache_build.BUILDING
-  return [path for path in folder.iterdir() if path.is_dir()]
+  found = (cache_dir / cache_build.BUILDING).glob('*')
+  return [path for path in found if path.is_dir()]
 
 
 @pytest.fixture(scope='module')
@@ -101,12 +102,47 @@ def test_killed_again_and_again(tmp_path, expected):
   assert contents(cache.folder) == expected
 
 
+class Interrupted(Words):
+
+  def example(self, number):
+    if number == 39:
+      raise KeyboardInterrupt
+    return super().example(number)
+
+
+@pytest.fixture
+def interrupt(tmp_path, monkeypatch):
+  """Leaves half a cache of a source, 35 examples of it, in this process."""
+  monkeypatch.setattr(cache_build, 'CHUNK', 7)
+  monkeypatch.setattr(cache_build, 'COMMIT_SECONDS', -1.0)
+
+  def leave_half(source='source', tokenizer=TOKENIZER):
+    before = halves(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+      prepare(Interrupted(COUNT, source), 'train', tokenizer, tmp_path)
+    (half,) = {*halves(tmp_path)} - {*before}
+    return half
+
+  return leave_half
+
+
+def test_halves_of_a_source_that_was_changed_are_removed(tmp_path, interrupt):
+  held, lines = interrupt('held'), []
+  with filelock.FileLock(f'{held}.lock'):  # By a process that builds it.
+    before = interrupt('before')
+    other = interrupt(tokenizer=Tokenizer(TOKENIZER.vocabulary, 8, 17))
+    prepare(Words(COUNT), 'train', TOKENIZER, tmp_path, lines.append)
+  assert {*halves(tmp_path)} == {held, other}
+  assert f'Removed {before}' in lines[0]
+
+
 @pytest.mark.parametrize(
     'damage', [pathlib.Path.unlink, lambda path: os.truncate(path, 100)]
 )
-def test_half_a_cache_that_lost_data_is_begun_anew(tmp_path, expected, damage):
-  killed(tmp_path, 'example', 40)
-  (half,) = halves(tmp_path)
+def test_half_a_cache_that_lost_data_is_begun_anew(
+    tmp_path, expected, interrupt, damage
+):
+  half = interrupt()
   damage(half / 'passage_texts.values.uint8')
   lines = []
   cache = prepare(Words(COUNT), 'train', TOKENIZER, tmp_path, lines.append)

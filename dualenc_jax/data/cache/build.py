@@ -15,6 +15,7 @@ import shutil
 import time
 from typing import Any
 
+import filelock
 import numpy as np
 
 from dualenc_jax.data import columns
@@ -23,6 +24,8 @@ from dualenc_jax.data.cache.format import (
   CacheWriter,
   DamagedCache,
   HEADER,
+  JOURNAL,
+  read_header,
 )
 from dualenc_jax.data.columns import Column, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
@@ -124,17 +127,16 @@ def _unchecked(
     log: Log,
 ) -> Cache:
   """The newest complete cache whose key agrees in all but the source."""
-  found = cache_dir.glob(f'{glob.escape(_prefix(key))}*/{HEADER}')
+  wanted = {name: value for name, value in key.items() if name != 'source'}
+  found = _with(wanted, cache_dir, HEADER)
   for path in sorted(found, key=os.path.getmtime, reverse=True):
     with contextlib.suppress(DamagedCache):
       cache = Cache.open(path.parent)
-      header = {**cache.header, 'source': key.get('source')}
-      if all(header.get(name) == value for name, value in key.items()):
-        log(
-            f'Using the token cache {cache.folder} without checking that its'
-            f' source is unchanged: {error}'
-        )
-        return cache
+      log(
+          f'Using the token cache {cache.folder} without checking that its'
+          f' source is unchanged: {error}'
+      )
+      return cache
   raise UserError(
       f'{error} Or prepare the token cache on a machine that can, and copy'
       f' it to {cache_dir}: there is none here for task {key["task"]!r}, split'
@@ -145,6 +147,19 @@ def _unchecked(
 def _prefix(key: Mapping[str, Any]) -> str:
   """What the folders of all caches of a task and split begin with."""
   return f'{key["task"]}-{key["split"]}-'.translate(_UNSAFE)
+
+
+def _with(
+    wanted: Mapping[str, Any], folder: pathlib.Path, file: str
+) -> dict[pathlib.Path, dict[str, Any]]:
+  """Headers or journals of caches that have these values, by their paths."""
+  found = {}
+  for path in folder.glob(f'{glob.escape(_prefix(wanted))}*/{file}'):
+    with contextlib.suppress(OSError, UserError):
+      header = read_header(path)
+      if all(header.get(name) == value for name, value in wanted.items()):
+        found[path] = header
+  return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +204,7 @@ class CacheBuild:
       UserError: bad data, no examples, or a disk that is full, will be full or
         cannot be written. What was built is removed.
     """
+    self._remove_outdated()
     work = self._growing.partial
     writer, total = None, None
     try:
@@ -217,6 +233,17 @@ class CacheBuild:
       ) from error
     self.log(f'Tokenised {writer.examples:,} examples.')
 
+  def _remove_outdated(self) -> None:
+    """Removes halves of the same cache of an earlier state of the source."""
+    wanted = {n: value for n, value in self.key.items() if n != 'source'}
+    for path in _with(wanted, self.cache_dir / BUILDING, JOURNAL):
+      half = path.parent
+      lock = filelock.FileLock(half.with_name(f'{half.name}.lock'), timeout=0)
+      if half.name != self.name:
+        with contextlib.suppress(filelock.Timeout), lock:
+          shutil.rmtree(half)
+          self.log(f'Removed {half}, begun before the source was changed.')
+
   def _examples(self, done: int) -> tuple[Iterator[dict[str, Any]], int | None]:
     """The examples that are not done, and about how many there are in all."""
     split, task = self.key['split'], self.task
@@ -233,7 +260,12 @@ class CacheBuild:
           f'Task {task.label!r} has no examples in split {split!r}. Options:'
           f' {dict(task.options)}.'
       )
-    total = len(head) if len(head) < CHUNK else sizes.count(head)
+    total: int | None = len(head)
+    if len(head) == CHUNK:
+      # A cache of the same source in other tokens knows it.
+      same = {n: self.key[n] for n in ('task', 'options', 'split', 'source')}
+      others = [*_with(same, self.cache_dir, HEADER).values()]
+      total = others[0]['examples'] if others else sizes.count(head)
     # Those that are done are read once more, but not tokenised.
     rest = itertools.islice(itertools.chain(head, examples), done, None)
     return rest, total
