@@ -4,18 +4,19 @@ A title is a query of its text (title -> text), and a sentence is one of what
 is around it: the inverse cloze task of Lee, Chang and Toutanova (ORQA, 2019).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import dataclasses
 import hashlib
 import logging
+import pathlib
 import re
 from typing import Any
 
 import numpy as np
 
-from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import rows
+from dualenc_jax.data.dataset import example
+from dualenc_jax.errors import expect, SourceUnavailable, UserError
+from dualenc_jax.readers.files_dataset import FilesDataset
 from dualenc_jax.readers.texts import Texts
 
 # Held out: one document in this many, by a hash of its id.
@@ -26,7 +27,7 @@ _SENTENCE = re.compile(r'(?<=[.!?])\s+|\n+')
 
 
 @dataclasses.dataclass(frozen=True)
-class Documents(Dataset):
+class Documents(FilesDataset):
   """Pairs made of documents, and the documents as a corpus.
 
   Of each document `titles` pairs of title and text, if it has both, and
@@ -61,34 +62,29 @@ class Documents(Dataset):
   strict: bool = True
 
   def __post_init__(self):
-    rows.check_strict(self.strict)
+    super().__post_init__()
     for name in ('titles', 'clozes'):
       value = getattr(self, name)
-      if type(value) is not int or value < 0:
-        raise UserError(
-            f'Documents.{name} is {value!r}; expected a whole number from 0 on.'
-        )
+      expect(
+          type(value) is int and value >= 0, f'Documents.{name}', value,
+          'a whole number from 0 on',
+      )
     if not self.titles and not self.clozes:
       raise UserError(
           'Documents.titles and clozes are 0; expected at least one of them'
           ' above 0.'
       )
-    if not 0 <= self.removal <= 1:
-      raise UserError(
-          f'Documents.removal is {self.removal!r}; expected 0 to 1.'
-      )
+    in_range = 0 <= self.removal <= 1
+    expect(in_range, 'Documents.removal', self.removal, '0 to 1')
 
   def splits(self) -> tuple[str, ...]:
     return 'train', 'validation', 'corpus'
 
-  def check_split(self, split: str) -> None:
-    super().check_split(split)
-    self._texts.check_split('corpus')
-
-  def fingerprint(self, split: str) -> str:
-    """Hash of the content of the file, the same for all splits."""
-    self.check_split(split)
-    return self._texts.fingerprint('corpus')
+  def paths(self, split: str) -> Sequence[pathlib.Path]:
+    """The same of all splits."""
+    if split not in self.splits():
+      raise self.no_split(split, self.splits())
+    return self._texts.paths('corpus')
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields the pairs, or the documents, in the order of the file."""

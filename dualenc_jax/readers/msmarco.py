@@ -157,10 +157,10 @@ class MsMarco(QrelsReader):
   def _of_triples(self, split: str) -> bool:
     return split == 'train' and self.train_from == _TRIPLES
 
-  def _paths(self, split: str) -> list[pathlib.Path]:
+  def paths(self, split: str) -> list[pathlib.Path]:
     if self._of_triples(split):
       return [self._official().find(_TRIPLES)]
-    return super()._paths(split)
+    return super().paths(split)
 
   def _official(self) -> MsMarcoFiles:
     return MsMarcoFiles(

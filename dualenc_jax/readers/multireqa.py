@@ -7,8 +7,9 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.readers import multireqa_join, rows
+from dualenc_jax.readers.files_dataset import FilesDataset
 from dualenc_jax.readers.multireqa_join import Candidate, Candidates, Context
 from dualenc_jax.readers.multireqa_sets import QASet, SETS
 from dualenc_jax.suggest import did_you_mean
@@ -17,7 +18,7 @@ _ANSWERED = 'questions with a positive'
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiReQA(Dataset):
+class MultiReQA(FilesDataset):
   """A set of MultiReQA (Guo et al. 2021), joined from its files and MRQA's.
 
   A passage is a sentence of one of MRQA's contexts, as MultiReQA has cut it
@@ -60,12 +61,11 @@ class MultiReQA(Dataset):
           f'MultiReQA has no set {self.dataset!r}.'
           f'{did_you_mean(str(self.dataset), SETS)} Sets: {", ".join(SETS)}.'
       )
-    if not self.tolerance >= 0:
-      raise UserError(
-          f'MultiReQA.tolerance is {self.tolerance}; expected 0 or more, as'
-          ' 0.02 for two percent.'
-      )
-    rows.check_strict(self.strict)
+    expect(
+        self.tolerance >= 0, 'MultiReQA.tolerance', self.tolerance,
+        '0 or more, as 0.02 for two percent',
+    )
+    super().__post_init__()
 
   def of_datasets(self, name: str | None = None) -> list[Dataset]:
     names = SETS if name is None else (name,)
@@ -80,14 +80,19 @@ class MultiReQA(Dataset):
       return 'test', 'corpus'
     return 'train', 'validation', 'corpus'
 
-  def check_split(self, split: str) -> None:
-    self._files(split)
-
   def corpus_split(self, split: str) -> str | None:
     return None if split in ('train', 'corpus') else 'corpus'
 
-  def fingerprint(self, split: str) -> str:
-    return rows.fingerprint(self._files(split))
+  def paths(self, split: str) -> tuple[pathlib.Path, pathlib.Path]:
+    """MRQA's and MultiReQA's file of a split."""
+    if split not in self.splits():
+      raise self.no_split(split, self.splits())
+    root = rows.folder_of('multireqa', self.root, self.data_root)
+    mrqa, candidates = (
+        rows.find(root, names, 'multireqa', hint)
+        for names, hint in self._set.files(split)
+    )
+    return mrqa, candidates
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields pairs, or the sentences of 'corpus', in the order of MRQA's file.
@@ -95,7 +100,7 @@ class MultiReQA(Dataset):
     Files that are bad, do not match or have other counts than the published
     ones are a UserError.
     """
-    mrqa_path, candidate_path = self._files(split)
+    mrqa_path, candidate_path = self.paths(split)
     counts = collections.Counter({'pairs': 0, _ANSWERED: 0})
     candidates = Candidates(candidate_path, self.dataset, self.strict)
     joined = multireqa_join.join(mrqa_path, candidates, self.strict)
@@ -137,7 +142,7 @@ class MultiReQA(Dataset):
       found = {name: counts[name] for name in published}
     elif sizes.joined is not None:
       published['pairs' if split == 'train' else _ANSWERED] = sizes.joined
-    mrqa_path, candidate_path = self._files(split)
+    mrqa_path, candidate_path = self.paths(split)
     rows.compare_counts(
         f'multireqa, {self.dataset}, {split}',
         found,
@@ -150,14 +155,3 @@ class MultiReQA(Dataset):
   @property
   def _set(self) -> QASet:
     return SETS[self.dataset]
-
-  def _files(self, split: str) -> tuple[pathlib.Path, pathlib.Path]:
-    """MRQA's and MultiReQA's file of a split."""
-    if split not in self.splits():
-      raise self.no_split(split, self.splits())
-    root = rows.folder_of('multireqa', self.root, self.data_root)
-    mrqa, candidates = (
-        rows.find(root, names, 'multireqa', hint)
-        for names, hint in self._set.files(split)
-    )
-    return mrqa, candidates

@@ -8,9 +8,10 @@ import logging
 import pathlib
 from typing import Any
 
-from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.data.dataset import example
+from dualenc_jax.errors import expect, SourceUnavailable
 from dualenc_jax.readers import json_array, quoted, rows
+from dualenc_jax.readers.files_dataset import FilesDataset
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
 # By split: the path below the URL, what is in the file, and its names, as
@@ -44,7 +45,7 @@ _NEGATIVES = ('hard_negative_ctxs', 'negative_ctxs')
 
 
 @dataclasses.dataclass(frozen=True)
-class OpenNQ(Dataset):
+class OpenNQ(FilesDataset):
   """Open-domain Natural Questions as DPR (Karpukhin et al. 2020) prepared it.
 
   train and validation are the questions whose annotated passage was found in
@@ -88,26 +89,26 @@ class OpenNQ(Dataset):
 
   def __post_init__(self):
     rows.check_choice('positives', self.positives, ('first', 'all'))
-    rows.check_strict(self.strict)
-    if isinstance(self.negatives, str) or set(self.negatives) - set(_NEGATIVES):
-      raise UserError(
-          f'negatives is {self.negatives!r}; expected a list of some of'
-          f' {", ".join(_NEGATIVES)}.'
-      )
-    if self.max_negatives is not None and self.max_negatives < 0:
-      raise UserError(
-          f'max_negatives is {self.max_negatives}; expected 0 or more.'
-      )
+    super().__post_init__()
+    expect(
+        not isinstance(self.negatives, str)
+        and {*self.negatives} <= {*_NEGATIVES},
+        'negatives', self.negatives, f'a list of some of {_NEGATIVES}',
+    )
+    most = self.max_negatives
+    expect(most is None or most >= 0, 'max_negatives', most, '0 or more')
 
   def splits(self) -> tuple[str, ...]:
     """Those whose file exists; all where none does, for a cache may."""
     return tuple(filter(self._exists, _FILES)) or tuple(_FILES)
 
-  def check_split(self, split: str) -> None:
-    self._file(split)
-
-  def fingerprint(self, split: str) -> str:
-    return rows.fingerprint([self._file(split)])
+  def paths(self, split: str) -> list[pathlib.Path]:
+    if split not in _FILES:
+      raise self.no_split(split, _FILES)
+    root = rows.folder_of('open_nq', self.root, self.data_root)
+    path, size, names = _FILES[split]
+    hint = f'Get it at {_URL}{path} ({size}).'
+    return [rows.find(root, names, 'open_nq', hint)]
 
   def corpus_split(self, split: str) -> str | None:
     return None if split in ('train', 'corpus') else 'corpus'
@@ -119,7 +120,7 @@ class OpenNQ(Dataset):
     return passage.removeprefix(title)
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
-    path = self._file(split)
+    (path,) = self.paths(split)
     if split == 'corpus':
       return self._corpus(path)
     if split in ('train', 'validation'):
@@ -211,17 +212,9 @@ class OpenNQ(Dataset):
 
   def _exists(self, split: str) -> bool:
     try:
-      return bool(self._file(split))
+      return bool(self.paths(split))
     except SourceUnavailable:
       return False
-
-  def _file(self, split: str) -> pathlib.Path:
-    if split not in _FILES:
-      raise self.no_split(split, _FILES)
-    root = rows.folder_of('open_nq', self.root, self.data_root)
-    path, size, names = _FILES[split]
-    hint = f'Get it at {_URL}{path} ({size}).'
-    return rows.find(root, names, 'open_nq', hint)
 
 
 def _parse_passage(line: bytes) -> list[str]:

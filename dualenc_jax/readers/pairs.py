@@ -8,10 +8,11 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
-from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.data.dataset import example
+from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.io import hub, untrusted
 from dualenc_jax.readers import arrow, column_aliases, pairs_formats, rows
+from dualenc_jax.readers.files_dataset import FilesDataset
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.suggest import did_you_mean
 
@@ -20,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Pairs(Dataset):
+class Pairs(FilesDataset):
   """Pairs of query and passage, with optional hard negatives, one file a split.
 
   JSONL (.jsonl) is an object a line, JSON (.json) an array of them. TSV (.tsv)
@@ -95,7 +96,7 @@ class Pairs(Dataset):
   strict: bool = True
 
   def __post_init__(self):
-    rows.check_strict(self.strict)
+    super().__post_init__()
     if (self.positive_scores is None) != (self.negative_scores is None):
       raise UserError(
           'Pairs: one of POSITIVE_SCORES_COLUMN and NEGATIVE_SCORES_COLUMN is'
@@ -103,11 +104,10 @@ class Pairs(Dataset):
       )
     if self.format is not None:
       rows.check_choice('FORMAT', self.format, tuple(pairs_formats.FORMATS))
-    if isinstance(self.columns, str):
-      raise UserError(
-          f'COLUMNS is the string {self.columns!r}; expected a tuple of'
-          " names, such as ('query', 'passage', 'negatives')."
-      )
+    expect(
+        not isinstance(self.columns, str), 'COLUMNS', self.columns,
+        "a tuple of names, such as ('query', 'passage', 'negatives')",
+    )
 
   @property
   def extra_columns(self) -> tuple[Column, ...]:
@@ -117,12 +117,8 @@ class Pairs(Dataset):
   def splits(self) -> tuple[str, ...]:
     return tuple(split for split in _SPLITS if getattr(self, split))
 
-  def check_split(self, split: str) -> None:
-    self._file(split)
-
-  def fingerprint(self, split: str) -> str:
-    """Hash of the file's content."""
-    return rows.fingerprint(pairs_formats.files_of(self._file(split)))
+  def paths(self, split: str) -> list[pathlib.Path]:
+    return pairs_formats.files_of(self._file(split))
 
   def most_examples(self, split: str, enough: int) -> int:
     # Read in full only where it is short: a row may have several passages.
@@ -351,7 +347,6 @@ class Pairs(Dataset):
       )
     path = pathlib.Path(hub.data(given)).expanduser()
     if arrow.is_one(path):
-      arrow.files(path)
       return path
     if path.is_dir():
       raise UserError(

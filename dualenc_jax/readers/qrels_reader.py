@@ -10,8 +10,9 @@ from typing import Any
 
 from dualenc_jax.data.columns import Column, TEACHER_SCORES
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.readers import rows
+from dualenc_jax.readers.files_dataset import FilesDataset
 from dualenc_jax.readers.hard_negatives import HardNegatives, of_query
 from dualenc_jax.readers.qrels import Judgement, Qrels, read
 from dualenc_jax.readers.qrels_join import Documents, Join
@@ -125,7 +126,7 @@ class Source(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class QrelsReader(Dataset):
+class QrelsReader(FilesDataset):
   """Reads queries, passages and judgements of a benchmark.
 
   The splits are train, validation and test, those that have judgements, and
@@ -173,28 +174,26 @@ class QrelsReader(Dataset):
   task_name = ''
 
   def __post_init__(self):
-    rows.check_strict(self.strict)
+    super().__post_init__()
     rows.check_choice('judged_ids', self.judged_ids, ('passages', 'documents'))
-    if self.max_negatives < 1:
-      raise UserError(
-          f'max_negatives is {self.max_negatives}; expected at least 1, or no'
-          ' hard_negatives.'
-      )
+    expect(
+        self.max_negatives >= 1, 'max_negatives', self.max_negatives,
+        'at least 1, or no hard_negatives',
+    )
     if self.scores and self.hard_negatives is None:
       raise UserError(
           'scores is True, but only a file of hard negatives has scores. Give'
           f' one, --gin.{self.task_name.upper()}_HARD_NEGATIVES'
           ' (hard_negatives).'
       )
-    if isinstance(self.systems, str):
-      raise UserError(
-          f'systems is the string {self.systems!r}; expected a tuple of names,'
-          " such as ('bm25',)."
-      )
-    if self.tolerance is not None and self.tolerance < 0:
-      raise UserError(
-          f'tolerance is {self.tolerance}; expected a share, 0.0 or more.'
-      )
+    expect(
+        not isinstance(self.systems, str), 'systems', self.systems,
+        "a tuple of names, such as ('bm25',)",
+    )
+    expect(
+        self.tolerance is None or self.tolerance >= 0, 'tolerance',
+        self.tolerance, 'a share, 0.0 or more',
+    )
 
   @property
   def evaluated(self) -> str:
@@ -225,9 +224,6 @@ class QrelsReader(Dataset):
       return self.source().splits()
     except SourceUnavailable:
       return ()
-
-  def check_split(self, split: str) -> None:
-    self._paths(split)
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields pairs in the order of the judgements, or the corpus in its own.
@@ -286,10 +282,6 @@ class QrelsReader(Dataset):
   def corpus_split(self, split: str) -> str | None:
     return None if split == CORPUS else CORPUS
 
-  def fingerprint(self, split: str) -> str:
-    """Hash of the content of all files of a split."""
-    return rows.fingerprint(self._paths(split))
-
   def _passages(self, source: Source, split: str) -> Iterator[Row]:
     count = 0
     for row in unique(source.passages, self.strict):
@@ -326,7 +318,7 @@ class QrelsReader(Dataset):
     given = self.tolerance
     return usual if given is None else given, advice.lstrip()
 
-  def _paths(self, split: str) -> list[pathlib.Path]:
+  def paths(self, split: str) -> list[pathlib.Path]:
     if split not in (*SPLITS, CORPUS):
       raise self.no_split(split, self.splits() or (*SPLITS, CORPUS))
     paths = self.source().paths(split)

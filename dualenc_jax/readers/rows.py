@@ -144,12 +144,6 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     )
 
 
-def check_strict(value: bool) -> None:
-  """Raises UserError unless it is True or False."""
-  if not isinstance(value, bool):
-    raise UserError(f'STRICT (strict) is {value!r}; expected True or False.')
-
-
 def folder_of(
     task: str, root: str | None, data_root: str | None
 ) -> pathlib.Path | None:

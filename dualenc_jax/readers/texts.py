@@ -5,10 +5,11 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from dualenc_jax.data.dataset import Dataset, example
+from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import hub
 from dualenc_jax.readers import arrow, pairs_formats, rows
+from dualenc_jax.readers.files_dataset import FilesDataset
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.readers.texts_by_id import Row, unique
 
@@ -22,7 +23,7 @@ _FLAG = '--skip_bad_rows'
 
 
 @dataclasses.dataclass(frozen=True)
-class Texts(Dataset):
+class Texts(FilesDataset):
   """Texts with ids, as passages (split corpus) or as queries (split queries).
 
   The path is a folder in BEIR's layout, of which corpus.jsonl or queries.jsonl
@@ -53,14 +54,11 @@ class Texts(Dataset):
   path: str
   strict: bool = True
 
-  def __post_init__(self):
-    rows.check_strict(self.strict)
-
   def splits(self) -> tuple[str, ...]:
     return tuple(_NAMES)
 
-  def check_split(self, split: str) -> None:
-    self._file(split)
+  def paths(self, split: str) -> list[pathlib.Path]:
+    return pairs_formats.files_of(self._file(split))
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields the texts in the order of the file."""
@@ -69,10 +67,6 @@ class Texts(Dataset):
     for row in unique(lambda: self._rows(path, split), self.strict, _FLAG):
       values = {side: row.text, f'{side}_id': row.id}
       yield example(**values, name=row.name, location=row.location)
-
-  def fingerprint(self, split: str) -> str:
-    """Hash of the content of the file."""
-    return rows.fingerprint(pairs_formats.files_of(self._file(split)))
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _NAMES:

@@ -359,7 +359,7 @@ def test_missing_files_and_wrong_options(tmp_path):
   refused(lambda: unknown.check_split('train'), 'a.txt is of an unk', 'FORMAT')
   refused(lambda: Pairs(format='jsonlines'), "Did you mean 'jsonl'")
   refused(lambda: Pairs(strict='skip'), 'STRICT', "'skip'", 'True or False')
-  refused(lambda: Pairs(columns='query'), "COLUMNS is the string 'query'")
+  refused(lambda: Pairs(columns='query'), "COLUMNS is 'query'")
 
 
 def test_most_examples_count_passages(tmp_path):
