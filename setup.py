@@ -60,6 +60,7 @@ setuptools.setup(
     package_data={
         '': ['*.gin'],
         'dualenc_jax.text': ['vocabularies/*.model'],
+        'dualenc_jax.readers': ['*.tsv'],
         'dualenc_jax.report': ['*.css', '*.html'],
     },
     install_requires=[

@@ -7,9 +7,11 @@ four may not be passed on, and rebuilt copies differ by a few passages. Bytes of
 a download: checksums of the builder `beir` of TFDS.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
+import pathlib
 import types
+from typing import Any
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean
@@ -57,70 +59,30 @@ _TOUCHE = (
     ' corpus, and its figures are not comparable.'
 )
 
-SETS: Mapping[str, BeirSet] = types.MappingProxyType({
-    'msmarco': BeirSet(
-        8_841_823,
-        {'train': (502_939, 532_751), 'validation': (6_980, 7_437),
-         'test': (43, 9_260)},
-        1_082_258_632, titles=False, evaluated='validation'),
-    'trec-covid': BeirSet(171_332, {'test': (50, 66_336)}, 73_876_720),
-    'nfcorpus': BeirSet(
-        3_633,
-        {'train': (2_590, 110_575), 'validation': (324, 11_385),
-         'test': (323, 12_334)}, 2_448_432),
-    'bioasq': BeirSet(14_914_602, {'test': (500, None)}, 0, tolerance=0.01),
-    'nq': BeirSet(2_681_468, {'test': (3_452, 4_201)}, 498_307_926),
-    'hotpotqa': BeirSet(
-        5_233_329,
-        {'train': (85_000, 170_000), 'validation': (5_447, 10_894),
-         'test': (7_405, 14_810)}, 654_025_350),
-    'fiqa': BeirSet(
-        57_638,
-        {'train': (5_500, 14_166), 'validation': (500, 1_238),
-         'test': (648, 1_706)}, 17_948_027, titles=False),
-    'signal1m': BeirSet(
-        2_866_316, {'test': (97, None)}, 0, titles=False, tolerance=0.01),
-    'trec-news': BeirSet(594_977, {'test': (57, None)}, 0, tolerance=0.01),
-    'robust04': BeirSet(
-        528_155, {'test': (249, None)}, 0, titles=False, tolerance=0.01),
-    'arguana': BeirSet(
-        8_674, {'test': (1_406, 1_406)}, 3_773_617, self_hits=True),
-    'webis-touche2020': BeirSet(
-        382_545, {'test': (49, 2_214)}, 227_132_363, note=_TOUCHE),
-    'quora': BeirSet(
-        522_931, {'validation': (5_000, 7_626), 'test': (10_000, 15_675)},
-        15_853_968, titles=False, self_hits=True),
-    'dbpedia-entity': BeirSet(
-        4_635_922, {'validation': (67, 5_673), 'test': (400, 43_515)},
-        639_285_131),
-    'scidocs': BeirSet(25_657, {'test': (1_000, 29_928)}, 142_471_588),
-    'fever': BeirSet(
-        5_416_568,
-        {'train': (109_810, 140_085), 'validation': (6_666, 8_079),
-         'test': (6_666, 7_937)}, 1_236_988_269),
-    'climate-fever': BeirSet(
-        5_416_593, {'test': (1_535, 4_681)}, 1_228_666_652),
-    'scifact': BeirSet(
-        5_183, {'train': (809, 919), 'test': (300, 339)}, 2_816_079),
-    **{
-        f'cqadupstack/{part}': BeirSet(
-            passages, {'test': (queries, judgements)}, 5_343_728_040)
-        for part, passages, queries, judgements in (
-            ('android', 22_998, 699, 1_696),
-            ('english', 40_221, 1_570, 3_765),
-            ('gaming', 45_301, 1_595, 2_263),
-            ('gis', 37_637, 885, 1_114),
-            ('mathematica', 16_705, 804, 1_358),
-            ('physics', 38_316, 1_039, 1_933),
-            ('programmers', 32_176, 876, 1_675),
-            ('stats', 42_269, 652, 913),
-            ('tex', 68_184, 2_906, 5_154),
-            ('unix', 47_382, 1_072, 1_693),
-            ('webmasters', 17_405, 506, 1_395),
-            ('wordpress', 48_605, 541, 744),
-        )
-    },
-})
+_NOTES = {'webis-touche2020': _TOUCHE}
+
+
+def _read() -> Iterator[tuple[str, BeirSet]]:
+  """Yields the rows of beir_sets.tsv, of a split 'queries/judgements'."""
+  text = pathlib.Path(__file__).with_suffix('.tsv').read_text('utf-8')
+  for line in text.splitlines()[1:]:
+    name, passages, *cells, download, remarks = line.split('\t')
+    splits: dict[str, Any] = {
+        split: tuple(int(n) if n else None for n in cell.split('/'))
+        for split, cell in zip(('train', 'validation', 'test'), cells)
+        if cell
+    }
+    yield name, BeirSet(
+        int(passages), splits, int(download or 0),
+        titles='no titles' not in remarks,
+        self_hits='self hits' in remarks,
+        evaluated='validation' if name == 'msmarco' else 'test',
+        tolerance=0.01 if 'rebuilt' in remarks else 0.0,
+        note=_NOTES.get(name, ''),
+    )
+
+
+SETS: Mapping[str, BeirSet] = types.MappingProxyType(dict(_read()))
 # Figures of cqadupstack are means over these: each has a corpus of its own.
 CQADUPSTACK_PARTS = tuple(name for name in SETS if '/' in name)
 NAMES = tuple(sorted({*SETS, 'cqadupstack'} - {*CQADUPSTACK_PARTS}))

@@ -1,12 +1,14 @@
 """The sets of MultiReQA: their files, where to get them, published sizes."""
 
 import dataclasses
-from typing import NamedTuple
+import pathlib
+from typing import Any, NamedTuple
 
 _MRQA = 'https://s3.us-east-2.amazonaws.com/mrqa/release/v2'
 _CANDIDATES = (
     'https://github.com/google-research-datasets/MultiReQA/raw/master/data'
 )
+_URLS = {'BioASQ': 'http://participants-area.bioasq.org/MRQA2019/'}
 
 
 class Published(NamedTuple):
@@ -72,43 +74,22 @@ class QASet:
 # mended file has (5,904 before). Candidates: lines of the files; for TextbookQA
 # MultiReQA's README has 3,701, but the file repeats the contexts that several
 # questions share. Joined: Guo et al. 2021 (MultiReQA).
-SETS = {
-    qa_set.name: qa_set
-    for qa_set in (
-        QASet(
-            'NaturalQuestions', 'NaturalQuestionsShort',
-            Published(104_071, 448_355, 106_521, 116_612_493, 5_794_887),
-            # Here alone a sentence that stands in several contexts is a
-            # candidate of one of them: of 12,836 contexts 7,157 have any.
-            Published(12_836, 22_118, 4_131, 10_424_248, 329_600)),
-        QASet(
-            'SQuAD', 'SQuAD',
-            Published(86_588, 95_659, 87_133, 27_621_835, 2_685_384),
-            Published(10_507, 10_642, 10_485, 3_474_262, 318_262)),
-        QASet(
-            'TriviaQA', 'TriviaQA-web',
-            Published(61_688, 1_893_674, 335_659, 356_784_923, 19_336_595),
-            Published(7_785, 238_339, 7_776, 44_971_198, 2_413_807)),
-        QASet(
-            'SearchQA', 'SearchQA',
-            Published(117_384, 3_163_801, 629_160, 641_332_495, 32_368_716),
-            Published(16_980, 454_836, 16_476, 92_526_612, 4_623_243)),
-        QASet(
-            'HotpotQA', 'HotpotQA',
-            Published(72_928, 508_879, 104_973, 107_394_872, 5_760_488),
-            Published(5_901, 52_191, None, 10_029_807, 582_901)),
-        QASet(
-            'BioASQ', 'BioASQ', None,
-            Published(1_504, 14_158, None, 2_666_134, 156_649),
-            mrqa_url='http://participants-area.bioasq.org/MRQA2019/'),
-        QASet(
-            'RelationExtraction', 'RelationExtraction', None,
-            Published(2_948, 3_301, None, 850_817, 73_019)),
-        QASet(
-            'TextbookQA', 'TextbookQA', None,
-            Published(1_503, 71_147, None, 1_881_401, 704_602)),
-        QASet(
-            'DuoRC', 'DuoRC.ParaphraseRC', None,
-            Published(1_501, 5_525, None, 1_197_881, 97_625)),
-    )
-}
+# In NaturalQuestions' evaluation alone a sentence that stands in several
+# contexts is a candidate of one of them: of 12,836 contexts 7,157 have any.
+def _read() -> dict[str, QASet]:
+  """The sets of multireqa_sets.tsv, which has a line a split."""
+  text = pathlib.Path(__file__).with_suffix('.tsv').read_text('utf-8')
+  sizes: dict[tuple[str, str], dict[str, Published]] = {}
+  for line in text.splitlines()[1:]:
+    name, split, mrqa, *cells = line.split('\t')
+    numbers: list[Any] = [int(cell) if cell else None for cell in cells]
+    sizes.setdefault((name, mrqa), {})[split] = Published(*numbers)
+  return {
+      name: QASet(
+          name, mrqa, of.get('train'), of['evaluation'], _URLS.get(name)
+      )
+      for (name, mrqa), of in sizes.items()
+  }
+
+
+SETS = _read()
