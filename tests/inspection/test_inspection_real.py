@@ -17,6 +17,8 @@ from dualenc_jax.inspection.summary import PERCENTILES
 from dualenc_jax.inspection.task import inspect_task
 from dualenc_jax.readers import Beir
 
+LIMIT = 3000
+
 
 def check_texts(texts, rows, processor, limit):
   """Compares with sets and lists of Python."""
@@ -48,11 +50,12 @@ def test_squad_nqg(shared):
       'validation': str(folder / 'pairs.dev.jsonl'),
   }
   task = pairs('question', 'sentence', **files)
-  inspection = inspect_task(task, Tokenizer(Vocabulary(str(spiece)), 16, 64))
+  tokenizer = Tokenizer(Vocabulary(str(spiece)), 16, 64)
+  inspection = inspect_task(task, tokenizer, limit=LIMIT)
   processor = sentencepiece.SentencePieceProcessor(str(spiece))
   texts = {}
   for split, path in zip(inspection.splits, files.values()):
-    rows = read_jsonl(path)
+    rows = read_jsonl(path)[:LIMIT]
     questions = [row['question'] for row in rows]
     sentences = [row['sentence'] for row in rows]
     texts[split.name] = questions, sentences
@@ -60,9 +63,6 @@ def test_squad_nqg(shared):
     assert split.distinct_pairs == len(set(zip(questions, sentences)))
     check_texts(split.queries, questions, processor, 16)
     check_texts(split.passages, sentences, processor, 64)
-  train, validation = inspection.splits
-  assert (train.pairs, train.passages.distinct) == (11877, 6652)
-  assert (validation.pairs, validation.passages.distinct) == (10570, 6795)
   (overlap,) = inspection.overlaps
   shared_counts = [
       len(set(a) & set(b)) for a, b in zip(texts['train'], texts['validation'])
@@ -73,12 +73,12 @@ def test_squad_nqg(shared):
 def test_medquad(shared):
   path = shared / 'data/medquad/pairs.jsonl.gz'
   task = pairs('question', 'answer', train=str(path), passage_id='id')
-  split = inspect(task, limit=8000).splits[0]
-  rows = read_jsonl(path)[:8000]
+  split = inspect(task, limit=LIMIT).splits[0]
+  rows = read_jsonl(path)[:LIMIT]
   processor = sentencepiece.SentencePieceProcessor(str(VOCABULARY.file))
   check_texts(split.queries, [row['question'] for row in rows], processor, 16)
   check_texts(split.passages, [row['answer'] for row in rows], processor, 32)
-  assert split.pairs == 8000
+  assert split.pairs == LIMIT
   distinct = {(row['question'], row['answer']) for row in rows}
   assert split.distinct_pairs == len(distinct)
   texts, ids = collections.defaultdict(set), collections.defaultdict(set)
@@ -88,7 +88,7 @@ def test_medquad(shared):
   several = sum(len(of) > 1 for of in texts.values())
   assert split.passages.ids_of_several_texts.count == several
   several = sum(len(of) > 1 for of in ids.values())
-  assert split.passages.texts_of_several_ids.count == several > 20
+  assert split.passages.texts_of_several_ids.count == several > 10
 
 
 def test_scifact(shared):

@@ -146,7 +146,7 @@ def test_arrow_folders(arrow):
     ('a.jsonl', ['query', 'pos', 'neg']),
 ])
 def test_aliases_are_proposed_with_the_flag_that_takes_them(
-    tmp_path, columns, name, capsys
+    tmp_path, columns, name
 ):
   cells = [f'text {i}' for i in range(len(columns))]
   path = tmp_path / name
@@ -156,12 +156,16 @@ def test_aliases_are_proposed_with_the_flag_that_takes_them(
     path.write_text(json.dumps(dict(zip(columns, cells))))
   proposal = f"'{columns[1]}' for 'passage'"
   refused(lambda: read(path), 'Did you mean ', proposal, 'COLUMN_ALIASES=True')
+  assert read(path, column_aliases=True) == [cells]
+
+
+def test_the_flag_of_aliases_in_a_command(tmp_path, capsys):
+  path = write(tmp_path / 'a.csv', [['question', 'answer'], 'ab'])
   flags = ['--gin.COLUMN_ALIASES=True', f'--output={tmp_path / "out"}']
   cli.main(['data', 'check', str(path), *flags])
   assert "'" not in capsys.readouterr().err
   report = json.loads((tmp_path / 'out/report.json').read_text())
   assert report['splits'][0]['rows'] == 1
-  assert read(path, column_aliases=True) == [cells]
 
 
 def test_names_of_the_users_own_and_of_the_file_come_first(tmp_path):

@@ -19,9 +19,12 @@ from dualenc_jax.readers.multireqa import MultiReQA
 # Set, folder, candidates, questions in MRQA's file, questions with a positive
 # (RelationExtraction's number is not published).
 REAL = [
-    ('SQuAD', 'dev', 10_642, 10_507, 10_485),
-    pytest.param(
-        'NaturalQuestions', 'dev', 22_118, 12_836, 4_131, marks=pytest.mark.slow
+    *(
+        pytest.param(*row, marks=pytest.mark.slow)
+        for row in (
+            ('SQuAD', 'dev', 10_642, 10_507, 10_485),
+            ('NaturalQuestions', 'dev', 22_118, 12_836, 4_131),
+        )
     ),
     ('RelationExtraction', 'test', 3_301, 2_948, 2_900),
 ]

@@ -1,5 +1,6 @@
 """Prefixes and prompts, against SentencePiece used directly."""
 
+import functools
 import json
 
 import pytest
@@ -16,9 +17,13 @@ TOKENIZER = Tokenizer(VOCABULARY, 64, 64, 'query: ', 'passage: ', PROMPTS)
 TEXTS = ['Parse a date', '  two  spaces ', 'x', '2nd: word', 'a b c d e f g h']
 
 
+@functools.cache
+def processor(model):
+  return sentencepiece.SentencePieceProcessor(model_file=str(model.file))
+
+
 def pieces(text, length=16, model=VOCABULARY):
-  processor = sentencepiece.SentencePieceProcessor(model_file=str(model.file))
-  return processor.encode(text)[: length - 1] + [1]
+  return processor(model).encode(text)[: length - 1] + [1]
 
 
 @pytest.mark.parametrize('texts', [TEXTS, [], ['']])
