@@ -57,21 +57,6 @@ def test_a_cut_down_corpus_with_grades(shared):
   ]
 
 
-def test_gpl_training_data_as_hard_negatives(shared):
-  """A triple of ids and a margin a line, no query twice."""
-  folder = shared / 'data/hardneg_samples/gpl_sample-data/generated/fiqa'
-  triples = folder / 'gpl-training-data.tsv'
-  options = {'prefix': 'qgen', 'hard_negatives': str(triples)}
-  reader = Beir(folder=str(folder), **options)
-  texts = {r['_id']: r['text'] for r in objects(folder / 'corpus.jsonl')}
-  rows = tsv(triples)
-  expected = {query: [texts[p].strip()] for query, _, p, _ in rows}
-  assert len(expected) == len(rows) == 20
-  found = {e['query_id']: e['negatives'] for e in reader.examples('train')}
-  assert len(found) == 30
-  assert {q: n for q, n in found.items() if n} == expected
-
-
 def test_gpl_pairs_and_hard_negatives(shared):
   folder = shared / 'data/hardneg_samples/gpl_sample-data/generated/fiqa'
   mined = folder / 'hard-negatives.jsonl'

@@ -71,58 +71,44 @@ def test_candidates_by_context():
   ]
 
 
-def absent(files):
-  del files.context_lines[3]
+def beyond(lines, number, name, start, end):
+  """Candidates of which one, the last of its context, reaches too far."""
+  changed = [*lines]
+  changed[number] = row(f'SQuAD_{name}', start, end)
+  return changed
 
 
-def other_questions(files):
-  files.context_lines[2] = files.context_lines[2].replace('b1', 'b3')
-
-
-def twice(files):
-  files.context_lines.append(files.context_lines[3])
-
-
-def beyond(files):
-  files.candidate_lines[7] = row('SQuAD_c1/c2/_0_1', 41, 101)
-
-
-def one_beyond(files):
-  files.candidate_lines[2] = row('SQuAD_a1/a2/a3/_2', 42, 65)
-
-
-def repeated(files):
-  files.candidate_lines.append(files.candidate_lines[3])
-
-
-# What is done, line and id of the first candidate in the message, its details,
-# reason and number of candidates when they are skipped, the join.
+# What is done to lines of contexts and of candidates; line and id of the first
+# candidate in the message, its details; reason and number of candidates when
+# they are skipped; the join.
 BEYOND = 'beyond the end of the context'
 MISMATCHES = [
-    (absent, 7, 'c1/c2/_0_0', "there is no question 'c1'",
+    (lambda c, s: (c[:3] + c[4:], s), 7, C[0], "there is no question 'c1'",
      (3, 'the context is not there'), {2: A, 3: B, 4: []}),
-    (other_questions, 4, 'b2/b1/_0',
+    (lambda c, s: ([line.replace('b1', 'b3') for line in c], s), 4, B[0],
      "line 3 has question 'b2' of it, not question 'b1'",
      (3, 'the context has other questions'), {2: A, 3: [], 4: C, 5: []}),
-    (twice, 7, 'c1/c2/_0_0', "question 'c1' is in lines 4 and 6",
+    (lambda c, s: (c + c[3:4], s), 7, C[0],
+     "question 'c1' is in lines 4 and 6",
      (3, 'the context is there twice'), {2: A, 3: B, 4: C, 5: [], 6: []}),
-    (beyond, 8, 'c1/c2/_0_1',
+    (lambda c, s: (c, beyond(s, 7, C[1], 41, 101)), 8, C[1],
      'it ends at character 101, its context in line 4 at 100', (1, BEYOND),
      {2: A, 3: B, 4: [C[0], C[2]], 5: []}),
-    (one_beyond, 3, 'a1/a2/a3/_2',
+    (lambda c, s: (c, beyond(s, 2, A[2], 42, 65)), 3, A[2],
      'it ends at character 65, its context in line 2 at 64', (1, BEYOND),
      {2: A[:2], 3: B, 4: C, 5: []}),
-    (repeated, 10, 'b2/b1/_0', 'its id is in line 4, too',
+    (lambda c, s: (c, s + s[3:4]), 10, B[0], 'its id is in line 4, too',
      (1, 'the candidate is there twice'), {2: A, 3: B, 4: C, 5: []}),
 ]
 
 
 @pytest.mark.parametrize(
-    'change, line, name, detail, skipped, joined', MISMATCHES,
-    ids=[change.__name__ for change, *_ in MISMATCHES],
+    'change, line, name, detail, skipped, joined', MISMATCHES
 )
 def test_mismatches(files, caplog, change, line, name, detail, skipped, joined):
-  change(files)
+  files.context_lines, files.candidate_lines = change(
+      files.context_lines, files.candidate_lines
+  )
   place = f'{files.candidates}:{line}'
   other = f"candidate 'SQuAD_{name}' does not match {files.contexts}: {detail}."
   assert refused(files.join).startswith(f'{place}: {other}')
@@ -148,16 +134,13 @@ def test_long_ids_are_cut_in_messages(files):
 
 @pytest.mark.parametrize('bad, reason', [
     (row('TriviaQA_a/_0'), "'candidate_id' is not of the form 'SQuAD_<"),
-    (row('SQuAD_a'), "'candidate_id' is not of the form"),
     (row('SQuAD_/_0'), "'candidate_id' is not of the form"),
     (row('SQuAD_a//b/_0'), "'candidate_id' is not of the form"),
-    (row('SQuAD_a/0'), "'candidate_id' is not of the form"),
     (row('SQuAD_a/_0_'), "'candidate_id' is not of the form"),
     (row(None), "'candidate_id' holds NoneType"),
     (row('SQuAD_a/_0', 5, 5), 'are not offsets of a sentence'),
     (row('SQuAD_a/_0', -1, 5), 'are not offsets of a sentence'),
     (row('SQuAD_a/_0', 0, True), 'are not offsets of a sentence'),
-    (row('SQuAD_a/_0', 0, '5'), 'are not offsets of a sentence'),
     (row('SQuAD_a/_0', 0, 2**31), 'are not offsets of a sentence'),
     (row('SQuAD_a1/_0'), 'first question of the id is of another context'),
     ({'candidate_id': 'SQuAD_a/_0'}, 'are not offsets of a sentence'),

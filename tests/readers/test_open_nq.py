@@ -3,7 +3,6 @@
 import csv
 import json
 import logging
-import random
 import tracemalloc
 
 import pytest
@@ -128,22 +127,6 @@ def test_corpus_is_what_dpr_reads():
   assert rows[2]['passage'].startswith('"Glass Harbour" (album) Glass Harbour"')
   assert rows[11]['passage'] == CLOCK and rows[11]['name'] == ''
   assert not any(row['query'] or row['answers'] for row in rows)
-
-
-def test_quoting_against_csv_on_random_rows(tmp_path):
-  rng = random.Random(0)
-  texts = [
-      'x' + ''.join(rng.choices('ab "\'\\,;\tÖ', k=rng.randrange(12)))
-      for _ in range(400)
-  ]
-  with open(tmp_path / CORPUS, 'w', encoding='utf-8', newline='') as stream:
-    writer = csv.writer(stream, delimiter='\t', lineterminator='\n')
-    writer.writerow(('id', 'text', 'title'))
-    writer.writerows((i, texts[i], texts[-i]) for i in range(400))
-  found = {r['passage_id']: r['passage'] for r in read('corpus', tmp_path)}
-  assert found == {
-      str(i): f'{texts[-i]} {texts[i].strip(chr(34))}' for i in range(400)
-  }
 
 
 @pytest.mark.parametrize('separator, begin', [

@@ -31,21 +31,16 @@ def test_flagembedding(samples, name, negatives):
   assert sum(map(len, column(examples, 'negatives'))) == negatives
 
 
-def test_triples(samples):
-  path = samples / 'splade_toy' / 'triplets' / 'raw.tsv'
-  examples = read(path, **TRIPLES)
-  assert texts(examples) == csv_rows(path) and len(examples) == 100
-
-
-def test_titles_and_passages_with_mojibake(samples):
-  path = samples / 'rocketqa' / 'marco.tp.1k'
-  options = {'format': 'tsv', 'columns': ('query', 'passage')}
-  examples = read(path, **options)
-  assert texts(examples) == csv_rows(path) and len(examples) == 1000
+@pytest.mark.parametrize('name, options, count', [
+    ('splade_toy/triplets/raw.tsv', TRIPLES, 100),
+    ('rocketqa/marco.tp.1k', TRIPLES | {'columns': ('query', 'passage')}, 1000),
+])
+def test_cells_are_taken_as_they_are(samples, name, options, count):
+  examples = read(samples / name, **options)
+  assert texts(examples) == csv_rows(samples / name)
+  assert len(examples) == count
   # Next to U+0080 there is U+0085, which str.splitlines would break a line at.
-  assert any('\x85' in e['passage'] for e in examples)
-  titled = read(path, title='query', **options)
-  assert titled[0]['passage'] == ' '.join(texts(examples)[0])
+  assert any('\x85' in e['passage'] for e in examples) or count < 1000
 
 
 @pytest.mark.parametrize('split, pairs, sentences', [

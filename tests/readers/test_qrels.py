@@ -45,7 +45,8 @@ def test_ids_with_quotes_as_csv_writes_them(tmp_path):
 @pytest.mark.parametrize('line, message', [
     ('', 'has no judgements'),
     ('query-id\tcorpus-id\tscore', 'has no judgements'),
-    ('q\td\tnan', "a.tsv:1: grade 'nan'"),
+    *((f'q\td\t{x}', f"a.tsv:1: grade '{x}'") for x in ('nan', '0.5')),
+    (b'q\t\xff\t1', 'a.tsv:1: not UTF-8'),
     ('q\td\t1\nquery-id\tcorpus-id\tscore', "a.tsv:2: grade 'score'"),
     ('{"q": ["d"]}', "query 'q' has no object of passage ids"),
     ('{"q": {"d": "x"}}', "grade 'x' is not an integer"),
