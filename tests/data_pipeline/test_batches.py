@@ -64,6 +64,8 @@ def test_shapes_dtypes_and_content():
       'negative_valid': ((3, 2), np.bool_),
   }
   assert {k: (v.shape, v.dtype) for k, v in leaves(batch).items()} == expected
+  without = {name for name in batch if 'negative' not in name}
+  assert batches()(0).keys() == without
   for row, (query, passage, _, number) in enumerate(pairs_of(batch, 2)):
     i = query[0] - 100
     assert query == QUERIES[i] and passage == PASSAGES[i] and number == row
@@ -87,10 +89,6 @@ def test_the_abstract_batch_is_like_the_usual_one(layout, cells, k):
       for batch in [abstract, *map(data, range(6))]
   ]
   assert found.count(found[0]) >= 5
-
-
-def test_without_negatives_there_are_no_keys_of_theirs():
-  assert not [key for key in batches()(0) if key.startswith('negative')]
 
 
 @pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
@@ -117,7 +115,7 @@ def test_every_layout_has_the_pairs_of_the_padded_one(layout, k):
   padded = make(Padded(), 1)
   for cells, hosts in [(1, 1), (4, 1), (4, 2), (4, 4), (16, 4)]:
     data = make(layout, cells)
-    for step in range(4):
+    for step in range(2):
       want = sorted(pairs_of(padded(step), k))
       got = []
       for host in np.split(np.arange(cells), hosts):

@@ -51,49 +51,20 @@ def folders(cache_dir):
   return sorted(path.name for path in found if not path.name.endswith(others))
 
 
-@pytest.mark.parametrize('chunk', [1, 2, 8192])
-def test_round_trip(task, source, cache_dir, monkeypatch, chunk):
-  monkeypatch.setattr(cache_build, 'CHUNK', chunk)
-  cache = prepare(task, 'train', TOKENIZER, cache_dir)
-  assert len(cache) == 5
-  negatives = [row.get('negatives', []) for row in ROWS]
-  for i, row in enumerate(ROWS):
-    assert cache.query_texts.text(i) == row['query']
-    assert cache.passage_texts.text(i) == row['passage']
-    assert cache.names.text(i) == row.get('name', '')
-    assert cache.locations.text(i) == f'{source}:{i + 1}'
-    start, end = cache.negative_offsets[i : i + 2]
-    assert end - start == len(negatives[i])
-  queries, passages = ([r[side] for r in ROWS] for side in ('query', 'passage'))
-  for ragged, expected in (
-      (cache.query_tokens, TOKENIZER.encode_queries(queries)),
-      (cache.passage_tokens, TOKENIZER.encode_passages(passages)),
-      (cache.negative_tokens, TOKENIZER.encode_passages(sum(negatives, []))),
-  ):
-    np.testing.assert_array_equal(ragged.values, expected.values)
-    np.testing.assert_array_equal(ragged.offsets, expected.offsets)
-    assert ragged.values.dtype == np.uint16
-  for name in ('query', 'passage', 'negative'):
-    tokens = getattr(cache, f'{name}_tokens')
-    found = getattr(cache, f'{name}_fingerprints')
-    np.testing.assert_array_equal(found, fingerprints(tokens))
-  # Example 2's passage is a negative of examples 0 and 4.
-  own = cache.passage_fingerprints[2]
-  assert (cache.negative_fingerprints[[1, 4]] == own).all()
-
-
-def test_rows_of_a_corpus_and_queries_without_passage(cache_dir):
-  words = cache_words.Words(50)
-  cache = prepare(words, 'train', TOKENIZER, cache_dir)
-  rows = list(words.examples('train'))
+def check_same(cache, rows):
+  """Texts, tokens and numbers of the cache are those of the rows."""
   for i, row in enumerate(rows):
-    # The passage alone, or a query and a passage: what is not there is empty.
-    expected = TOKENIZER.encode_queries([row['query']]).row(0)
-    if not row['query']:
-      expected = []
-    np.testing.assert_array_equal(cache.query_tokens.row(i), expected)
-    assert cache.query_texts.text(i) == row['query']
-    assert cache.passage_texts.text(i) == row['passage']
+    for name in ('name', 'location'):
+      assert getattr(cache, f'{name}s').text(i) == row[name]
+    for side, encode in (
+        ('query', TOKENIZER.encode_queries),
+        ('passage', TOKENIZER.encode_passages),
+    ):
+      # Of a passage alone, the query is empty.
+      tokens = encode([row[side]]).row(0) if row[side] else []
+      found = getattr(cache, f'{side}_tokens').row(i)
+      np.testing.assert_array_equal(found, tokens)
+      assert getattr(cache, f'{side}_texts').text(i) == row[side]
     start, end = cache.answers_offsets[i : i + 2]
     assert [cache.answers.text(j) for j in range(start, end)] == row['answers']
     start, end = cache.negative_offsets[i : i + 2]
@@ -101,6 +72,27 @@ def test_rows_of_a_corpus_and_queries_without_passage(cache_dir):
     negatives = TOKENIZER.encode_passages(row['negatives'])
     assert found == [negatives.row(j).tolist() for j in range(len(negatives))]
   assert cache.relevances.tolist() == [row['relevance'] for row in rows]
+  for name in ('query', 'passage', 'negative'):
+    tokens = getattr(cache, f'{name}_tokens')
+    assert tokens.values.dtype == np.uint16
+    found = getattr(cache, f'{name}_fingerprints')
+    np.testing.assert_array_equal(found, fingerprints(tokens))
+
+
+@pytest.mark.parametrize('chunk', [1, 2, 8192])
+def test_round_trip(task, cache_dir, monkeypatch, chunk):
+  monkeypatch.setattr(cache_build, 'CHUNK', chunk)
+  cache = prepare(task, 'train', TOKENIZER, cache_dir)
+  check_same(cache, [*task.examples('train')])
+  # Example 2's passage is a negative of examples 0 and 4.
+  own = cache.passage_fingerprints[2]
+  assert (cache.negative_fingerprints[[1, 4]] == own).all()
+
+
+def test_rows_of_a_corpus_answers_and_grades(cache_dir):
+  words = cache_words.Words(50)
+  cache = prepare(words, 'train', TOKENIZER, cache_dir)
+  check_same(cache, [*words.examples('train')])
 
 
 def test_ids_default_to_a_hash_of_the_text(task, cache_dir):

@@ -35,8 +35,9 @@ def caches():
   return made
 
 
-@pytest.mark.parametrize('layout', [Padded(), Grouped(3), Packed()], ids=repr)
-@pytest.mark.parametrize('cells', [1, 4])
+@pytest.mark.parametrize(
+    'layout, cells', [(Padded(), 1), (Grouped(3), 4), (Packed(), 4)]
+)
 def test_pairs_are_of_the_caches_at_their_rates(layout, cells):
   data = Batches(caches(), 40, 0, 16, 64, 2, RATES, layout, cells)
   counts = collections.Counter()

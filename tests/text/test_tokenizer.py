@@ -85,14 +85,6 @@ def test_t5_vocabulary_on_real_text_is_that_of_transformers(shared):
   assert 100 < sum(len(row) == 128 for row in expected) < 900
 
 
-@pytest.mark.parametrize('threads', [1, 3])
-def test_the_number_of_threads_makes_no_difference(threads):
-  vocabulary = Vocabulary('python_code_8k')
-  rows, expected = (vocabulary.encode(TEXTS * 50, 9, n) for n in (threads, -1))
-  np.testing.assert_array_equal(rows.values, expected.values)
-  np.testing.assert_array_equal(rows.offsets, expected.offsets)
-
-
 def test_shipped_vocabulary_splits_identifiers_into_query_words():
   processor = shipped_processor()
   words = processor.encode('parse iso date http server get url')
