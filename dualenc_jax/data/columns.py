@@ -167,5 +167,5 @@ def example(
     known = [*_DEFAULTS, *(column.name for column in more)]
     unknown = [name for name in row if name not in known]
     if unknown:
-      raise TypeError(f'{unknown[0]!r} is no column; there are {known}')
+      raise TypeError(f'{unknown[0]!r} is not a column, as {known} are')
   return row

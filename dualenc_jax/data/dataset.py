@@ -194,7 +194,7 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
   """Yields the examples of a split, with all columns.
 
   Raises:
-    UserError: an unknown split, bad data, or a row that is no example.
+    UserError: an unknown split, bad data, or a row that is not an example.
   """
   dataset.check_split(split)
   for number, row in enumerate(dataset.examples(split), 1):

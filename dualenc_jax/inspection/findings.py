@@ -56,7 +56,7 @@ _OF_TEXTS = (
 _OF_OVERLAPS = (
     (Level.SUSPICIOUS, 'queries',
      'queries of {held_out} that are in {train}, too (pairs: {pairs:,})',
-     'What was trained on is no test. Take them out of one.'),
+     'What was trained on is not a test. Take them out of one.'),
     (Level.NOTE, 'passages', 'passages of {held_out} that are in {train}, too',
      'As it must be where both search one corpus; else take them out of one.'),
 )
@@ -171,7 +171,7 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
       Level.SUSPICIOUS if many else Level.NOTE,
       split.name,
       split.repeated_pairs,
-      'pairs that were there before',
+      'pairs that repeat earlier ones',
       'They weigh more than others. Keep one of each.',
   )
   if split.negatives.count:

@@ -66,7 +66,7 @@ def by_model(
 
 
 def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
-  """By BM25; a passage without a word of the query is no candidate."""
+  """By BM25; a passage without a word of the query is not a candidate."""
   places = ranking_lib.id_places(ranked.corpus.ids)
   gold = padded(ranked.gold)
   best, own = [], np.full(gold.shape, np.nan, np.float32)

@@ -20,11 +20,11 @@ class Rules:
   """What a hard negative has to be.
 
   In this order: its rank in retrieval, from 1, is `first_rank` to `last_rank`;
-  it is not blank; it is no known positive of the query, by id or by text, and
-  has none of the query's answers; no better candidate has its text; its score
-  is `least_score` to `most_score`; and at most that of the query's lowest known
-  positive less `margin`, or less the share `relative_margin` of its absolute
-  score (0.05 for cosines in NV-Retriever, 2024).
+  it is not blank; it is not a known positive of the query, by id or by text,
+  and has none of the query's answers; no better candidate has its text; its
+  score is `least_score` to `most_score`; and at most that of the query's lowest
+  known positive less `margin`, or less the share `relative_margin` of its
+  absolute score (0.05 for cosines in NV-Retriever, 2024).
   """
 
   first_rank: int = 1
@@ -73,7 +73,7 @@ def apply(
     ranked: RetrievalSet,
     score: Score | None = None,
 ) -> Kept:
-  """Leaves out the candidates that are no hard negatives.
+  """Leaves out the candidates that are not hard negatives.
 
   Bounds and margins apply to the scores of the teacher `score`, which is asked
   for the candidates that pass the other rules; without one to the source's own.

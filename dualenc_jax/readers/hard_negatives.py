@@ -237,7 +237,7 @@ def parse(line: bytes, scored: bool = False) -> Mined:
         {'': row['negative_passages']},
         _with_text,
     )
-  raise BadRow("neither 'neg' nor 'negative_passages' is there")
+  raise BadRow("neither 'neg' nor 'negative_passages' exists")
 
 
 def _parse_tsv(

@@ -159,7 +159,7 @@ def join(
       of_context = candidates.of(first)
       if first in lines:
         where = f'question {first!r} is in lines {lines[first]} and {line}'
-        mismatch('the context is there twice', where, *of_context)
+        mismatch('the context occurs twice', where, *of_context)
         continue
       lines[first] = line
       if missing := set(candidates.questions(first)) - names:
@@ -180,14 +180,14 @@ def join(
           )
         elif before := found.get(candidate.id):
           where = f'its id is in line {before.line}, too'
-          mismatch('the candidate is there twice', where, candidate)
+          mismatch('the candidate occurs twice', where, candidate)
         else:
           found[candidate.id] = candidate
     yield line, context, list(found.values())
   for first in candidates:
     if first not in lines:
       where = f'there is no question {first!r}'
-      mismatch('the context is not there', where, *candidates.of(first))
+      mismatch('the context is missing', where, *candidates.of(first))
   faults.warn(candidates.path, len(candidates), f' that do not match {path}')
 
 

@@ -23,7 +23,7 @@ _PAGE = re.compile(
 )
 _DICTIONARY = b'\x04'
 _NO_HEADER = (
-    ' Where its first line is no names, give them with'
+    ' Where its first line is not of names, give them with'
     ' --gin.COLUMNS="(\'query\', \'passage\', \'negatives\')".'
 )
 
@@ -59,7 +59,7 @@ def csv_file(
 
   def checked(cells: list[str] | csv.Error) -> list[str]:
     if isinstance(cells, csv.Error):
-      raise rows.BadRow(f'no row of cells in quotes ({cells})')
+      raise rows.BadRow(f'not a row of cells in quotes ({cells})')
     for cell in cells:
       rows.decode(cell.encode('utf-8', 'surrogateescape'))
     return cells
@@ -123,7 +123,7 @@ def parquet(
   def damaged(after: int, error: Exception) -> UserError:
     reason = ' '.join(str(error).split()).rstrip('.')
     return UserError(
-        f'{path} is no Parquet file or a damaged one, after row {after}:'
+        f'{path} is not a Parquet file, or a damaged one, after row {after}:'
         f' {reason}. Copy or download it again.'
     )
 
@@ -265,4 +265,4 @@ def _parse_parquet(row: Any) -> dict[str, Any]:
   except UnicodeDecodeError:
     raise rows.BadRow('not UTF-8') from None
   except (ValueError, OverflowError) as error:  # A year 0, say.
-    raise rows.BadRow(f'no value of Python: {error}') from None
+    raise rows.BadRow(f'not a value of Python: {error}') from None

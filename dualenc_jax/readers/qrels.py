@@ -85,7 +85,7 @@ def read(
           f' {passage_id!r}, which line {before.line} gives {before.grade}.'
           ' Expected one grade per pair.'
       )
-    bad.add('another grade than in a row before', f'{path}:{line}')
+    bad.add('another grade than in an earlier row', f'{path}:{line}')
   if not count:
     raise UserError(f'{path} has no judgements.')
   return Qrels(path, tuple(judgements.values()), count)

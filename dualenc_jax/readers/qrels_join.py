@@ -70,10 +70,10 @@ class Join:
     if (bad := collected()) is not None:
       for kind, places in found.items():
         for place in places:
-          bad.add(f'{kind} name what is not there', place)
+          bad.add(f'{kind} name what does not exist', place)
       return
     message = f'{self.what}: ' + '; '.join(
-        f'{len(places):,} {kind} name queries or passages that are not there,'
+        f'{len(places):,} {kind} name queries or passages that do not exist,'
         f' the first {places[0]}'
         for kind, places in found.items()
         if places

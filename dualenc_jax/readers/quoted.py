@@ -25,7 +25,7 @@ def numbered(
   """Yields (its first line's number, cells) of each row that is not blank.
 
   A cell may go over several lines; `""` in one is a quote. Bytes that are not
-  UTF-8 are lone surrogates. What is no row is the error that says why, and
+  UTF-8 are lone surrogates. What is not a row is the error that says why, and
   reading goes on in the next line. Without a delimiter it is the comma,
   semicolon or tab that the first line has most of. Errors are those of
   `text_lines.lines`.
@@ -65,7 +65,7 @@ def is_quoted(path: pathlib.Path) -> bool:
 
   They are where its first 16 MiB can be read so, with as many cells in every
   row, and quotes are there for a reason: a cell has a tab, a line's end or a
-  doubled quote within, or all cells that are no numbers are in quotes. A plain
+  doubled quote within, or all cells that are not numbers are in quotes. A plain
   file with a quote within a cell, or around one by chance, is none.
   """
   last, size, quotes = 0, 0, False

@@ -115,12 +115,12 @@ def _firsts(found: Iterable[Row]) -> Iterator[Row]:
       seen.add(row.id)
       yield row
     elif (bad := collected()) is not None:
-      bad.add('the id of a row before', row.location)
+      bad.add('the id of an earlier row', row.location)
     else:
       count += 1
       first = first or row
   if first:
     logging.getLogger(__name__).warning(
-        'Skipped %d rows of ids that came before, the first %r at %s.',
+        'Skipped %d rows with ids of earlier rows, the first %r at %s.',
         count, first.id, first.location,
     )

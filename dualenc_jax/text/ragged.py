@@ -51,7 +51,7 @@ class Ragged:
     except UnicodeDecodeError as e:
       file = getattr(self.values.base, 'filename', 'It')
       raise UserError(
-          f'{file} has a text {index} that is no UTF-8: {e}. Of a token cache,'
+          f'{file} has a text {index} that is not UTF-8: {e}. Of a token cache,'
           ' remove its folder: it is made again.'
       ) from e
 

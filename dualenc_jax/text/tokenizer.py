@@ -75,7 +75,7 @@ class Vocabulary:
   def decode(self, ids: np.ndarray) -> str:
     """The text of a row of `encode`, as normalised, without EOS.
 
-    Ids that are no piece, which a model may write, are left out.
+    Ids that are not pieces, which a model may write, are left out.
     """
     pieces = self._processor.get_piece_size()
     return self._processor.decode(ids[ids < pieces].tolist())

@@ -119,7 +119,7 @@ def test_every_oddity_is_counted():
           'passages that look decoded with the wrong encoding: 1',
           'passages with U+FFFD, which stands for characters that are lost: 1',
           'passage ids that name several texts: 1',
-          'pairs that were there before: 1',
+          'pairs that repeat earlier ones: 1',
       ),
   }.items():
     told = '\n'.join(what for _, what in found(inspection, level))

@@ -138,7 +138,7 @@ def test_duplicate_ids(toy, caplog, name, id_):
   where = f'{path}:{len(others) + 2}: id {id_!r} is also that of {path}:1'
   error_of(toy, 'train', where)
   assert pairs(read(toy, 'train', strict=False)) == TRAIN
-  assert 'Skipped 1 rows of ids that came before' in caplog.text
+  assert 'Skipped 1 rows with ids of earlier rows' in caplog.text
 
 
 @pytest.mark.parametrize('name, line, reason', [
@@ -186,13 +186,13 @@ def test_everything_wrong_is_collected_for_a_report(toy):
   with rows.collecting() as bad:
     found = read(toy, 'train', hard_negatives=str(mined))
   assert {reason: f.places for reason, f in bad.items()} == {
-      'another grade than in a row before': [f'{toy}/qrels/train.tsv:6'],
+      'another grade than in an earlier row': [f'{toy}/qrels/train.tsv:6'],
       'a positive is among the hard negatives': [f'{mined}:1'],
-      'the id of a row before': [f'{toy}/corpus.jsonl:6'],
-      'judgements name what is not there': [
+      'the id of an earlier row': [f'{toy}/corpus.jsonl:6'],
+      'judgements name what does not exist': [
           f"query 'q9' at {toy}/qrels/train.tsv:5"
       ],
-      'hard negatives name what is not there': ["passage 'd8' of query 'q1'"],
+      'hard negatives name what does not exist': ["passage 'd8' of query 'q1'"],
   }
   assert pairs(found)[0] == ('q1', 'd1', 1, 'd2')
 

@@ -81,7 +81,7 @@ def test_format_says_it_for_a_tsv(tmp_path):
 
 def test_bad_csv_names_the_line_where_the_row_begins(tmp_path):
   path = tmp_path / 'a.csv'
-  no_row = 'no row of cells in quotes'
+  no_row = 'not a row of cells in quotes'
   lines = ['query,passage', 'q,"two', 'lines"', 'q,"p"x', 'q,p,r', 'q,p']
   path.write_text('\n'.join(lines))
   refused(lambda: read(path), f'a.csv:4: {no_row}')

@@ -84,13 +84,13 @@ def beyond(lines, number, name, start, end):
 BEYOND = 'beyond the end of the context'
 MISMATCHES = [
     (lambda c, s: (c[:3] + c[4:], s), 7, C[0], "there is no question 'c1'",
-     (3, 'the context is not there'), {2: A, 3: B, 4: []}),
+     (3, 'the context is missing'), {2: A, 3: B, 4: []}),
     (lambda c, s: ([line.replace('b1', 'b3') for line in c], s), 4, B[0],
      "line 3 has question 'b2' of it, not question 'b1'",
      (3, 'the context has other questions'), {2: A, 3: [], 4: C, 5: []}),
     (lambda c, s: (c + c[3:4], s), 7, C[0],
      "question 'c1' is in lines 4 and 6",
-     (3, 'the context is there twice'), {2: A, 3: B, 4: C, 5: [], 6: []}),
+     (3, 'the context occurs twice'), {2: A, 3: B, 4: C, 5: [], 6: []}),
     (lambda c, s: (c, beyond(s, 7, C[1], 41, 101)), 8, C[1],
      'it ends at character 101, its context in line 4 at 100', (1, BEYOND),
      {2: A, 3: B, 4: [C[0], C[2]], 5: []}),
@@ -98,7 +98,7 @@ MISMATCHES = [
      'it ends at character 65, its context in line 2 at 64', (1, BEYOND),
      {2: A[:2], 3: B, 4: C, 5: []}),
     (lambda c, s: (c, s + s[3:4]), 10, B[0], 'its id is in line 4, too',
-     (1, 'the candidate is there twice'), {2: A, 3: B, 4: C, 5: []}),
+     (1, 'the candidate occurs twice'), {2: A, 3: B, 4: C, 5: []}),
 ]
 
 

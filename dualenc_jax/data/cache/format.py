@@ -133,7 +133,7 @@ def _dtype(file: str) -> np.dtype:
   """The dtype of a file's numbers, which ends its name; raises UserError."""
   name = file.rpartition('.')[2]
   if name not in _DTYPES:
-    raise UserError(f'{file} is no array of {", ".join(_DTYPES)}.')
+    raise UserError(f'{file} is not an array of {", ".join(_DTYPES)}.')
   return np.dtype(name)
 
 
