@@ -97,12 +97,8 @@ def test_splits():
 def test_both_files_count(root, name):
   before = reader(root).fingerprint('validation')
   assert reader(root).fingerprint('validation') == before
-  content = (root / name).read_bytes()
   write(root / name, {})
   assert reader(root).fingerprint('validation') != before
-  (root / name).write_bytes(content[:-12])
-  message = f'{root / name} is a damaged gzip file'
-  refused(lambda: reader(root).examples('validation'), message)
 
 
 @pytest.mark.parametrize('dataset, split, mrqa, candidates', [

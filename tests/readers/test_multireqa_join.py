@@ -7,7 +7,7 @@ import pytest
 from reading import DATA, objects, refused, write
 
 from dualenc_jax.readers import multireqa_join, rows
-from dualenc_jax.readers.multireqa_join import Candidate, Candidates, Question
+from dualenc_jax.readers.multireqa_join import Candidates, Question
 
 FOLDER = DATA / 'multireqa'
 
@@ -57,18 +57,6 @@ def test_join_in_any_order(files):
   assert files.join() == {2: [], 3: [C[2], C[0], C[1]], 4: B, 5: A}
   files.candidate_lines = []
   assert files.join() == {2: [], 3: [], 4: [], 5: []}
-
-
-def test_candidates_by_context():
-  candidates = Candidates(FOLDER / 'candidates.json', 'SQuAD')
-  assert len(candidates) == 9 and [*candidates] == ['a1', 'b2', 'c1']
-  assert 'a2' not in candidates and 'd1' not in candidates
-  assert candidates.questions('b2') == ['b2', 'b1']
-  assert candidates.of('c1') == [
-      Candidate('SQuAD_c1/c2/_0_0', 25, 40, 7),
-      Candidate('SQuAD_c1/c2/_0_1', 41, 61, 8),
-      Candidate('SQuAD_c1/c2/_1_0', 85, 100, 9),
-  ]
 
 
 def beyond(lines, number, name, start, end):
