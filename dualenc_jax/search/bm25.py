@@ -114,7 +114,7 @@ def check_parameters(k1: float, b: float, language: str | None) -> None:
     raise UserError(f'BM25: b is {b}; expected 0 to 1.')
   if language is not None and language not in Stemmer.algorithms():
     raise UserError(
-        f'BM25: there is no stemmer for {language!r}.'
+        f'BM25: no stemmer exists for {language!r}.'
         + did_you_mean_or_known(language, Stemmer.algorithms())
     )
 
