@@ -42,6 +42,14 @@ def copied(written, tmp_path) -> pathlib.Path:
   return pathlib.Path(shutil.copytree(written, tmp_path / 'copy'))
 
 
+@pytest.fixture(scope='module')
+def opened(written):
+  """Its chunks are of few texts."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(towers_lib, 'CPU', towers_lib.Grid(80, 8))
+    return serving.Artifact.open(written)
+
+
 def vectors(artifact, tower, texts=TEXTS):
   if tower == 'query':
     return artifact.queries(artifact.tokenizer.encode_queries(texts))
@@ -49,12 +57,13 @@ def vectors(artifact, tower, texts=TEXTS):
 
 
 @pytest.mark.parametrize('tower', ['query', 'passage'])
-def test_vectors_are_those_of_the_model(towers, written, tower):
-  artifact = serving.Artifact.open(written)
-  assert artifact.dim == tiny_towers.DIM
-  expected = tiny_towers.embed(towers, tower, TEXTS)
-  np.testing.assert_allclose(vectors(artifact, tower), expected, atol=1e-6)
-  assert vectors(artifact, tower, []).shape == (0, tiny_towers.DIM)
+def test_vectors_are_those_of_the_model(towers, opened, tower):
+  assert opened.dim == tiny_towers.DIM
+  texts = [*TEXTS, *(' '.join(TEXTS[: i % 7]) for i in range(101))]
+  expected = tiny_towers.embed(towers, tower, texts)
+  found = vectors(opened, tower, texts)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  assert vectors(opened, tower, []).shape == (0, tiny_towers.DIM)
 
 
 @pytest.mark.parametrize(
@@ -64,24 +73,15 @@ def test_vectors_are_those_of_the_model(towers, written, tower):
 )
 def test_other_models(tmp_path, kind, atol):
   towers = tiny_towers.loaded(**kind)
-  serving.write(towers, tmp_path / 'new')
+  passages = towers_lib.PassageTower(40, '', {})
+  serving.write(towers, tmp_path / 'new', ('cpu',), passages)
   artifact = serving.Artifact.open(tmp_path / 'new')
   expected = tiny_towers.embed(towers, 'query', TEXTS)
   np.testing.assert_allclose(vectors(artifact, 'query'), expected, atol=atol)
 
 
-def test_many_texts_are_cut_into_chunks(towers, written, monkeypatch):
-  monkeypatch.setattr(towers_lib, 'CPU', towers_lib.Grid(80, 8))
-  artifact = serving.Artifact.open(written)
-  texts = [' '.join(TEXTS[: i % 7]) for i in range(101)]
-  expected = tiny_towers.embed(towers, 'passage', texts)
-  np.testing.assert_allclose(
-      vectors(artifact, 'passage', texts), expected, atol=1e-6
-  )
-
-
 def test_programs_run_without_this_library(towers, written):
-  """As another program reads the folder: any number of rows, all platforms."""
+  """As another program reads the folder: with any parameters of its shapes."""
   manifest = json.loads((written / 'artifact.json').read_text())
   params = safetensors.numpy.load_file(written / 'weights.safetensors')
   assert {n: list(p.shape) for n, p in params.items()} == manifest['params']
@@ -95,23 +95,13 @@ def test_programs_run_without_this_library(towers, written):
   for row, text in zip(tokens, TEXTS):
     ids = towers.tokenizer.vocabulary.encode(['find: ' + text], 12).values
     row[: len(ids)] = ids
-  own = {name: params[name] for name in tower['params']}
-  expected = tiny_towers.embed(towers, 'query', TEXTS[:3])
-  for rows in (1, 3):
-    found = jax.jit(exported.call)(own, tokens[:rows])
-    np.testing.assert_allclose(found, expected[:rows], atol=1e-6)
-
-
-def test_weights_are_not_in_the_programs(towers, written):
-  """One program serves any parameters of these shapes."""
-  program = (written / 'programs/query-12.bin').read_bytes()
+  call = jax.jit(exported.call)
   other = tiny_towers.loaded(seed=1, apart=True, prefixes=PREFIXES)
-  params = jax.device_get(traverse_util.flatten_dict(other.params, sep='/'))
-  names = export.params_of_tower(params, 'query')
-  tokens = other.tokenizer.encode_queries(TEXTS).padded(np.arange(7), 12)
-  found = export.load(program, 12).call({n: params[n] for n in names}, tokens)
-  expected = tiny_towers.embed(other, 'query', TEXTS)
-  np.testing.assert_allclose(found, expected, atol=1e-6)
+  others = jax.device_get(traverse_util.flatten_dict(other.params, sep='/'))
+  for model, values in ((towers, params), (other, others)):
+    found = call({name: values[name] for name in tower['params']}, tokens)
+    expected = tiny_towers.embed(model, 'query', TEXTS[:3])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 # Nothing but what docs/interop.md says is needed, and what that brings.

@@ -17,6 +17,7 @@ VOCAB = 64
 # Wide enough that products of other shapes round in other ways.
 WIDTH = 256
 COUNT = 200
+FSDP = (('embed', 'data'),)
 
 
 class FewDevices(Partitioner):
@@ -38,9 +39,9 @@ class FewDevices(Partitioner):
 
 @pytest.fixture(scope='module')
 def texts():
-  """Texts of 2 to 24 tokens."""
+  """Texts of 2 to 16 tokens."""
   rng = np.random.default_rng(0)
-  lengths = np.clip(rng.lognormal(2.5, 0.7, COUNT).astype(int), 2, 24)
+  lengths = np.clip(rng.lognormal(2.5, 0.7, COUNT).astype(int), 2, 16)
   return Ragged.from_rows(
       [rng.integers(2, VOCAB, n) for n in lengths], np.uint16
   )
@@ -70,15 +71,26 @@ def initial(separate_towers):
   return jax.device_get(init(jax.random.key(0), tokens, tokens)['params'])
 
 
-def make(partitioner, separate_towers=False, batch_size=8):
+def make(partitioner, separate_towers=False):
   """An embedder, its parameters and the model."""
   model, boxed = make_model(separate_towers), initial(separate_towers)
   shardings = partitioner.param_shardings(boxed)
   return (
-      Embedder(model, partitioner, shardings, batch_size),
+      Embedder(model, partitioner, shardings, 8),
       jax.device_put(nn.unbox(boxed), shardings),
       model,
   )
+
+
+@pytest.fixture(scope='module')
+def one_device():
+  return make(FewDevices(1))
+
+
+@pytest.fixture(scope='module')
+def expected(texts, one_device):
+  embedder, params, _ = one_device
+  return embedder.passages(params, texts)
 
 
 def test_an_embedding_is_that_of_the_text_alone(texts):
@@ -90,7 +102,7 @@ def test_an_embedding_is_that_of_the_text_alone(texts):
     return np.concatenate(
         [
             encode({'params': params}, tokens[None])
-            for tokens in texts.padded(rows, 24)
+            for tokens in texts.padded(rows, 16)
         ]
     )
 
@@ -104,39 +116,29 @@ def test_an_embedding_is_that_of_the_text_alone(texts):
   )
 
 
-@pytest.mark.parametrize('devices', [2, 4, 8])
-def test_the_number_of_devices_changes_no_bit(texts, devices, on_one_device):
-  embedder, params, _ = make(FewDevices(devices))
+@pytest.mark.parametrize('devices, rules', [(8, ()), (4, FSDP)])
+def test_neither_devices_nor_fsdp_change_a_bit(
+    texts, devices, rules, expected
+):
+  embedder, params, _ = make(FewDevices(devices, rules=rules))
+  if rules:
+    assert params['projection']['kernel'].sharding.spec[0] == 'data'
   found = embedder.passages(params, texts)
-  assert found.tobytes() == on_one_device.tobytes()
+  assert found.tobytes() == expected.tobytes()
   assert embedder.passages(params, texts).tobytes() == found.tobytes()
 
 
-def test_fsdp_changes_no_bit(texts, on_one_device):
-  embedder, params, _ = make(FewDevices(4, rules=(('embed', 'data'),)))
-  kernel = params['projection']['kernel']
-  assert kernel.sharding.spec[0] == 'data'
-  assert embedder.passages(params, texts).tobytes() == on_one_device.tobytes()
-
-
-@pytest.mark.parametrize('rules', [(), (('embed', 'data'),)])
-def test_towers_over_a_model_axis(texts, rules, on_one_device):
-  embedder, params, _ = make(FewDevices(8, 4, rules))
+def test_towers_over_a_model_axis(texts, expected):
+  embedder, params, _ = make(FewDevices(8, 4, FSDP))
   kernel = params['encoder']['layers_0']['mlp']['wo']['kernel']
   assert kernel.sharding.spec[0] == 'model'
   np.testing.assert_allclose(
-      embedder.passages(params, texts), on_one_device, atol=1e-5
+      embedder.passages(params, texts), expected, atol=1e-5
   )
 
 
-@pytest.fixture(scope='module')
-def on_one_device(texts):
-  embedder, params, _ = make(FewDevices(1))
-  return embedder.passages(params, texts)
-
-
-def test_batches_hold_each_text_once_and_do_not_run_ahead(texts):
-  embedder, params, _ = make(FewDevices(2), batch_size=4)
+def test_batches_hold_each_text_once_and_do_not_run_ahead(texts, one_device):
+  embedder, params, _ = one_device
 
   class Counting(Ragged):
     taken = 0
@@ -147,7 +149,7 @@ def test_batches_hold_each_text_once_and_do_not_run_ahead(texts):
 
   tokens = Counting(texts.values, texts.offsets)
   rows = np.arange(COUNT)[::-1]
-  seen, most = [], (towers_lib.AHEAD + 1) * 2 * 4
+  seen, most = [], (towers_lib.AHEAD + 1) * 8
   for positions, embeddings in embedder.batches(
       'encode_passage', params, tokens, rows
   ):
@@ -157,9 +159,5 @@ def test_batches_hold_each_text_once_and_do_not_run_ahead(texts):
   assert sorted(seen) == list(range(COUNT))
   lengths = texts.lengths[rows[seen]]
   assert (np.diff(lengths) <= 0).all()
-
-
-def test_no_text_at_all(texts):
-  embedder, params, _ = make(FewDevices(1))
   none = embedder.queries(params, texts, np.array([], np.int64))
   assert none.shape == (0, 16)
