@@ -71,7 +71,7 @@ def read(path: pathlib.Path) -> tuple[Codec, str]:
     raise UserError(f'{path} does not exist. {_AGAIN}')
   found = safetensors_file.metadata(path)
   if not isinstance(found, dict) or found.get('format') != _FORMAT:
-    raise UserError(f'{path} is no codec of an index. {_AGAIN}')
+    raise UserError(f'{path} is not a codec of an index. {_AGAIN}')
   tensors = safetensors_file.read(path)
   arrays = {name: tensor.read() for name, tensor in tensors.items()}
   plan = json_file.parse(found.get('codec') or '', path, _AGAIN)

@@ -2,20 +2,21 @@
 
 import faiss
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dualenc_jax import compression
 from dualenc_jax.compression import codec_file, Coded
+from dualenc_jax.compression.product import Product
 from dualenc_jax.errors import UserError
 from dualenc_jax.search.two_steps import search_of, TwoSteps
 
 N, D, Q = 3001, 24, 9
+# Every kind of map and of quantiser, and of bits in a byte.
 NAMES = (
-    'fp32', 'fp16', 'bf16', 'int8', 'int8:uniform', 'int8:q0.9', 'pca:8',
-    'pca:8:centred', 'pca:8:queries', 'truncate:8', 'rotated:1', 'rotated:3',
-    'rotated:4', 'rotated:8', 'pq:6', 'pq:6x4', 'pq:6x3', 'opq:8x4', 'sign',
-    'hamming', 'truncate:12+int8', 'pca:12+sign',
+    'fp16', 'bf16', 'int8', 'pca:8:queries', 'rotated:3', 'rotated:4', 'pq:3',
+    'pq:6x3', 'opq:8x4', 'hamming', 'truncate:12+int8:q0.9', 'pca:12+sign',
 )
 
 
@@ -40,7 +41,7 @@ IDS = [f'p{i * 7919 % N}' for i in range(N)]
 
 
 def trained(name, vectors, queries):
-  return compression.spec(name).fit(vectors, queries, seed=3)
+  return compression.spec(name).fit(vectors[:1200], queries, seed=3)
 
 
 def unpacked_by_hand(codes, bits, count):
@@ -84,7 +85,9 @@ def test_scores_are_products_with_what_codes_stand_for(
   by_hand = decoded_by_hand(codec, codes)
   lengths = np.linalg.norm(by_hand, axis=1)
   scale = np.linalg.norm(own, axis=1)[:, None] * lengths
-  found = np.asarray(codec.scores(queries, codes))
+  found = np.asarray(
+      codec.quantiser.scores(jnp.asarray(own), jnp.asarray(codes))
+  )
   assert found.dtype == np.float32
   error = np.abs(found - own.astype(np.float64) @ by_hand.T) / scale
   assert np.max(error) < 1e-6
@@ -118,11 +121,7 @@ def ranked_by_hand(scores):
 
 @pytest.mark.parametrize(
     'name, devices',
-    [
-        ('int8', 1), ('int8', 3), ('rotated:2', 8), ('pq:6x4', 3),
-        ('pq:6x4', 8), ('opq:8x4', 1), ('sign', 3), ('hamming', 1),
-        ('hamming', 8), ('bf16', 3),
-    ],
+    [('int8', 3), ('rotated:2', 8), ('pq:6x4', 1), ('sign', 3), ('hamming', 8)],
 )
 def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
   codec = trained(name, vectors, queries)
@@ -143,7 +142,7 @@ def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
 
 
 @pytest.mark.parametrize(
-    'rescored, devices', [(1, 8), (40, 1), (900, 8), (N, 1), (10 * N, 8)]
+    'rescored, devices', [(1, 8), (900, 1), (10 * N, 8)]
 )
 def test_two_steps(rescored, devices, vectors, queries):
   codec = trained(f'binary:{rescored}', vectors, queries)
@@ -206,7 +205,7 @@ def test_quantiles_leave_out_what_lies_far_out(vectors):
 def test_constant_dimensions(vectors):
   flat = vectors.copy()
   flat[:, 3] = 0.25
-  for name in ('int8', 'pq:6x4', 'opq:6x4', 'rotated:4', 'pca:8', 'sign'):
+  for name in ('int8', 'rotated:4', 'pca:8', 'sign'):
     codec = compression.spec(name).fit(flat)
     decoded = codec.decode(codec.encode(flat))
     assert np.isfinite(decoded).all(), name
@@ -231,21 +230,6 @@ def test_truncation_is_of_length_one(vectors, queries):
   )
 
 
-def test_files_that_are_none(vectors, tmp_path):
-  path = tmp_path / codec_file.FILE
-  codec_file.write(path, compression.spec('pq:6x4').fit(vectors))
-  whole = path.read_bytes()
-  path.write_bytes(whole[:-10])
-  with pytest.raises(UserError, match='damaged or was cut'):
-    codec_file.read(path)
-  path.write_bytes(whole.replace(b'dualenc-codec', b'another-codec'))
-  with pytest.raises(UserError, match='no codec of an index'):
-    codec_file.read(path)
-  path.unlink()
-  with pytest.raises(UserError, match='does not exist'):
-    codec_file.read(path)
-
-
 @pytest.mark.parametrize(
     'name, message',
     [
@@ -260,6 +244,8 @@ def test_files_that_are_none(vectors, tmp_path):
         ('pq:8+int8', 'nothing may follow pq:8'),
         ('binary:none', "'binary:none': expected binary or binary:200"),
         ('', "No codec is called ''"),
+        # A folder without a codec.
+        ('/tmp', "No codec is called '/tmp'"),
     ],
 )
 def test_names_that_are_none(name, message):
@@ -276,16 +262,12 @@ def test_names_that_are_none(name, message):
         ('truncate:25', 'of dim 24: expected at most 24'),
         ('rotated:9', 'rotated of 9 bits'),
         ('pca:8:queries', 'trained with queries, but none'),
+        ('pq:6', 'pq:6 needs .* 256 vectors .* 100'),
     ],
 )
 def test_sizes_that_do_not_suit(name, message, vectors):
   with pytest.raises(UserError, match=message):
-    compression.spec(name).fit(vectors)
-
-
-def test_too_few_vectors(vectors):
-  with pytest.raises(UserError, match='pq:6 needs .* 256 vectors .* 100'):
-    compression.spec('pq:6').fit(vectors[:100])
+    compression.spec(name).fit(vectors[:100])
 
 
 def test_vectors_that_are_not_finite(vectors):
@@ -309,6 +291,25 @@ def test_beyond_float16(vectors):
     codec.encode(large)
   codec = compression.spec('bf16').fit(large)
   assert np.isfinite(codec.decode(codec.encode(large))).all()
+
+
+def test_a_folder_stands_for_its_codec(tmp_path):
+  rng = np.random.default_rng(0)
+  assign, score = rng.normal(size=(2, 4, 16, 2)).astype(np.float32)
+  codec = compression.Codec('jpq:4x4', 8, (), Product(assign, score))
+  codec_file.write(tmp_path / codec_file.FILE, codec)
+  spec = compression.spec(str(tmp_path))
+  assert (spec.name, spec.floats, spec.needs_queries) == (
+      'jpq:4x4', None, False
+  )
+  assert tuple(spec.shape(8)) == ('uint8', 2)
+  vectors = rng.normal(size=(5, 8)).astype(np.float32)
+  found = spec.fit(vectors[:1])
+  codes = found.encode(vectors)
+  np.testing.assert_array_equal(codes, codec.encode(vectors))
+  np.testing.assert_array_equal(found.decode(codes), codec.decode(codes))
+  with pytest.raises(UserError, match=r'trained for \[rows, 8\]'):
+    found.encode(vectors[:, :4])
 
 
 def test_of_another_dim(vectors, queries):

@@ -73,12 +73,29 @@ def test_it_is_named(tmp_path, name, change, message):
     codec_file.read(path)
 
 
-def test_numbers_that_are_not_finite(tmp_path):
+NAN = np.float32(np.nan).tobytes()
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (lambda content: content[:-10], 'damaged or was cut'),
+        (lambda content: content[:-4] + NAN, 'step holds NaN'),
+        (
+            lambda content: content.replace(b'dualenc-codec', b'another-codec'),
+            'not a codec of an index',
+        ),
+    ],
+    ids=['cut', 'not finite', 'another format'],
+)
+def test_damaged_files(tmp_path, change, message):
   path = tmp_path / 'codec.safetensors'
   codec_file.write(path, compression.spec('int8').fit(VECTORS))
-  content = path.read_bytes()
-  path.write_bytes(content[:-4] + np.float32(np.nan).tobytes())
-  with pytest.raises(UserError, match='codec.safetensors.*step holds NaN'):
+  path.write_bytes(change(path.read_bytes()))
+  with pytest.raises(UserError, match=f'codec.safetensors.*{message}'):
+    codec_file.read(path)
+  path.unlink()
+  with pytest.raises(UserError, match='does not exist'):
     codec_file.read(path)
 
 

@@ -15,7 +15,7 @@ def distortion(rows, rotation, centroids):
 
 def test_better_than_codes_alone():
   rows = compression_vectors.embeddings(1500, 16)
-  rotation, centroids = opq.fit(rows, 4, 4, 0, outer=30)
+  rotation, centroids = opq.fit(rows, 4, 4, 0)
   assert rotation.dtype == centroids.dtype == np.float32
   assert centroids.shape == (4, 16, 4)
   square = rotation.astype(np.float64) @ rotation.T
@@ -56,15 +56,14 @@ def test_a_shift_of_all_vectors_does_not_matter():
 
 def test_devices_do_not_matter():
   rows = compression_vectors.embeddings(5000, 16)
-  one, *others = (
+  one, eight = (
       opq.fit(
           rows, 4, 4, 0, 2,
           jax.sharding.Mesh(np.array(jax.devices()[:n]), ('x',)),
-      ) for n in (1, 2, 8)
+      ) for n in (1, 8)
   )
-  for other in others:
-    np.testing.assert_array_equal(one[0], other[0])
-    np.testing.assert_array_equal(one[1], other[1])
+  for own, other in zip(one, eight):
+    np.testing.assert_array_equal(own, other)
 
 
 def test_balanced_parts():
@@ -78,20 +77,20 @@ def test_balanced_parts():
 
 
 def test_constant_dims():
-  rows = compression_vectors.embeddings(1000, 16).copy()
+  rows = compression_vectors.embeddings(1500, 16).copy()
   rows[:, 3:9] = 0.125
   rotation, centroids = opq.fit(rows, 4, 4, 0, 4)
   assert np.isfinite(centroids).all()
   square = rotation.astype(np.float64) @ rotation.T
   np.testing.assert_allclose(square, np.eye(16), atol=1e-6)
-  parts = kmeans.fit(rows.reshape(1000, 4, 4), 16, 0)
+  parts = kmeans.fit(rows.reshape(1500, 4, 4), 16, 0)
   plain = compression_vectors.distortion(rows, parts)
   assert distortion(rows, rotation, centroids) < plain
 
 
 def test_all_vectors_alike():
-  rows = np.full((100, 8), 0.5, np.float32)
-  rotation, centroids = opq.fit(rows, 2, 3, 0, 2)
+  rows = np.full((1500, 16), 0.5, np.float32)
+  rotation, centroids = opq.fit(rows, 4, 4, 0, 2)
   assert distortion(rows, rotation, centroids) < 1e-10
 
 

@@ -16,9 +16,9 @@ def codebooks(m, centroids, dims, seed=1):
 
 # With centroids that no small number divides, and one.
 @pytest.mark.parametrize(
-    'm, centroids, dims', [(4, 256, 4), (2, 61, 20), (1, 1, 3), (3, 97, 2)]
+    'm, centroids, dims, count',
+    [(4, 256, 4, 2049), (2, 61, 20, 700), (1, 1, 3, 1), (3, 97, 2, 2049)],
 )
-@pytest.mark.parametrize('count', [1, 700, 2049])
 def test_nearest(m, centroids, dims, count):
   rows = compression_vectors.embeddings(count, m * dims)
   books = codebooks(m, centroids, dims)
@@ -43,9 +43,9 @@ def test_the_first_among_equals(dims):
 
 
 def test_faiss():
-  rows = compression_vectors.embeddings(5000, 32)
-  books = codebooks(8, 256, 4)
-  quantizer = faiss.ProductQuantizer(32, 8, 8)
+  rows = compression_vectors.embeddings(5000, 16)
+  books = codebooks(4, 256, 4)
+  quantizer = faiss.ProductQuantizer(16, 4, 8)
   faiss.copy_array_to_vector(books.ravel(), quantizer.centroids)
   codes = product.encode(rows, books)
   theirs = quantizer.compute_codes(rows)
@@ -59,11 +59,10 @@ def test_faiss():
 def test_devices_do_not_matter(count):
   rows = compression_vectors.embeddings(max(count, 1), 12)[:count]
   books = codebooks(3, 64, 4)
-  found = [
+  one, eight = (
       product.encode(
           rows, books, jax.sharding.Mesh(np.array(jax.devices()[:n]), ('x',))
-      ) for n in (1, 2, 8)
-  ]
-  assert found[0].shape == (count, 3)
-  for other in found[1:]:
-    np.testing.assert_array_equal(found[0], other)
+      ) for n in (1, 8)
+  )
+  assert one.shape == (count, 3)
+  np.testing.assert_array_equal(one, eight)
