@@ -47,7 +47,7 @@ def test_top_k_is_the_head_of_a_full_sort(corpus):
   queries, passages, ids = corpus
   full = reference.full_ranking(queries, passages, ids)
   found = search(passages, ids)
-  for k in (1, 10, 100, 2600, 2611, 5000):
+  for k in (1, 100, 2600, 5000):
     reference.assert_same(found.top_k(queries, k), full, k)
 
 
@@ -135,9 +135,7 @@ def test_faiss(case):
     assert set(row[better]) <= set(other)
 
 
-@pytest.mark.parametrize(
-    'devices, block_rows', [(1, 13), (2, 500), (4, 2**17), (8, 13), (8, 2**17)]
-)
+@pytest.mark.parametrize('devices, block_rows', [(1, 2**17), (3, 500), (8, 13)])
 def test_devices_and_blocks_do_not_matter(devices, block_rows):
   rng = np.random.default_rng(5)
   queries, passages = search_cases.dense(rng)
@@ -150,23 +148,23 @@ def test_devices_and_blocks_do_not_matter(devices, block_rows):
   assert found.gold_ranks(queries, gold).tolist() == [41] * 16
 
 
-@pytest.mark.parametrize(
-    'devices, size', [(1, 1), (8, 1), (3, 7), (8, 8), (8, 9), (3, 65)]
-)
+@pytest.mark.parametrize('devices, size', [(8, 1), (3, 7), (8, 9), (3, 65)])
 def test_small_corpora(devices, size):
   rng = np.random.default_rng(6)
   queries, passages = search_cases.random(rng)
   queries, passages = queries[:1], passages[:size]
   ids = reference.shuffled_ids(rng, size)
   full = reference.full_ranking(queries, passages, ids)
-  for block_rows in (1, 4):
-    found = search(passages, ids, devices, block_rows)
-    reference.assert_same(found.top_k(queries, 5), full, 5)
-    worst = full.indices[:, [-1]]
-    assert found.gold_ranks(queries, worst).tolist() == [size]
+  found = search(passages, ids, devices, 4 if size > 8 else 1)
+  reference.assert_same(found.top_k(queries, 5), full, 5)
+  worst = full.indices[:, [-1]]
+  assert found.gold_ranks(queries, worst).tolist() == [size]
 
 
-@pytest.mark.parametrize('block_rows', [4096, 2**17])
+@pytest.mark.parametrize(
+    'both_forms, block_rows', [(True, 4096), (False, 2**17)],
+    indirect=['both_forms'], ids=['host', 'devices'],
+)
 def test_blocks_of_many_groups_of_neighbours(block_rows, both_forms):
   """A single device's block so long that maxima of groups come first."""
   rng = np.random.default_rng(7)
@@ -205,13 +203,7 @@ def test_queries_in_parts(monkeypatch):
 
 @pytest.mark.parametrize(
     'kind, dtype',
-    [
-        ('array', np.float16),
-        ('map', np.float32),
-        ('shards', np.float16),
-        ('shards', np.float32),
-        ('strided', np.float32),
-    ],
+    [('array', np.float16), ('shards', np.float32), ('strided', np.float32)],
 )
 def test_wherever_the_corpus_lies(kind, dtype, tmp_path):
   rng = np.random.default_rng(9)
@@ -225,12 +217,11 @@ def test_wherever_the_corpus_lies(kind, dtype, tmp_path):
     store = np.repeat(passages, 2, axis=1)[:, ::2]
   else:
     # Blocks lie within a shard, and across two and three of them.
-    cuts = [] if kind == 'map' else [600, 601, 1500, 2610]
     maps = []
-    for i, part in enumerate(np.split(passages, cuts)):
+    for i, part in enumerate(np.split(passages, [600, 601, 1500, 2610])):
       np.save(tmp_path / f'{i}.npy', part)
       maps.append(np.load(tmp_path / f'{i}.npy', mmap_mode='r'))
-    store = RowStore(maps) if cuts else maps[0]
+    store = RowStore(maps)
   found = search(store, ids)
   reference.assert_same(found.top_k(queries, 10), full, 10)
   gold = full.indices[:, [500]]
