@@ -9,12 +9,11 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.compression.quantisers import Floats, Hamming, Int8
 from dualenc_jax.compression.transforms import Linear
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.io import finite
 
 
@@ -82,11 +81,6 @@ class Codec:
     for transform in self.transforms:
       queries = transform.of_queries(queries)
     return self.quantiser.of_queries(queries)
-
-  def scores(self, queries: np.ndarray, codes: np.ndarray) -> jax.Array:
-    """Scores of all codes: float32 [Q, n], for queries float32 [Q, D]."""
-    own = jnp.asarray(self.queries(queries))
-    return self.quantiser.scores(own, jnp.asarray(codes))
 
   def by_hamming(self) -> 'Codec':
     """The first step of two: the same codes by signs of queries."""
@@ -171,8 +165,7 @@ def with_candidates(passages: Any, count: int) -> Coded:
         f' takes it, but this one has {what}. Leave it out, or encode with'
         ' --codec=binary.'
     )
-  if count < 1:
-    raise UserError(f'candidates is {count}; expected 1 or more.')
+  expect(count >= 1, 'candidates', count, '1 or more')
   *before, _ = codec.name.split('+')
   name = '+'.join([*before, f'binary:{count}'])
   return Coded(

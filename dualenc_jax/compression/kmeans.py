@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 def fit(
     parts: np.ndarray, centroids: int, seed: int, iterations: int = 25,
-    start: np.ndarray | None = None, mesh: jax.sharding.Mesh | None = None,
+    start: np.ndarray | None = None,
 ) -> np.ndarray:
   """Fits M independent codebooks to the M parts of vectors, by L2 distance.
 
@@ -40,7 +40,6 @@ def fit(
 
   Parts are float32 [n, M, d], centroids [M, K, d], K of them; the start is
   some, or rows by the seed. Iterations are fewer where nothing moves any more.
-  A mesh says whose devices to use, all of this host by default.
   """
   count, m, _ = parts.shape
   if start is None:
@@ -55,7 +54,7 @@ def fit(
         parts[rng.choice(count, centroids, replace=False), i] for i in range(m)
     ])
   apart = _APART * np.std(parts, axis=0, dtype=np.float64)
-  lanes = Lanes(mesh)
+  lanes = Lanes()
   # Sums of what vectors have in common would cost the digits that differ.
   middle: Any = np.mean(parts, axis=0, dtype=np.float64).astype(np.float32)
   blocks = list(lanes.blocks(parts, lambda x: (x - middle).transpose(2, 1, 0)))

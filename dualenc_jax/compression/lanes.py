@@ -30,10 +30,8 @@ _IN_FLIGHT = 8
 class Lanes:
   """Where lanes go: one to each local device at a time."""
 
-  def __init__(self, mesh: jax.sharding.Mesh | None = None):
-    """Takes the devices of a mesh, by default all that are local."""
-    devices = jax.local_devices() if mesh is None else mesh.devices.flat
-    self.mesh = jax.sharding.Mesh(np.array(list(devices)), (_AXIS,))
+  def __init__(self):
+    self.mesh = jax.sharding.Mesh(np.array(jax.local_devices()), (_AXIS,))
     self._split = jax.sharding.NamedSharding(self.mesh, PartitionSpec(_AXIS))
 
   def blocks(

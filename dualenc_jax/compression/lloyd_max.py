@@ -16,9 +16,9 @@ def levels(bits: int) -> np.ndarray:
   """The 2^bits values that N(0, 1) is best rounded to, in squared error.
 
   Each is the mean of the numbers that are rounded to it, and these end in the
-  middle between it and the next one: see `boundaries`. Newton's method solves
-  these equations to float64's precision. They are float64 [2^bits], ascending
-  and symmetric; read-only.
+  middle between it and the next one. Newton's method solves these equations to
+  float64's precision. They are float64 [2^bits], ascending and symmetric;
+  read-only.
   """
   # As long to import as a third of JAX, and seldom needed.
   from scipy.special import ndtri
@@ -37,12 +37,6 @@ def levels(bits: int) -> np.ndarray:
   values = (values - values[::-1]) / 2
   values.setflags(write=False)
   return values
-
-
-def boundaries(bits: int) -> np.ndarray:
-  """float64 [2^bits - 1]: between the numbers of one level and of the next."""
-  values = levels(bits)
-  return (values[1:] + values[:-1]) / 2
 
 
 def _equations(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,8 +22,7 @@ _FIRST, _NEXT, _LAST = 10, 4, 25
 
 
 def fit(
-    vectors: np.ndarray, m: int, bits: int, seed: int, outer: int = 20,
-    mesh: jax.sharding.Mesh | None = None,
+    vectors: np.ndarray, m: int, bits: int, seed: int, outer: int = 20
 ) -> tuple[np.ndarray, np.ndarray]:
   """Minimises |R x - PQ(R x)|^2 over rotations R and codebooks.
 
@@ -41,15 +40,13 @@ def fit(
   count = len(vectors)
   mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
   centred = vectors - mean
-  lanes = Lanes(mesh)
+  lanes = Lanes()
   blocks = list(lanes.blocks(centred, lambda x: x))
   rotation = balanced_rotation(centred, m)
   centroids, iterations = None, _FIRST
   for _ in range(outer):
     rotated = (centred @ rotation.T).reshape(count, m, -1)
-    centroids = kmeans.fit(
-        rotated, 2**bits, seed, iterations, start=centroids, mesh=mesh
-    )
+    centroids = kmeans.fit(rotated, 2**bits, seed, iterations, centroids)
     cross = lanes.total(_cross, blocks, rotation, centroids)
     rotation = _nearest_rotation(cross)
     iterations = _NEXT
@@ -57,9 +54,7 @@ def fit(
     shift = (rotation.astype(np.float64) @ mean).reshape(m, 1, -1)
     centroids = (centroids + shift).astype(np.float32)
   rotated = (vectors @ rotation.T).reshape(count, m, -1)
-  return rotation, kmeans.fit(
-      rotated, 2**bits, seed, _LAST, start=centroids, mesh=mesh
-  )
+  return rotation, kmeans.fit(rotated, 2**bits, seed, _LAST, centroids)
 
 
 def balanced_rotation(vectors: np.ndarray, m: int) -> np.ndarray:

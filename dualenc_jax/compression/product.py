@@ -108,9 +108,7 @@ class Product(quantisers.Quantiser):
     return total.T
 
 
-def encode(
-    vectors: Any, centroids: np.ndarray, mesh: jax.sharding.Mesh | None = None
-) -> np.ndarray:
+def encode(vectors: Any, centroids: np.ndarray) -> np.ndarray:
   """The nearest of [M, K, d], K at most 256, of every part: uint8 [n, M].
 
   Vectors are an array [n, D] or a store of rows, read a part at a time.
@@ -119,7 +117,7 @@ def encode(
   codes = np.empty((len(vectors), m), np.uint8)
   if not len(vectors):
     return codes
-  lanes = Lanes(mesh)
+  lanes = Lanes()
   blocks = lanes.blocks(
       vectors, lambda x: x.reshape(-1, m, dims).transpose(2, 1, 0)
   )

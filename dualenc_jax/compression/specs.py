@@ -32,7 +32,7 @@ from dualenc_jax.compression import codec_file, parts as parts_lib
 from dualenc_jax.compression.codec import Codec
 from dualenc_jax.compression.quantisers import Floats
 from dualenc_jax.compression.training import Training
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.suggest import did_you_mean_or_known
 
 # By dtype, the codecs that are nothing else.
@@ -181,8 +181,7 @@ class Spec:
 
 def spec(name: str) -> Spec:
   """What a name stands for, see above; raises UserError for an unknown one."""
-  if not isinstance(name, str):
-    raise UserError(f'codec is {name!r}; expected a name, such as "int8".')
+  expect(isinstance(name, str), 'codec', name, 'a name, such as "int8"')
   path = pathlib.Path(name).expanduser() / codec_file.FILE
   if path.is_file():
     codec, _ = codec_file.read(path)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.generation.generator import Query
 
 _WORD = re.compile(r'\w+')
@@ -29,15 +29,14 @@ class Rules:
   log_probability: float | None = None
 
   def __post_init__(self):
-    if not 0 < self.copied <= 1:
-      raise UserError(
-          f'--max_copied is {self.copied}; expected a share above 0, at most 1.'
-      )
-    if self.log_probability is not None and not self.log_probability <= 0:
-      raise UserError(
-          f'--min_log_probability is {self.log_probability}; expected a'
-          ' logarithm, 0 or less.'
-      )
+    share, least = self.copied, self.log_probability
+    expect(
+        0 < share <= 1, '--max_copied', share, 'a share above 0, at most 1'
+    )
+    expect(
+        least is None or least <= 0, '--min_log_probability', least,
+        'a logarithm, 0 or less',
+    )
 
 
 def kept(

@@ -9,7 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.search import top_k
 
 
@@ -30,20 +30,17 @@ class Sampling:
 
   def __post_init__(self):
     temperature, most, top_p = self.temperature, self.top_k, self.top_p
-    if not 0 <= temperature < math.inf:
-      raise UserError(
-          f'Sampling.temperature is {temperature}; expected 0, which is greedy,'
-          ' or a number above it.'
-      )
-    if most is not None and (type(most) is not int or most < 1):
-      raise UserError(
-          f'Sampling.top_k is {most!r}; expected a whole number, 1 or more, or'
-          ' None.'
-      )
-    if not 0 < top_p <= 1:
-      raise UserError(
-          f'Sampling.top_p is {top_p}; expected a share above 0, at most 1.'
-      )
+    expect(
+        0 <= temperature < math.inf, 'Sampling.temperature', temperature,
+        '0, which is greedy, or a number above it',
+    )
+    expect(
+        most is None or type(most) is int and most >= 1, 'Sampling.top_k', most,
+        'a whole number, 1 or more, or None',
+    )
+    expect(
+        0 < top_p <= 1, 'Sampling.top_p', top_p, 'a share above 0, at most 1'
+    )
 
   def draw(
       self, keys: jax.Array, logits: jax.Array

@@ -14,7 +14,7 @@ import re
 import numpy as np
 import Stemmer
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.search import ranking
 from dualenc_jax.suggest import did_you_mean_or_known
 
@@ -108,10 +108,8 @@ class BM25:
 
 def check_parameters(k1: float, b: float, language: str | None) -> None:
   """Raises UserError for a `k1` or `b` that BM25 cannot have."""
-  if not 0 <= k1 < math.inf:
-    raise UserError(f'BM25: k1 is {k1}; expected a number of 0 or more.')
-  if not 0 <= b <= 1:
-    raise UserError(f'BM25: b is {b}; expected 0 to 1.')
+  expect(0 <= k1 < math.inf, 'BM25: k1', k1, 'a number of 0 or more')
+  expect(0 <= b <= 1, 'BM25: b', b, '0 to 1')
   if language is not None and language not in Stemmer.algorithms():
     raise UserError(
         f'BM25: no stemmer exists for {language!r}.'

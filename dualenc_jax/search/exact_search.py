@@ -55,7 +55,6 @@ class ExactSearch:
   def __init__(
       self, passages: Any, ids: Sequence[str],
       mesh: jax.sharding.Mesh | None = None, block_rows: int = BLOCK_ROWS,
-      resident: bool | None = None,
   ):
     """Takes the corpus; nothing is read yet.
 
@@ -68,8 +67,6 @@ class ExactSearch:
       mesh: the devices, all by default.
       block_rows: rows that a device scores at a time; they do not change the
         result.
-      resident: whether the corpus stays on the devices from the first search
-        on; None if it fits devices with memory of their own.
     """
     _check_shape('passage', passages)
     if passages.dtype not in _DTYPES:
@@ -101,10 +98,9 @@ class ExactSearch:
     own = search_programs.power_of_two(-(-len(passages) // devices.size))
     rows = min(block_rows, own)
     self._query_rows = query_rows(rows, on_cpu)
-    if resident is None:
-      size = math.prod(stored.shape) * stored.dtype.itemsize
-      memory = None if on_cpu else device_memory()
-      resident = memory is not None and size < RESIDENT * memory * devices.size
+    size = math.prod(stored.shape) * stored.dtype.itemsize
+    memory = None if on_cpu else device_memory()
+    resident = memory is not None and size < RESIDENT * memory * devices.size
     self._blocks = search_programs.CorpusBlocks(
         stored, self._programs.split, devices.size, rows, resident
     )

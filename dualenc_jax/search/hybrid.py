@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.search import ranking
 from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.search.ranking import best_first, best_of, Ranking
@@ -144,10 +144,9 @@ def fused_runs(
 
 def check_weight(weight: float | str) -> None:
   """Raises UserError unless it is `RRF` or a share."""
-  if weight != RRF and not (
-      isinstance(weight, (int, float)) and 0 <= weight <= 1
-  ):
-    raise UserError(
-        f'The weight of hybrid search is {weight!r}; expected 0 (BM25 alone) to'
-        f' 1 (dense alone), or {RRF!r} for reciprocal ranks.'
-    )
+  expect(
+      weight == RRF or isinstance(weight, (int, float)) and 0 <= weight <= 1,
+      'The weight of hybrid search',
+      weight,
+      f'0 (BM25 alone) to 1 (dense alone), or {RRF!r} for reciprocal ranks',
+  )

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 
 # Ids that are decoded at a time.
 _CHUNK = 2**16
@@ -50,8 +50,8 @@ class Ranking(NamedTuple):
 
 def check_k(k: Any) -> None:
   """Raises UserError unless k, hits a query, is a whole number from 1 on."""
-  if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-    raise UserError(f'k is {k!r}; expected a whole number, 1 or more.')
+  is_whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+  expect(is_whole and k >= 1, 'k', k, 'a whole number, 1 or more')
 
 
 def best_hits(

@@ -2,15 +2,10 @@
 
 import compression_vectors
 import faiss
-import jax
 import numpy as np
 import pytest
 
 from dualenc_jax.compression import kmeans, product
-
-
-def mesh(devices):
-  return jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('x',))
 
 
 def lloyd(rows, centroids, iterations):
@@ -53,8 +48,8 @@ def test_far_from_zero():
 @pytest.mark.parametrize('count', [2047, 18001])
 def test_devices_do_not_matter(count):
   rows = compression_vectors.embeddings(count, 10).reshape(count, 2, 5)
-  one, eight = (
-      kmeans.fit(rows, 16, 3, iterations=9, mesh=mesh(n)) for n in (1, 8)
+  one, eight = compression_vectors.on_one_and_eight(
+      lambda: kmeans.fit(rows, 16, 3, iterations=9)
   )
   np.testing.assert_array_equal(one, eight)
 
