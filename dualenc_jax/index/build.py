@@ -113,14 +113,12 @@ class IndexBuild:
     for wait, numbers in ((False, shards), (True, busy)):
       for shard in numbers:
         lock = self._claim(shard, wait)
-        if lock is None:
-          continue
-        if lock.is_locked:
+        if lock is not None and lock.is_locked:
           yield shard, lock
-          continue
-        if not busy:
-          _LOG.info('Another process works on %s, too.', self.folder)
-        busy.append(shard)
+        elif lock is not None:
+          if not busy:
+            _LOG.info('Another process works on %s, too.', self.folder)
+          busy.append(shard)
 
   def write(
       self, shard: int, lock: filelock.BaseFileLock, embeddings: np.ndarray,

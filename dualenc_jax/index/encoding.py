@@ -1,10 +1,11 @@
 """Encoding of an index's texts into its shards, and the time it will take."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 import dataclasses
 import logging
 import shutil
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,8 @@ _IN_MEMORY = 2
 
 _LOG = logging.getLogger(__name__)
 
-Embed = Callable[[np.ndarray], Iterable[tuple[np.ndarray, np.ndarray]]]
+# Positions among some texts, int64 [b], with their embeddings, float32 [b, D].
+Found = Iterable[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,18 +90,30 @@ class Source:
     """'passages' or 'queries'."""
     return 'queries' if self.tower == 'query' else 'passages'
 
-  def embedded(
-      self, model: Loaded, rows: np.ndarray
-  ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Encodes rows of the cache [n].
-
-    Yields:
-      (positions in `rows` [b], float32 [b, D]), every position once, in any
-      order.
-    """
+  def embedded(self, model: Loaded, rows: np.ndarray) -> Found:
+    """Encodes rows of the cache [n], every position once, in any order."""
     return model.embedder.batches(
         f'encode_{self.tower}', model.params, self.tokens, rows
     )
+
+  def fill(
+      self, out: np.ndarray, found: Found, texts: Sequence[int] | np.ndarray,
+      progress: Progress, encode: Callable[[np.ndarray], Any] = lambda x: x,
+  ) -> None:
+    """Puts embeddings of some texts, or what `encode` makes, into `out` [n, W].
+
+    `found` has the embeddings of the texts with these numbers [n]. Raises
+    UserError for one that is not finite, and names its text.
+    """
+    for positions, vectors in found:
+
+      def name(i: int) -> str:
+        text = texts[positions[i]]
+        return f'row {text} ({self.tower} {self.passage(text).id!r})'
+
+      finite.check_rows('embeddings', vectors, name)
+      out[positions] = encode(vectors)
+      progress(len(positions))
 
   def __len__(self) -> int:
     return len(self.rows)
@@ -131,7 +145,8 @@ def default_split(task: Dataset | Mixture) -> str:
 
 
 def encode(
-    build: IndexBuild, source: Source, embed: Embed, host: Host = Host()
+    build: IndexBuild, source: Source, embed: Callable[[np.ndarray], Found],
+    host: Host = Host(),
 ) -> None:
   """Makes this host's shards of an index, those that are not there yet.
 
@@ -158,6 +173,14 @@ def encode(
   shards = [shard for shard in missing if shard % host.count == host.index]
   total = sum(len(header.rows_of(shard)) for shard in shards)
   clipped, farthest = 0, 0.0
+
+  def kept(vectors: np.ndarray) -> np.ndarray:
+    nonlocal clipped, farthest
+    beyond = build.codec.beyond(vectors)
+    clipped += len(beyond)
+    farthest = max(farthest, float(beyond.max(initial=0.0)))
+    return build.codec.encode(vectors)
+
   with (
       Progress('Encoding', total, source.unit) as progress,
       futures.ThreadPoolExecutor(1) as writer,
@@ -167,13 +190,8 @@ def encode(
       rows = header.rows_of(shard)
       out = np.empty((len(rows), header.columns), header.dtype)
       try:
-        for positions, vectors in embed(source.rows[rows.start : rows.stop]):
-          _check_finite(vectors, source, rows, positions)
-          out[positions] = build.codec.encode(vectors)
-          beyond = build.codec.beyond(vectors)
-          clipped += len(beyond)
-          farthest = max(farthest, float(beyond.max(initial=0.0)))
-          progress(len(positions))
+        found = embed(source.rows[rows.start : rows.stop])
+        source.fill(out, found, rows, progress, kept)
         if pending is not None:
           pending.result()
       except BaseException:
@@ -193,16 +211,6 @@ def encode(
         header.codec,
         farthest,
     )
-
-
-def _check_finite(
-    vectors: np.ndarray, source: Source, rows: range, positions: np.ndarray
-) -> None:
-  def name(i: int) -> str:
-    row = rows[positions[i]]
-    return f'row {row} ({source.tower} {source.passage(row).id!r})'
-
-  finite.check_rows('embeddings', vectors, name)
 
 
 def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:

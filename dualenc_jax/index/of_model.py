@@ -19,7 +19,7 @@ from dualenc_jax.index.header import Header
 from dualenc_jax.index.index import Index
 from dualenc_jax.index.shard import Places
 from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.io import finite, machine
+from dualenc_jax.io import machine
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.host import Host
 from dualenc_jax.run.experiment import Experiment
@@ -100,15 +100,14 @@ def encode(
 
 def _trained(codec: Any, model: Loaded, source: Source) -> Codec:
   """A codec that is trained on a sample of what it will encode."""
-  rows = source.rows
-  if len(rows) > SAMPLE:
-    drawn = np.random.default_rng(0).choice(len(rows), SAMPLE, replace=False)
-    rows = rows[np.sort(drawn)]
-  vectors = empty_rows(len(rows), model.dim)
-  with Progress(f'Encoding for {codec.name}', len(rows), 'texts') as progress:
-    for positions, found in source.embedded(model, rows):
-      vectors[positions] = found
-      progress(len(positions))
+  texts = np.arange(len(source))
+  if len(texts) > SAMPLE:
+    drawn = np.random.default_rng(0).choice(len(texts), SAMPLE, replace=False)
+    texts = np.sort(drawn)
+  vectors = empty_rows(len(texts), model.dim)
+  with Progress(f'Encoding for {codec.name}', len(texts), 'texts') as progress:
+    found = source.embedded(model, source.rows[texts])
+    source.fill(vectors, found, texts, progress)
   return codec.fit(vectors)
 
 
@@ -164,24 +163,18 @@ def corpus_embeddings(
         ' --index_dir.'
     )
   if codec is None:
-    found = empty_rows(size, dim)
+    out, kept = empty_rows(size, dim), lambda vectors: vectors
   else:
-    found = np.empty((size, codec.quantiser.width), codec.code_dtype)
+    out = np.empty((size, codec.quantiser.width), codec.code_dtype)
+    kept = codec.encode
   with Progress('Encoding', size, 'passages') as progress:
     # By the shards of an index: rounding may depend on what is encoded at once.
     for start in range(0, size, header_lib.SHARD_SIZE):
       rows = corpus.rows[start : start + header_lib.SHARD_SIZE]
-      own = found[start : start + len(rows)]
-      part = own if codec is None else empty_rows(len(rows), dim)
-      for positions, vectors in source.embedded(model, rows):
-        part[positions] = vectors
-        progress(len(positions))
-      finite.check_rows(
-          'passage embeddings', part, lambda row: repr(corpus.ids[start + row])
-      )
-      if codec is not None:
-        own[:] = codec.encode(part)
-  return found if codec is None else Coded(codec, found)
+      texts = range(start, start + len(rows))
+      own, found = out[start : texts.stop], source.embedded(model, rows)
+      source.fill(own, found, texts, progress, kept)
+  return out if codec is None else Coded(codec, out)
 
 
 def same_codec(
