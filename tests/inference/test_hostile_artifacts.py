@@ -9,7 +9,9 @@ import zlib
 import jax
 from jax import export as jax_export
 import jax.numpy as jnp
+import numpy as np
 import pytest
+import safetensors.numpy
 import tiny_towers
 
 from dualenc_jax import Retriever
@@ -61,10 +63,13 @@ def refused(folder, *words):
 @pytest.mark.parametrize(
     'path, value, word',
     [
+        (['version'], 1, 'version 1'),
+        (['format'], 'other', "'dualenc-artifact'"),
         (['dim'], 'x', 'dim is'),
         (['dim'], 0, 'dim is 0'),
         (['dim'], 10**30, 'dim has 31 digits'),
         (['towers'], [], 'towers is'),
+        (['towers'], {'query': {}}, "towers: query lacks 'length'"),
         (['towers', 'query'], 5, 'query is 5'),
         (['towers', 'query', 'length'], '12', "length is '12'"),
         (['towers', 'query', 'length'], 10**9, 'the lengths'),
@@ -80,13 +85,17 @@ def refused(folder, *words):
         (['params', 'projection/kernel'], [-1, 2], 'projection/kernel'),
         (['params', 'another'], [1], 'another'),
         (['platforms'], 'cpu', 'platforms is'),
+        (['platforms'], ['tpu'], 'run on tpu, but JAX runs on cpu'),
         (['calling_convention'], None, 'calling_convention is None'),
+        (['calling_convention'], 99, 'calling convention 99'),
+        (['calling_convention'], 1, 'calling convention 1'),
         (['versions'], 5, 'versions is 5'),
         (['provenance'], 5, 'provenance is 5'),
         (['passage_tower'], {}, 'artifact.json'),
         (['passage_tower'], {'length': 1}, "lacks 'prefix'"),
         (['files'], [], 'files is'),
         (['files', PROGRAM], 5, f'{PROGRAM} is 5'),
+        (['files', PROGRAM], {}, f"{PROGRAM} lacks 'bytes'"),
         (['files', 'evil.sh'], {'bytes': 0, 'sha256': ''}, "'evil.sh'"),
     ],
 )
@@ -99,6 +108,14 @@ def test_deep_json(copied):
   deep = '{"a":' * 100_000 + '1' + '}' * 100_000
   (copied / 'artifact.json').write_text(deep)
   refused(copied, 'artifact.json is not JSON')
+
+
+def test_parameters_that_are_not_finite(copied):
+  name = 'weights.safetensors'
+  arrays = safetensors.numpy.load_file(copied / name)
+  arrays['projection/kernel'][1, 2] = np.inf
+  replace(copied, name, safetensors.numpy.save(arrays))
+  refused(copied, f'{name}: projection/kernel', 'NaN')
 
 
 @pytest.mark.parametrize('name', ['../.bashrc', '/etc/passwd', 'index/../../x'])
