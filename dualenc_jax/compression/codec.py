@@ -1,6 +1,6 @@
 """`Codec`, which turns vectors of an index into codes and scores queries.
 
-Shapes: n vectors, D their dim, d that of what is quantised, Q queries, w
+Shapes: n vectors, D their dim, d the dim after the linear maps, Q queries, w
 columns of codes.
 """
 
@@ -19,10 +19,11 @@ from dualenc_jax.io import finite
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Codec:
-  """Linear maps, one after the other, and a quantiser; trained.
+  """Trained linear maps, one after the other, and a trained quantiser.
 
   Attributes:
-    name: what it was asked for by, such as 'opq:96'.
+    name: as in `specs`, such as 'opq:96'.
+    dim: D.
     rescored: l: the search takes the l best by Hamming distance and scores
       these again, by the float query; None scores all passages at once.
   """
@@ -35,12 +36,12 @@ class Codec:
 
   @property
   def bytes_per_passage(self) -> int:
-    """What a passage takes on disk and in memory."""
+    """Bytes of a passage on disk and in memory."""
     return self.quantiser.width * self.code_dtype.itemsize
 
   @property
   def bytes_once(self) -> int:
-    """What the codec itself takes."""
+    """Bytes of the codec itself."""
     found = {
         id(array): array.nbytes for part in (*self.transforms, self.quantiser)
         for array in vars(part).values()
@@ -54,28 +55,28 @@ class Codec:
 
   @property
   def is_normalised(self) -> bool:
-    """Whether it makes vectors of length one, to rounding."""
+    """Whether decoded vectors have length one, up to rounding."""
     is_map = isinstance(self.quantiser, Floats) and bool(self.transforms)
     return is_map and self.transforms[-1].normalise
 
   def encode(self, vectors: np.ndarray) -> np.ndarray:
-    """Codes of passages, [n, D] -> [n, w]; UserError where they have none."""
+    """Codes of passages [n, D]: [n, w]; UserError where a vector has none."""
     self._check('passage', vectors)
     return self.quantiser.encode(self._mapped(vectors))
 
   def beyond(self, vectors: np.ndarray) -> np.ndarray:
-    """As of `Int8.beyond`; none of `int8:q0.99`, which is to leave some out."""
+    """`Int8.beyond`; empty for int8:q0.99, which leaves some out on purpose."""
     last = self.name.split('+')[-1]
     if not isinstance(self.quantiser, Int8) or last.startswith('int8:q'):
       return np.zeros(0, np.float32)
     return self.quantiser.beyond(self._mapped(vectors))
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    """What codes stand for: float32 [n, d], for `queries`."""
+    """The vectors that codes stand for, float32 [n, d]."""
     return self.quantiser.decode(codes)
 
   def queries(self, queries: np.ndarray) -> np.ndarray:
-    """What is compared with what codes stand for: float32 [Q, D] -> [Q, d]."""
+    """Queries to compare with decoded codes: float32 [Q, D] -> [Q, d]."""
     self._check('query', queries)
     queries = np.asarray(queries, np.float32)
     for transform in self.transforms:
@@ -83,7 +84,7 @@ class Codec:
     return self.quantiser.of_queries(queries)
 
   def by_hamming(self) -> 'Codec':
-    """The first step of two: the same codes by signs of queries."""
+    """The codec of the first step of two: the same codes, signs of queries."""
     return dataclasses.replace(
         self, quantiser=Hamming(self.quantiser.dim), rescored=None
     )
@@ -106,9 +107,9 @@ class Codec:
 
 
 class Coded:
-  """N vectors that are kept as codes, and decoded where they are read.
+  """N vectors that are kept as codes and decoded when read; read-only.
 
-  What `ExactSearch` searches; read-only. `store[a:b]` and `store[rows]` give
+  `ExactSearch` searches them. `store[a:b]` and `store[rows]` give
   float32 vectors, to be compared with `codec.queries`. Codes [N, w] are an
   array or a store of rows.
   """
@@ -144,18 +145,18 @@ class Coded:
 
   @property
   def longest(self) -> float:
-    """No vector is longer."""
+    """An upper bound of the norms of the vectors."""
     return self.codec.quantiser.norm_bound
 
   def two_steps(self) -> 'Coded':
-    """The first step of two, see `Codec.by_hamming`."""
+    """The passages of the first step of two, see `Codec.by_hamming`."""
     return Coded(self.codec.by_hamming(), self.codes)
 
 
 def with_candidates(passages: Any, count: int) -> Coded:
   """The same codes, searched in two steps with another l, `count`.
 
-  Raises UserError for what is not searched in two steps.
+  Raises UserError for passages that are not searched in two steps.
   """
   codec = getattr(passages, 'codec', None)
   if codec is None or codec.rescored is None:

@@ -1,4 +1,4 @@
-"""A codec on disk: codec.safetensors, its arrays and what they are."""
+"""A codec on disk: codec.safetensors, its arrays and a plan of them as JSON."""
 
 import dataclasses
 import functools
@@ -88,10 +88,10 @@ def read(path: pathlib.Path) -> tuple[Codec, str]:
 
 
 def check(codec: Codec, where: str, again: str) -> None:
-  """Checks that the parts of a codec fit together, whoever has made them.
+  """Checks that the parts of a codec from a file fit together.
 
-  Its fields have whatever a file had. Raises UserError for shapes, sizes and
-  numbers that cannot be, with where they are and what to do about it.
+  Raises UserError for impossible shapes, sizes and numbers. It begins with
+  `where`, which names the file, and ends with `again`, the remedy.
   """
 
   def damaged(what: str) -> UserError:
@@ -131,7 +131,7 @@ _ARRAYS = {
 
 
 def _is_sound(part: Any) -> bool:
-  """Whether what a part has goes together."""
+  """Whether the fields of a part go together."""
   match part:
     case Linear(matrix=matrix, queries=queries, normalise=normalise):
       others = queries is None or queries.shape == matrix.shape

@@ -38,8 +38,15 @@ def fit(
 
   The result is the same, bit for bit, on any number of devices of a kind.
 
-  Parts are float32 [n, M, d], centroids [M, K, d], K of them; the start is
-  some, or rows by the seed. Iterations are fewer where nothing moves any more.
+  Args:
+    parts: float32 [n, M, d].
+    centroids: K, the size of a codebook.
+    seed: seed of the rows that are the first centroids.
+    iterations: the most iterations; fewer where no centroid moves any more.
+    start: the first centroids instead, [M, K, d].
+
+  Returns:
+    The centroids, float32 [M, K, d].
   """
   count, m, _ = parts.shape
   if start is None:
@@ -76,8 +83,14 @@ def nearest(parts: jax.Array, centroids: jax.Array) -> jax.Array:
   """The nearest centroid of every part; the first among equals.
 
   It is where 2 x.c - |c|^2 is greatest. Both are taken relative to the middle
-  of the centroids, as the difference would cancel far from zero: of float32
-  [d, M, R] and [M, K, d], int32 [M, R].
+  of the centroids, as the difference would cancel far from zero.
+
+  Args:
+    parts: float32 [d, M, R].
+    centroids: float32 [M, K, d].
+
+  Returns:
+    Numbers of centroids, int32 [M, R].
   """
   middle = jnp.mean(centroids, axis=1)
   parts = parts - middle.T[:, :, jnp.newaxis]
@@ -150,7 +163,8 @@ def _split(means: np.ndarray, counts: np.ndarray, apart: np.ndarray) -> None:
   """Gives empty clusters half of the biggest one, in place.
 
   The halves are moved by `apart` [M, d], in turns up and down, so that the next
-  assignment tells them apart. Means [M, K, d] are of counts [M, K] of rows.
+  assignment tells them apart. Clusters have means [M, K, d] and counts of rows
+  [M, K].
   """
   dims = means.shape[2]
   sign = np.where(np.arange(dims) % 2, -1.0, 1.0)

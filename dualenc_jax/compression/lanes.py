@@ -1,11 +1,11 @@
 """Rows split into lanes over the devices, for sums independent of devices.
 
-A lane is so many rows, one behind the other; it is what one device works on at
-a time. Where lanes begin depends on the rows alone, and what they give is
-added on the host in their order, in float64. So the same rows give the same
-sums, bit for bit, on one device and on eight, and more rows than the devices
-hold cost no memory. Fits run on the devices of this host; each host of several
-comes to the same result by itself.
+A lane is a number of consecutive rows, which one device works on at a time.
+Where lanes begin depends on the rows alone, and their results are added on the
+host in their order, in float64. So the same rows give the same sums, bit for
+bit, on one device and on eight, and more rows than the devices hold cost no
+memory. Fits run on the devices of this host; each of several hosts comes to the
+same result by itself.
 """
 
 import collections
@@ -28,7 +28,7 @@ _IN_FLIGHT = 8
 
 
 class Lanes:
-  """Where lanes go: one to each local device at a time."""
+  """The devices of this host, each of which takes a lane at a time."""
 
   def __init__(self):
     self.mesh = jax.sharding.Mesh(np.array(jax.local_devices()), (_AXIS,))
@@ -37,11 +37,14 @@ class Lanes:
   def blocks(
       self, vectors: Any, arrange: Callable[[np.ndarray], np.ndarray]
   ) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """Yields the rows, a lane on each device, the last filled up with zeros.
+    """Yields the rows as lanes, one per device, the last padded with zeros.
 
-    Vectors are an array [n, ...] or a store of rows; `arrange` turns rows of a
-    lane [R, ...] into what a device works on. With the lanes [devices, ...]
-    come int32 [devices]: how many rows of each count.
+    Args:
+      vectors: an array [n, ...] or a store of rows.
+      arrange: maps the rows of a lane, float32 [R, ...], to a device's input.
+
+    Yields:
+      Lanes [devices, ...], and int32 [devices], how many rows of each count.
     """
     total, devices = len(vectors), self.mesh.size
     # Few sizes, for the compiler.
@@ -62,9 +65,9 @@ class Lanes:
       self, function: Callable[..., jax.Array], blocks: Any,
       *everywhere: np.ndarray,
   ) -> Iterator[np.ndarray]:
-    """Yields `function(lane, count, *everywhere)` of each lane, in order.
+    """Yields `function(lane, count, *everywhere)` for each lane, in order.
 
-    The function is compiled once, and known by its identity.
+    The function is compiled once, and recognised by its identity.
     """
 
     def used(results, counts):
@@ -86,7 +89,7 @@ class Lanes:
       yield from used(*waiting.popleft())
 
   def total(self, *args: Any) -> np.ndarray:
-    """The sum of what `run` yields, float64."""
+    """The sum of the results of `run`, float64."""
     total: Any = 0
     for part in self.run(*args):
       total = total + part.astype(np.float64)

@@ -1,7 +1,7 @@
 """The codec of a model: its arrays are parameters, the rest of it is JSON.
 
-JPQ (Zhan et al. 2021) trains what codes of a product quantiser stand for. The
-codes themselves, and the map in front of them, are fixed.
+JPQ (Zhan et al. 2021) trains the centroids that codes of a product quantiser
+stand for. The codes themselves, and the map in front of them, are fixed.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _FACTS = {'name': str, 'dim': int, 'normalise': [bool]}
 def start(folder: str | None) -> Codec:
   """The codec that training starts from, in a folder such as an index.
 
-  It has the name that it has once it is trained: 'jpq:96' of 'opq:96'.
+  Its name is that of the trained codec: 'jpq:96' for 'opq:96'.
   """
   make = (
       'Make one of the model that training starts from: `dualenc encode'
@@ -61,10 +61,10 @@ def start(folder: str | None) -> Codec:
 
 
 def arrays(codec: Codec) -> dict[str, np.ndarray]:
-  """All of its arrays by name, float32.
+  """All arrays of a codec by name, float32.
 
-  'assign' and 'score' of the quantiser, 'matrix_0' of the first transform,
-  'queries_0' if that has another for queries, and so on.
+  They are 'assign' and 'score' of the quantiser, 'matrix_0' of the first
+  transform, 'queries_0' if that has another for queries, and so on.
   """
   found = {}
   for i, transform in enumerate(codec.transforms):
@@ -76,7 +76,7 @@ def arrays(codec: Codec) -> dict[str, np.ndarray]:
 
 
 def facts(codec: Codec) -> dict[str, Any]:
-  """What no array says, JSON."""
+  """The fields of a codec that are not arrays, as JSON."""
   return {
       'name': codec.name,
       'dim': codec.dim,
@@ -85,7 +85,7 @@ def facts(codec: Codec) -> dict[str, Any]:
 
 
 def of(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
-  """The codec of `facts` and `arrays`; those may be on devices."""
+  """The codec of `facts` and `arrays`, which may be on devices."""
   again = 'Copy the whole model again.'
   json_file.check(known, _FACTS, 'The codec of the model', again)
   found = {name: np.asarray(jax.device_get(x)) for name, x in found.items()}
@@ -106,7 +106,7 @@ def of(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
 
 
 def digest(codec: Codec) -> str:
-  """SHA-256 of the numbers of its arrays: which codec an index is of."""
+  """SHA-256 of the arrays of a codec, by which an index names it."""
   found = hashlib.sha256()
   for name, array in sorted(arrays(codec).items()):
     found.update(f'{name} {array.shape}'.encode())

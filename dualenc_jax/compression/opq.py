@@ -26,13 +26,17 @@ def fit(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Minimises |R x - PQ(R x)|^2 over rotations R and codebooks.
 
-  The vectors are centred for the fit of R alone, as a shift moves centroids
-  and costs nothing; used is y = R x without any shift, for which the returned
-  centroids are fitted.
+  The vectors are centred for the fit of R alone, as a shift moves centroids at
+  no cost. Codes are made of y = R x, without a shift, and the returned
+  centroids are fitted to that.
 
-  Of vectors float32 [n, D], a sample of 65,536 is plenty. With `outer`
-  rotations that are fitted, one after the other, the error may still fall after
-  dozens, where few directions hold much.
+  Args:
+    vectors: float32 [n, D]; a sample of 65,536 is plenty.
+    m: M.
+    bits: b, of a code; K = 2^b.
+    seed: seed of the first centroids.
+    outer: the number of rotations that are fitted, one after the other. The
+      error may still fall after dozens, where few directions hold much.
 
   Returns:
     R, float32 [D, D], for y = R x, and centroids, float32 [M, K, d], of y.
@@ -60,9 +64,9 @@ def fit(
 def balanced_rotation(vectors: np.ndarray, m: int) -> np.ndarray:
   """Principal directions, shared out so that parts vary alike.
 
-  Each goes, the greatest first, to the part that has least of the product of
-  variances and is not full (Ge et al., eigenvalue allocation): of vectors
-  float32 [n, D] of mean zero, float32 [D, D].
+  Each direction, the greatest first, goes to the part that is not full and has
+  the least product of variances (Ge et al., eigenvalue allocation). Vectors are
+  float32 [n, D], of mean zero; the result is float32 [D, D].
   """
   dim = vectors.shape[1]
   variances, directions = np.linalg.eigh(vectors.T @ vectors)

@@ -1,4 +1,4 @@
-"""Parts of a codec, by its name, before training: linear maps, quantisers."""
+"""Parts of a codec's name, before training: linear maps and quantisers."""
 
 import abc
 import dataclasses
@@ -23,11 +23,11 @@ class Part(abc.ABC):
   """One piece of a codec's name.
 
   Attributes:
-    is_product: it has centroids, which JPQ trains.
-    stands_before: another part may follow, of vectors of dim `dim`.
-    by_queries: it learns from queries, too.
-    rescored: as of `Codec`.
-    least: vectors that it is trained on.
+    stands_before: whether another part may follow.
+    by_queries: whether it learns from queries, too.
+    is_product: whether it has centroids, which JPQ trains.
+    rescored: as in `Codec`.
+    least: the least number of vectors that train it.
   """
 
   stands_before: bool = False
@@ -50,11 +50,11 @@ class Part(abc.ABC):
 
   @abc.abstractmethod
   def shape(self, dim: int) -> tuple[str, int]:
-    """The dtype of a passage's codes, and how many there are."""
+    """The dtype and the number of a passage's codes."""
 
   @abc.abstractmethod
   def fit(self, training: Training) -> Trained:
-    """The trained part."""
+    """The trained maps, and the quantiser if the part is one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Float(Part):
 
 @dataclasses.dataclass(frozen=True)
 class Bytes(Part):
-  """A byte a dimension, all in one range if `uniform`.
+  """A byte per dimension, all in one range if `uniform`.
 
-  `quantile` is the middle share of the numbers that lies in a range; what is
-  beyond goes to its ends.
+  `quantile` is the middle share of the numbers that lies in a range; numbers
+  beyond go to its ends.
   """
 
   uniform: bool = False
@@ -170,7 +170,7 @@ class Truncate(_Map):
 
 @dataclasses.dataclass(frozen=True)
 class Rotated(Part):
-  """A random rotation, then levels of so many bits."""
+  """A random rotation, then levels of `bits` bits."""
 
   bits: int
 
@@ -191,7 +191,7 @@ class Rotated(Part):
 
 @dataclasses.dataclass(frozen=True)
 class Pq(Part):
-  """Product quantisation of M parts, of so many bits each."""
+  """Product quantisation in `parts` parts of `bits` bits each."""
 
   is_product = True
   parts: int
@@ -236,7 +236,7 @@ class Opq(Pq):
 
 @dataclasses.dataclass(frozen=True)
 class Sign(Part):
-  """A bit a dimension, of queries too if `hamming`."""
+  """A bit per dimension, of queries too if `hamming`."""
 
   rescored: int | None = None
   hamming: bool = False

@@ -20,12 +20,12 @@ _UNROLLED = 8
 
 @quantisers.pytree('assign', 'score')
 class Product(quantisers.Quantiser):
-  """Part m of a vector stands for centroid m, j (Jegou et al. 2011).
+  """The number of the nearest centroid for each part (Jegou et al. 2011).
 
   Attributes:
-    assign: float32 [M, K, d], by whose nearest codes are chosen.
-    score: float32 [M, K, d], what a code stands for: `assign`, but where it
-      was trained (JPQ), and codes were not made again.
+    assign: float32 [M, K, d], the centroids by which codes are chosen.
+    score: float32 [M, K, d], the centroids that codes stand for: `assign`,
+      unless they were trained further (JPQ).
   """
 
   assign: Any
@@ -70,7 +70,7 @@ class Product(quantisers.Quantiser):
     return quantisers.dot(queries, self.values(numbers))
 
   def values(self, numbers: jax.Array) -> jax.Array:
-    """What codes stand for: int32 [..., M] -> float32 [..., D]."""
+    """Vectors that codes stand for: int32 [..., M] -> float32 [..., D]."""
     parts, size, _ = self.score.shape
     rows = numbers + jnp.arange(0, parts * size, size, dtype=jnp.int32).reshape(
         (1,) * (numbers.ndim - 1) + (parts,)
@@ -80,10 +80,10 @@ class Product(quantisers.Quantiser):
     return found.reshape(*numbers.shape[:-1], self.dim)
 
   def _by_tables(self, queries: jax.Array, numbers: jax.Array) -> jax.Array:
-    """A sum of M products that were made once for each centroid.
+    """Scores as sums of M products, each computed once for every centroid.
 
-    On a CPU no slower than a product with what is decoded, a hundred times
-    faster of one query, and without memory for that.
+    On a CPU it is no slower than a product with decoded vectors, a hundred
+    times faster for one query, and needs no memory for these.
     """
     parts = self.parts
     tables = jnp.einsum(
@@ -109,9 +109,10 @@ class Product(quantisers.Quantiser):
 
 
 def encode(vectors: Any, centroids: np.ndarray) -> np.ndarray:
-  """The nearest of [M, K, d], K at most 256, of every part: uint8 [n, M].
+  """Numbers of the nearest centroids of every part, uint8 [n, M].
 
-  Vectors are an array [n, D] or a store of rows, read a part at a time.
+  Vectors are an array [n, D] or a store of rows, read a part at a time;
+  centroids are [M, K, d], with K at most 256.
   """
   m, _, dims = centroids.shape
   codes = np.empty((len(vectors), m), np.uint8)

@@ -1,10 +1,10 @@
 """Quantisers: numbers in fewer bits, the part of a codec that stores codes.
 
-A quantiser is trained, holds NumPy arrays, and is a pytree, so that the
-programs of the search take it as it is. It maps vectors to codes (`encode`),
-codes to the vectors that they stand for (`decode`, on the host), and scores
-codes on a device (`scores`). Host and device decode to the same float32 values
-to the last bit; so the search can bound what rounding does to a score.
+A quantiser is trained, holds NumPy arrays, and is a pytree, so that programs of
+the search take it as an argument. It maps vectors to codes (`encode`), codes to
+the vectors that they stand for (`decode`, on the host), and scores codes on a
+device (`scores`). Host and device decode to the same float32 values to the last
+bit; so the search can bound the rounding error of a score.
 
 Shapes: n vectors, d their dim, Q queries, w columns of codes. `encode` is
 float32 [n, d] -> [n, w], `decode` [n, w] -> float32 [n, d], and `scores` of
@@ -29,7 +29,7 @@ _BITS_OF_STEP = 15
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def pytree(*arrays: str) -> Callable[[type], Any]:
-  """Makes a frozen dataclass of arrays, and of what programs depend on."""
+  """Makes a frozen dataclass and a pytree; fields but `arrays` are static."""
 
   def decorate(cls):
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
@@ -50,12 +50,12 @@ def dot(queries: jax.Array, vectors: jax.Array) -> jax.Array:
 
 
 class Quantiser:
-  """What one says of itself beside that.
+  """Properties of a quantiser.
 
   Attributes:
-    dtype: of codes.
-    is_exact: the scores of devices are exact.
-    is_decoded: a CPU decodes codes to score them.
+    dtype: dtype of the codes.
+    is_exact: whether the scores of devices are exact.
+    is_decoded: whether a CPU decodes codes to score them.
   """
 
   dtype: Any = 'uint8'
@@ -64,11 +64,11 @@ class Quantiser:
 
   @property
   def norm_bound(self) -> float | None:
-    """No vector is longer, nor what it is made of; None if it is not known."""
+    """An upper bound of norms of decoded vectors and their parts, or None."""
     return None
 
   def of_queries(self, queries: np.ndarray) -> np.ndarray:
-    """What `scores` compares with codes: float32 [Q, d], as they are."""
+    """Queries as `scores` takes them, float32 [Q, d]; here unchanged."""
     return queries
 
 
@@ -107,7 +107,7 @@ class Floats(Quantiser):
 
 @pytree('low', 'step')
 class Int8(Quantiser):
-  """low + step (code + 1/2), code 0 to 255, each dimension in its range.
+  """Codes 0 to 255 of each dimension for low + step (code + 1/2).
 
   These are faiss's QT_8bit and the codes of sentence-transformers' uint8, whose
   values lie half a step lower. A step has 15 significant bits, which makes
@@ -120,7 +120,7 @@ class Int8(Quantiser):
 
   @classmethod
   def of_ranges(cls, low: np.ndarray, high: np.ndarray) -> 'Int8':
-    """Codes between these; what is beyond goes to the nearest."""
+    """Codes for ranges low to high [d]; numbers beyond have the nearest."""
     low = low.astype(np.float32)
     # Rounded up, or the greatest number would be beyond.
     mantissa, exponent = np.frexp((high.astype(np.float64) - low) / 255)
@@ -146,9 +146,9 @@ class Int8(Quantiser):
     return np.clip(codes, 0, 255).astype(np.uint8)
 
   def beyond(self, vectors: np.ndarray) -> np.ndarray:
-    """How many steps numbers lie beyond the codes: [m], of those that do.
+    """Distances of numbers that lie beyond the codes from these, in steps: [m].
 
-    By half a step at least, by which any number may differ from its code.
+    Only those above half a step, by which any number may differ from its code.
     """
     used = self.step > 0
     steps = (vectors[:, used] - self.low[used]) / self.step[used]
@@ -166,7 +166,7 @@ class Int8(Quantiser):
 
 @pytree('levels')
 class Levels(Quantiser):
-  """Each component by one of 2^b levels, the same for all (Max 1960).
+  """One of 2^b levels for each component, the same for all (Max 1960).
 
   After a random rotation every component is about normal, so the levels that
   are best for a normal distribution need no training (TurboQuant, 2025). Levels
@@ -179,7 +179,7 @@ class Levels(Quantiser):
 
   @classmethod
   def of_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
-    """The levels for components of mean 0 and this deviation."""
+    """The levels for normal components of mean 0 and this deviation."""
     levels = lloyd_max.levels(bits) * deviation
     return cls(levels.astype(np.float32), dim, bits)
 
@@ -207,7 +207,7 @@ class Levels(Quantiser):
 
 @pytree()
 class Signs(Quantiser):
-  """Whether each component is at least 0; it stands for +1 or -1.
+  """A bit for each component, 1 from 0 on; bits stand for +1 and -1.
 
   Codes are those of `np.packbits`: the first dimension is the highest bit of
   the first byte, unsigned.
@@ -234,9 +234,9 @@ class Signs(Quantiser):
     return dot(queries, self._signs(codes))
 
   def products(self, query: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Dot products of a query [d] with n codes: float64 [n], unlike rounded.
+    """Dot products of a query [d] with n codes, float64 [n], not rounded.
 
-    By tables of what each byte adds, without decoding.
+    Tables of the sum for each byte save the decoding.
     """
     padded = np.zeros(8 * self.width)
     padded[: self.dim] = query
@@ -254,7 +254,7 @@ class Signs(Quantiser):
 
 @pytree()
 class Hamming(Signs):
-  """The same codes against signs of queries: d - 2 (bits that differ).
+  """The same codes, compared with signs of queries: d - 2 (bits that differ).
 
   Queries are +1 and -1, so that the scores are whole numbers.
   """

@@ -53,7 +53,7 @@ def _int8(*options: str) -> parts_lib.Part:
 
 
 def _map(kind: Callable[..., Any], **options: str) -> Callable[..., Any]:
-  """Of a number of dims, and perhaps an option, by the field that it sets."""
+  """Makes a map of a number of dims, and perhaps an option, a field's name."""
 
   def make(dim: str, option: str | None = None) -> Any:
     fields = {} if option is None else {options[option]: True}
@@ -112,7 +112,7 @@ class Spec:
 
   @property
   def floats(self) -> str | None:
-    """The dtype of a codec that does nothing else."""
+    """The dtype of a codec that only rounds; None for others."""
     match self.parts:
       case (parts_lib.Float(dtype),):
         return dtype
@@ -131,9 +131,9 @@ class Spec:
     return self.parts[-1].rescored
 
   def check(self, dim: int, count: int | None = None) -> None:
-    """Raises UserError unless it suits so many vectors of this dim.
+    """Raises UserError unless it suits `count` vectors of this dim.
 
-    The count of the vectors to train it on is None where it is not known yet.
+    A count of None is not known yet.
     """
     for part in self.parts:
       part.check(dim)
@@ -147,7 +147,7 @@ class Spec:
       )
 
   def shape(self, dim: int) -> tuple[str, int]:
-    """The dtype of the codes of a passage, and how many there are."""
+    """The dtype and the number of a passage's codes."""
     dtype = ''
     for part in self.parts:
       dtype, dim = part.shape(dim)
@@ -156,11 +156,16 @@ class Spec:
   def fit(
       self, vectors: Any, queries: np.ndarray | None = None, seed: int = 0
   ) -> Codec:
-    """Trains it; raises UserError for vectors that do not suit.
+    """Trains the codec.
 
-    Those of passages, [N, D], are an array or a store of rows, read a block at
-    a time, or a sample of them; queries [Q, D] are for codecs that learn from
-    them.
+    Args:
+      vectors: passages [N, D], an array or a store of rows, read a block at a
+        time.
+      queries: [Q, D], for codecs that learn from queries.
+      seed: seed of all that is random.
+
+    Raises:
+      UserError: the vectors are too few, not finite, or do not suit.
     """
     dim = vectors.shape[1]
     self.check(dim, len(vectors))
@@ -180,7 +185,7 @@ class Spec:
 
 
 def spec(name: str) -> Spec:
-  """What a name stands for, see above; raises UserError for an unknown one."""
+  """The codec of a name, see above; raises UserError for an unknown one."""
   expect(isinstance(name, str), 'codec', name, 'a name, such as "int8"')
   path = pathlib.Path(name).expanduser() / codec_file.FILE
   if path.is_file():

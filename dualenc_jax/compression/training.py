@@ -1,4 +1,4 @@
-"""The vectors that train a codec: a sample, or all in turn."""
+"""The vectors that train a codec: a sample of them, or all in blocks."""
 
 from collections.abc import Iterator
 import dataclasses
@@ -10,16 +10,20 @@ from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
 
-# Of what is learnt, all is learnt from so many: 256 for each of 256 centroids.
+# Vectors of the largest sample: 256 for each of 256 centroids.
 SAMPLE = 2**16
 _BLOCK = 2**14
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Training:
-  """Vectors [N, D] of passages, and perhaps queries, after some linear maps.
+  """Vectors of passages, and perhaps of queries, behind some linear maps.
 
-  They are an array or a store of rows, and read block by block.
+  Attributes:
+    vectors: [N, D], an array or a store of rows, read block by block.
+    queries: [Q, D], or None.
+    seed: seed of all that is random.
+    transforms: the maps.
   """
 
   vectors: Any
@@ -29,17 +33,17 @@ class Training:
 
   @property
   def dim(self) -> int:
-    """d, after the maps."""
+    """d, the dim behind the maps."""
     last = self.transforms[-1].dim if self.transforms else None
     return last or self.vectors.shape[1]
 
   def blocks(self) -> Iterator[np.ndarray]:
-    """Yields all vectors, float32 [b, d]."""
+    """Yields all vectors in blocks, float32 [b, d]."""
     for start in range(0, len(self.vectors), _BLOCK):
       yield self._mapped(self.vectors[start : start + _BLOCK])
 
   def sample(self, most: int = SAMPLE) -> np.ndarray:
-    """float32 [min(N, most), d], drawn without repeats, in their order."""
+    """A sample without repeats, in their order: float32 [min(N, most), d]."""
     count = len(self.vectors)
     if count <= most:
       return np.concatenate(list(self.blocks()))
@@ -49,7 +53,7 @@ class Training:
     return self._mapped(self.vectors[np.sort(drawn)])
 
   def of_queries(self, wanted_by: str) -> np.ndarray:
-    """float32 [Q, d]; raises UserError where there are none."""
+    """The queries, float32 [Q, d]; UserError where none are given."""
     if self.queries is None or not len(self.queries):
       raise UserError(
           f'The codec {wanted_by} is trained with queries, but none are given.'
@@ -62,7 +66,7 @@ class Training:
     return found
 
   def after(self, transform: Linear) -> 'Training':
-    """The same behind one more map."""
+    """The same vectors behind one more map."""
     return dataclasses.replace(self, transforms=(*self.transforms, transform))
 
   def _mapped(self, vectors: Any) -> np.ndarray:

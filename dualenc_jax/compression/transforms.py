@@ -8,13 +8,15 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:
-  """y = A x, of length one if so wanted.
+  """The map y = A x, scaled to length one if `normalise`.
 
-  There is no offset: to shift queries and passages alike adds to each score
-  what depends on the passage, and so changes the ranking.
+  It has no offset: the same shift of queries and passages would add a term to
+  each score that depends on the passage, and so change the ranking.
 
-  The matrix A is float32 [d, D]; `queries` is that of queries, if it is
-  another.
+  Attributes:
+    matrix: A, float32 [d, D].
+    queries: the matrix of queries; None where it is the same.
+    normalise: whether y is scaled to length one.
   """
 
   matrix: Any
@@ -26,11 +28,11 @@ class Linear:
     return len(self.matrix)
 
   def __call__(self, vectors: np.ndarray) -> np.ndarray:
-    """Of passages: float32 [n, D] -> [n, d]."""
+    """Maps passages: float32 [n, D] -> [n, d]."""
     return self._apply(self.matrix, vectors)
 
   def of_queries(self, vectors: np.ndarray) -> np.ndarray:
-    """Of queries: float32 [n, D] -> [n, d]."""
+    """Maps queries: float32 [n, D] -> [n, d]."""
     return self._apply(
         self.matrix if self.queries is None else self.queries, vectors
     )

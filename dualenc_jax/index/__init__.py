@@ -1,12 +1,12 @@
 """The encoded corpus on disk: what `encode` writes and `search` reads.
 
-A folder with header.json (see `Header`) and one folder a shard:
+A folder with header.json (see `Header`) and one folder per shard:
 
-  codec.safetensors            of an index of codes: what they are by.
-  shard-00000/embeddings.npy   float [rows, D], or the codes of them.
-  shard-00000/ids.txt          an id a line, in the order of the rows.
-  shard-00000/passages.jsonl   an object a line: id, name, location, text.
-  shard-00000/offsets.npy      int64 [rows + 1], where its lines start.
+  codec.safetensors            the codec of an index of codes.
+  shard-00000/embeddings.npy   float [rows, D], or their codes.
+  shard-00000/ids.txt          one id per line, in the order of the rows.
+  shard-00000/passages.jsonl   one object per line: id, name, location, text.
+  shard-00000/offsets.npy      int64 [rows + 1], where these lines start.
   shard-00000/shard.json       rows, the first of them, sizes of the files.
 
 Row i of the index is text i of what was encoded; every shard but the last has

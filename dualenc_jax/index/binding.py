@@ -30,13 +30,13 @@ def open_index(
   warning.
 
   Args:
-    model: whose passage tower, and codec if it has one.
-    folder: of the index.
-    more: fields of its header that are expected, too.
+    model: the model, whose passage tower, and codec if any, made the index.
+    folder: the index.
+    more: further fields that its header must have.
 
   Raises:
-    UserError: as `Index.open`; it is of another passage tower; or of the
-      model's own codec as it was at another step, or in another model.
+    UserError: as `Index.open`; the index belongs to another passage tower, or
+      to the model's own codec at another step or in another model.
   """
   index = Index.open(folder, {**expected(model, 'passage'), **(more or {})})
   if model.codec is None:
@@ -59,21 +59,21 @@ def open_index(
 
 
 def codec_of(codec: Codec) -> dict[str, Any]:
-  """What the provenance of an index by a model's own codec says of it."""
+  """The provenance of an index that belongs to a model's own codec."""
   return {CODEC_SHA256: model_codec.digest(codec)}
 
 
 def expected(model: Loaded, tower: str) -> dict[str, Any]:
   """Fields of the header of every index of a tower's embeddings.
 
-  They are the same of all models that have this tower, whatever their other
-  one: a light query tower searches the index of the model it was aligned to.
+  They are the same for all models with this tower, whatever their other one: a
+  light query tower searches the index of the model it was aligned to.
   """
   return {'tower': tower, 'dim': model.dim, **encoded_by(model, tower)}
 
 
 def encoded_by(model: Loaded, tower: str) -> dict[str, Any]:
-  """Those of `expected` that are of an index's provenance."""
+  """Those of `expected` that stand in the provenance of an index."""
   tokenizer = model.tokenizer
   names = f'{tower}_length', f'{tower}_prefix'
   return {

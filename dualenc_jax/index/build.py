@@ -24,11 +24,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class IndexBuild:
-  """The shards of one header, those that exist and those to be made.
+  """The building of one index, from nothing or from what others have begun.
 
   Nothing is written before `start`. Any number of processes may build the same
-  index at once, each whichever shards it likes; a whole shard is never made
-  again. Whoever finds all of them calls it complete:
+  index at once, each any of its shards; a whole shard is never made again. The
+  process that finds all of them completes the index:
 
     build = IndexBuild(folder, header)
     build.start()
@@ -41,19 +41,19 @@ class IndexBuild:
       self, folder: str | os.PathLike[str], header: Header,
       replace: bool = False, codec: Callable[[], Codec] | None = None,
   ):
-    """Looks at what the folder has.
+    """Checks what the folder has.
 
     Args:
-      folder: the index to make, or to go on with.
-      header: the plan; an index of an equal one is gone on with.
-      replace: makes a new index where one of another header is, or half of
-        one. A complete one is kept until the new one is complete.
-      codec: makes the codec of an index of codes, whose name the header has;
-        called by the process that starts it.
+      folder: the index, new or begun.
+      header: the plan; an index with an equal header is continued.
+      replace: whether an index with another header, whole or half, is
+        replaced. A whole one is kept until the new one is complete.
+      codec: makes the codec that the header names; called by the process that
+        starts the index.
 
     Raises:
-      UserError: the folder holds something else than an index, or, unless
-        `replace`, one of another header; says in which fields it differs.
+      UserError: the folder holds something other than an index, or, unless
+        `replace`, an index with another header; names the fields that differ.
     """
     self.header = header
     self._places = Places(folder)
@@ -64,11 +64,11 @@ class IndexBuild:
 
   @property
   def codec(self) -> Codec:
-    """What makes the rows on disk of embeddings, once it has started."""
+    """The codec that makes rows on disk of embeddings; known after `start`."""
     return self._growing[0]
 
   def missing(self) -> list[int]:
-    """The shards that are not there, or not whole."""
+    """Numbers of the shards that do not exist or are damaged."""
     base, every = self._base(), range(self.header.shards)
     if base is None:
       return list(every)
@@ -104,10 +104,10 @@ class IndexBuild:
   def claims(
       self, shards: Iterable[int]
   ) -> Iterator[tuple[int, filelock.BaseFileLock]]:
-    """Yields those of these shards that are to be made, each with its lock.
+    """Yields the missing ones among these shards, each with its lock.
 
-    Shards that another process is writing come last: when it is done there is
-    nothing to do, and when it was killed they are made here.
+    Shards that another process is writing come last: they are yielded only if
+    that process fails.
     """
     busy: list[int] = []
     for wait, numbers in ((False, shards), (True, busy)):
@@ -124,10 +124,10 @@ class IndexBuild:
       self, shard: int, lock: filelock.BaseFileLock, embeddings: np.ndarray,
       passages: Iterable[Passage],
   ) -> None:
-    """Writes a shard and lets its lock of `claims` go.
+    """Writes a shard and releases its lock of `claims`.
 
-    The embeddings [rows, D] are in the header's dtype, or their codes; there
-    are as many passages. A disk that is full raises UserError.
+    The embeddings [rows, D], or their codes, have the header's dtype; there are
+    as many passages. A full disk raises UserError.
     """
     first, digest = self.header.rows_of(shard).start, self._growing[1]
     try:
@@ -140,7 +140,7 @@ class IndexBuild:
       lock.release()
 
   def finish(self) -> bool:
-    """Puts the index in its place if all shards are there.
+    """Moves the index into its place if no shard is missing.
 
     Returns whether it is complete, by this process or by another.
     """

@@ -32,15 +32,15 @@ _NUMBER = re.compile(r'0|-?[1-9]\d{0,18}')
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-  """What the writers need of an index.
+  """The content of an index, for writers of other forms.
 
   Attributes:
-    rows: what it keeps of each vector: floats, or codes, uint8.
-    about: what those who use the numbers elsewhere have to know of them, as
-      JSON: codec, dtype, bit order, model.
-    faiss: makes the index of faiss of `rows`; raises UserError if there is
-      none of this codec.
-    arrays: what decodes codes, by name; empty of floats.
+    rows: vectors, floats, or their codes, uint8.
+    about: a description of the rows for their users elsewhere, as JSON: codec,
+      dtype, bit order, model.
+    faiss: makes the faiss index of `rows`; raises UserError if faiss has none
+      for this codec.
+    arrays: arrays that decode the codes, by name; empty without codes.
   """
 
   rows: Rows
@@ -54,9 +54,9 @@ class Form:
   """A form that indexes are written in.
 
   Attributes:
-    text: what it is, for --help.
-    write: (index, its parts, which ids, an empty folder).
-    check: raises UserError where it cannot be written here.
+    text: a description for --help.
+    write: writes (index, its parts, kind of ids) into an empty folder.
+    check: raises UserError where a library for it is missing.
   """
 
   text: str
@@ -65,7 +65,7 @@ class Form:
 
 
 def parts_of(index: Index) -> Parts:
-  """What the writers need of an index."""
+  """The content of an index, for writers of other forms."""
   header, stored = index.header, index.embeddings
   codec = stored.codec if isinstance(stored, Coded) else None
   dim, normalised = header.dim, header.normalised
@@ -99,7 +99,7 @@ def parts_of(index: Index) -> Parts:
 
 
 def _codec_about(codec: Codec) -> dict[str, Any]:
-  """What the bytes of codes mean, as JSON."""
+  """A description of the bytes of codes, as JSON."""
   quantiser = codec.quantiser
   about = {'dtype': str(codec.code_dtype), 'rescored': codec.rescored}
   if isinstance(quantiser, Signs):
@@ -111,7 +111,7 @@ def _codec_about(codec: Codec) -> dict[str, Any]:
 
 
 def is_index(path: str | os.PathLike[str]) -> bool:
-  """Whether the content of a folder is that of an index, whole or not."""
+  """Whether a folder has the content of an index, whole or half."""
   if '://' in str(path):
     return False
   places = Places(path)
@@ -130,18 +130,18 @@ def convert(
     source: str | os.PathLike[str], name: str, out: pathlib.Path,
     ids: str = 'rows', say: Callable[[str], None] = print,
 ) -> None:
-  """Writes beside the output, reads it again, and moves it into place.
+  """Writes an index in another form, reads it again, and moves it into place.
 
   Args:
-    source: an index.
+    source: the index.
     name: a key of `FORMS`.
     out: a new or an empty folder.
-    ids: what faiss returns: 'rows', numbers of lines of ids.txt, or 'own', the
-      ids, which must be whole numbers.
-    say: gets a line for people about each step.
+    ids: the ids that faiss returns: 'rows', numbers of lines of ids.txt, or
+      'own', the ids themselves, which must be whole numbers.
+    say: takes a line for people about each step.
 
   Raises:
-    UserError: the index is damaged or not to be written so. Nothing is left.
+    UserError: the index is damaged, or has no such form. Nothing is left.
   """
   form = FORMS[name]
   form.check()
@@ -177,7 +177,7 @@ def _write_faiss(
 
 
 def _whole_numbers(index: Index) -> np.ndarray:
-  """The ids as int64 [N, 1], if they are printed so: different ids stay so."""
+  """The ids as int64 [N, 1], each printed as it was, so that none coincide."""
   numbers = np.empty((len(index), 1), np.int64)
   for row, id_ in enumerate(index.ids):
     number = int(id_) if _NUMBER.fullmatch(id_) else 2**63

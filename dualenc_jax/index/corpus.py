@@ -15,14 +15,14 @@ from dualenc_jax.index.shard import Passage
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """What is searched.
+  """The passages that are searched.
 
   Attributes:
-    embeddings: float [N, D], an array or a store of rows, or codes of them.
-    ids: N different ones.
-    passage: the passage of a row.
+    embeddings: float [N, D], an array or a store of rows; or their codes.
+    ids: N different strings.
+    passage: row -> passage.
     normalised: whether the embeddings are known to have length one.
-    header: of the index that they come from, if any.
+    header: that of the index that they come from, if any.
   """
 
   embeddings: Any
@@ -33,7 +33,7 @@ class Corpus:
 
   @classmethod
   def of_index(cls, index: Index) -> 'Corpus':
-    """All of an index."""
+    """The passages of an index."""
     header = index.header
     return cls(
         index.embeddings, index.ids, index.passage, header.normalised, header
@@ -43,7 +43,7 @@ class Corpus:
       self, folder: pathlib.Path, dim: int, tokens: int,
       provenance: Mapping[str, Any],
   ) -> None:
-    """Writes an index of dim D, of at most so many tokens a passage."""
+    """Writes an index of dim D, whose passages have at most `tokens` tokens."""
     stored: Any = self.embeddings
     codec: Any = getattr(stored, 'codec', None)
     if codec is not None:

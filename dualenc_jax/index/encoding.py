@@ -37,8 +37,8 @@ class Source:
   """Texts of one side of a token cache, in the order of an index's rows.
 
   Attributes:
-    rows: int64 [N], a row of the cache for each text.
-    tower: 'passage' or 'query': which side, and which tower encodes it.
+    rows: int64 [N], the row of the cache of each text.
+    tower: 'passage' or 'query': the side, and the tower that encodes it.
   """
 
   cache: Cache
@@ -82,7 +82,7 @@ class Source:
 
   @property
   def tokens(self) -> Ragged:
-    """Of the cache: text i has row rows[i]."""
+    """Tokens of the cache; those of text i have row rows[i]."""
     return self._column('tokens')
 
   @property
@@ -119,7 +119,7 @@ class Source:
     return len(self.rows)
 
   def passage(self, index: int) -> Passage:
-    """What the index keeps of a text."""
+    """A text as the index keeps it."""
     row = self.rows[index]
     # The name of a row is that of its passage.
     return Passage(
@@ -148,26 +148,26 @@ def encode(
     build: IndexBuild, source: Source, embed: Callable[[np.ndarray], Found],
     host: Host = Host(),
 ) -> None:
-  """Makes this host's shards of an index, those that are not there yet.
+  """Makes this host's missing shards of an index.
 
   Shards are dealt to the hosts by their numbers. One is written by a thread
   while the next is encoded.
 
   Args:
-    build: of the index.
-    source: of the texts.
+    build: the index.
+    source: the texts.
     embed: as `Source.embedded`, of rows of the source's cache.
-    host: which part is this process's.
+    host: this process's part of the work.
 
   Raises:
-    UserError: embeddings that are not finite, or a disk that has not enough
-      free, is full or cannot be written. The shards before are whole.
+    UserError: an embedding is not finite, or the disk has too little room or
+      cannot be written. Earlier shards are whole.
   """
   header = build.header
   missing = build.missing()
   if missing:
     if there := header.shards - len(missing):
-      _LOG.info('%d of %d shards are there.', there, header.shards)
+      _LOG.info('%d of %d shards exist.', there, header.shards)
     _LOG.info('%s', check_room(build, missing, source))
   build.start()
   shards = [shard for shard in missing if shard % host.count == host.index]
@@ -217,7 +217,7 @@ def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
   """A sentence on the disk and memory that missing shards of all hosts take.
 
   Raises:
-    UserError: the disk has not enough free.
+    UserError: the disk has too little room.
   """
   header = build.header
   each = header.columns * np.dtype(header.dtype).itemsize
@@ -243,7 +243,7 @@ def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
 
 
 def _text_size(source: Source) -> float:
-  """Bytes that a text takes with id and offset, on average of a sample."""
+  """The mean bytes of a text with id and offset, of a sample."""
   count = min(len(source), _SAMPLE)
   rows = np.linspace(0, len(source) - 1, count).astype(int).tolist()
   passages = map(source.passage, rows)

@@ -18,7 +18,7 @@ _REVERSED = np.packbits(
 
 _LEAST_BITS = 3
 
-# Of indexes that are no codes.
+# By dtype, of indexes without a codec.
 FLOATS: Mapping[str, Callable[[Rows], faiss_files.Index]] = {
     'float32': faiss_files.flat,
     'float16': lambda rows: faiss_files.scalar('QT_fp16', rows),
@@ -27,10 +27,10 @@ FLOATS: Mapping[str, Callable[[Rows], faiss_files.Index]] = {
 
 
 def of_codec(codec: Codec, rows: Rows) -> faiss_files.Index:
-  """The index of faiss that gives codes the scores that they have here.
+  """The faiss index that gives codes the same scores as search here.
 
-  Of bits that are compared by Hamming distance it is the first step alone: a
-  binary index. UserError if faiss has none.
+  For bits that are compared by Hamming distance it is the first step alone: a
+  binary index. Raises UserError if faiss has none.
   """
   inner = _of_quantiser(codec, rows)
   if not codec.transforms:
@@ -57,7 +57,7 @@ def _of_quantiser(codec: Codec, rows: Rows) -> faiss_files.Index:
     case quantisers.Levels():
       return _by_dimension(quantiser.levels, quantiser.dim, rows)
     case Product():
-      # Of these faiss's tables of products are not implemented.
+      # faiss implements no tables of products for these.
       if quantiser.dim == 2 * quantiser.parts and quantiser.bits < _LEAST_BITS:
         raise _none(
             codec,
@@ -79,7 +79,7 @@ def _of_quantiser(codec: Codec, rows: Rows) -> faiss_files.Index:
 def _by_dimension(
     levels: np.ndarray, dim: int, rows: Rows
 ) -> faiss_files.Index:
-  """Product codes of parts of one dimension each, with the same levels."""
+  """Product codes with parts of one dimension each, all of the same levels."""
   centroids = np.tile(np.asarray(levels, np.float32)[:, None], (dim, 1, 1))
   return faiss_files.product(centroids, rows)
 

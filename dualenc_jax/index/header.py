@@ -17,8 +17,8 @@ TOWERS = ('passage', 'query')
 # 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of
 # exact search lies in one shard, and need not be copied.
 SHARD_SIZE = 2**17
-# Recorded, but another model of the same tower, whose other tower is trained
-# further or replaced, makes no other index.
+# Recorded, but not compared: a model whose other tower is trained further or
+# replaced makes the same index.
 _INFORMATION = ('model_dir', 'run_id', 'checkpoint_step')
 _NUMBERS = ('passages', 'dim', 'tokens', 'shard_size')
 # Of embeddings, and of codes.
@@ -37,20 +37,20 @@ _SHAPE = {
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-  """The plan of an index; two that are equal may go on with each other's work.
+  """The plan of an index. Builds with equal headers continue each other.
 
   Attributes:
-    passages: N, the rows: passages, or queries of the query tower.
-    dim: D, the embedding dim.
+    passages: N, the number of rows: passages, or queries of a query tower.
+    dim: D, the dim of an embedding.
     tower: 'passage' or 'query'.
-    tokens: most tokens that were kept of a text.
+    tokens: the most tokens that were read of a text.
     dtype: of the embeddings on disk, or of their codes.
     normalised: whether the embeddings have length one.
-    shard_size: rows of every shard but the last.
-    codec: what the codes are by, see `compression.specs`; None for embeddings.
-    width: columns of the codes; None for D.
-    provenance: whatever says what was encoded by what, as JSON: digest of the
-      tower, run, checkpoint step, vocabulary, task.
+    shard_size: the number of rows of every shard but the last.
+    codec: name of the codec, see `compression.specs`; None without codes.
+    width: the number of columns of the codes; None without codes.
+    provenance: JSON on the texts and on the model that encoded them: digest of
+      the tower, run, checkpoint step, vocabulary, task.
   """
 
   passages: int
@@ -65,13 +65,13 @@ class Header:
   provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    # As it is read back: lists for tuples.
+    # As JSON reads it back: lists for tuples.
     provenance = json.loads(json.dumps(dict(self.provenance)))
     object.__setattr__(self, 'provenance', provenance)
 
   @property
   def columns(self) -> int:
-    """Numbers of a row on disk."""
+    """The number of columns on disk."""
     return self.width or self.dim
 
   @property
@@ -102,7 +102,7 @@ class Header:
     return lines
 
   def differences(self, other: 'Header') -> list[str]:
-    """A line for each field that another header has otherwise."""
+    """A line for each field that differs in another header."""
     mine, theirs = (
         {**header.provenance, **header._own()} for header in (self, other)
     )
@@ -151,7 +151,7 @@ class Header:
   def _another_tower(
       self, found: Mapping[str, str], expected: Mapping[str, str]
   ) -> str:
-    """Which parts' digests are not as expected."""
+    """A line that names the parts with another digest."""
     if not found:
       return f'{TOWER_SHA256} is absent: it does not say what encoded it'
     every = sorted(found.keys() | expected.keys())

@@ -16,7 +16,7 @@ from dualenc_jax.index.shard import CODEC, IDS, Passage, Places, Shard
 
 
 class RowStore:
-  """N rows over arrays that are memory-mapped, or in memory; read-only.
+  """Several arrays, memory-mapped or in memory, as one [N, D]; read-only.
 
   `store[a:b]` is a view where the rows lie in one shard, else a copy;
   `store[rows]` gathers any rows in any order, reading each shard once, in the
@@ -83,7 +83,7 @@ class RowStore:
 
 
 class Ids(Sequence[str]):
-  """N ids in the order of the rows, in no list: 8 bytes of memory each."""
+  """The N ids in the order of the rows, read on demand: 8 bytes each."""
 
   def __init__(self, header: Header, shards: Sequence[Shard]):
     self._header = header
@@ -136,10 +136,10 @@ class Ids(Sequence[str]):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-  """A complete index; nothing of it is in memory until it is asked for.
+  """A complete index, of which nothing is in memory before it is used.
 
   Attributes:
-    embeddings: float [N, D]; of codes a `compression.Coded`.
+    embeddings: float [N, D]; for an index of codes a `compression.Coded`.
     ids: the N ids, in the order of the rows.
   """
 
@@ -155,11 +155,11 @@ class Index:
       folder: str | os.PathLike[str],
       expect: Mapping[str, Any] | None = None,
   ) -> 'Index':
-    """Opens a folder and checks that it is whole and what was asked for.
+    """Opens an index and checks that it is complete and as expected.
 
     Args:
-      folder: what `dualenc encode` wrote.
-      expect: values that fields of the header or of its provenance must have.
+      folder: the folder that `dualenc encode` wrote.
+      expect: values that the header or its provenance must have.
 
     Raises:
       UserError: no index or half of one, another format or version, a field

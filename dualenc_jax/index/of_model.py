@@ -1,4 +1,4 @@
-"""The index of texts by a model: made, resumed, opened."""
+"""Indexes of the texts of a corpus by a model: made, continued, opened."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def own_folder(model_dir: str | os.PathLike[str]) -> pathlib.Path:
-  """Where a model_dir has the index of its task's passages."""
+  """The folder of a model_dir for the index of its task's passages."""
   return pathlib.Path(model_dir) / 'index'
 
 
@@ -49,17 +49,17 @@ def encode(
   """Makes this host's shards of an index, those that do not exist yet.
 
   Args:
-    model: whose towers.
-    source: of the texts.
-    folder: of the index.
-    codec: what becomes of the embeddings, see `compression.specs`; None for
-      the model's own, of passages, if it has one, else 'fp32'.
+    model: the model.
+    source: the texts.
+    folder: the folder of the index.
+    codec: name of the codec, see `compression.specs`; None for the model's
+      own, of passages, if it has one, else 'fp32'.
     shard_size: rows of a shard, `header.SHARD_SIZE` by default.
-    replace: as of `IndexBuild`.
-    host: which part is this process's.
+    replace: as in `IndexBuild`.
+    host: this process's part of the work.
 
   Returns:
-    The index, to `finish`.
+    The build; `finish` completes it.
   """
   provenance, corpus = model.provenance, source.cache.header
   own = model.codec if source.tower == 'passage' else None
@@ -116,8 +116,7 @@ def open_or_encode(
 ) -> Index:
   """Opens the index of a source; makes it, or its missing shards, first.
 
-  An index keeps the codec and the shard size that it has; by default they are
-  those of `encode`.
+  An existing index keeps its codec and its shard size.
   """
   places = Places(folder)
   found = (places.readable(), places.partial)
@@ -139,8 +138,8 @@ def corpus_embeddings(
 ) -> Any:
   """Embeds a corpus, to the same bits in memory and on disk.
 
-  In `index_dir` an index is made unless it exists; None keeps the embeddings
-  in memory.
+  In `index_dir` an index is made unless it exists; without it the embeddings
+  are in memory.
 
   Returns:
     An array or a store of rows [N, D], in the order of the corpus, or codes by
@@ -180,10 +179,10 @@ def corpus_embeddings(
 def same_codec(
     model: Loaded, folder: pathlib.Path, codec: str | None
 ) -> str | None:
-  """The codec for a model's own index in `folder`, which is made again.
+  """The name of the codec for a model's own index in `folder`, made again.
 
-  It follows the model, but what is kept of embeddings is the user's choice:
-  without a `codec` it is that of the index; another one raises UserError.
+  The index follows the model, but its codec is the user's choice: without
+  `codec` it stays, and another one raises UserError.
   """
   if model.codec is not None or not (folder / header_lib.FILE).exists():
     return codec
