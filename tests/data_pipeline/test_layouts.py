@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 import text_reading
 
-from dualenc_jax.data import batches as batches_lib, Grouped, Packed, Padded
+from dualenc_jax.data import (
+  batches as batches_lib,
+  Grouped,
+  layouts,
+  Packed,
+  Padded,
+)
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.picks import Order
 from dualenc_jax.errors import UserError
+from dualenc_jax.text.pool import Pool
+from dualenc_jax.text.ragged import Ragged
 
 LIMIT = 64
 LAYOUTS = [Padded(), Grouped(1), Grouped(4), Grouped(8, step=1), Packed()]
@@ -40,31 +48,12 @@ KINDS = [
 
 
 def check_placement(shape, placement, lengths):
-  """No two texts overlap and all lie inside of their rows."""
-  texts = lengths.shape[1]
-  for cell, row in enumerate(lengths):
-    places = (
-        np.arange(texts) if placement.places is None else placement.places[cell]
-    )
-    taken = {}
-    for text in np.flatnonzero(row):
-      place, first = places[text], 0
-      for number, group in enumerate(shape):
-        if place < first + group.rows * group.segments:
-          break
-        first += group.rows * group.segments
-      key = number, (place - first) // group.segments
-      start = int(placement.starts[cell, text])
-      end = start + int(row[text])
-      assert end <= group.length
-      slot = (place - first) % group.segments
-      taken.setdefault(key, []).append((slot, start, end))
-    for segments in taken.values():
-      # In slot order one after the other, from the start and without gaps.
-      position = 0
-      for slot, (found, start, end) in enumerate(sorted(segments)):
-        assert (found, start) == (slot, position)
-        position = end
+  """All texts lie in their rows, one after the other, and come back whole."""
+  texts = [[i + 1] * n for i, n in enumerate(lengths.ravel().tolist())]
+  pool = Pool([(Ragged.from_rows(texts, np.int32), {})])
+  rows = np.arange(lengths.size).reshape(lengths.shape)
+  laid_out = layouts.lay_out(shape, placement, rows, lengths, pool.copy)
+  assert sum(text_reading.texts_of(laid_out), []) == texts
 
 
 @pytest.mark.parametrize('layout', LAYOUTS, ids=repr)

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from dualenc_jax.data import Tokenizer, Vocabulary
 from dualenc_jax.inspection.summary import PERCENTILES
-from dualenc_jax.inspection.task import inspect_task
 from dualenc_jax.readers import Beir
 
 LIMIT = 3000
@@ -40,34 +38,6 @@ def read_jsonl(path):
   opener = gzip.open if path.suffix == '.gz' else open
   with opener(path, 'rt', encoding='utf-8') as stream:
     return [json.loads(line) for line in stream]
-
-
-def test_squad_nqg(shared):
-  folder = shared / 'data/squad_nqg'
-  spiece = shared / 'data/t5_spiece/spiece.model'
-  files = {
-      'train': str(folder / 'pairs.test.jsonl'),
-      'validation': str(folder / 'pairs.dev.jsonl'),
-  }
-  task = pairs('question', 'sentence', **files)
-  tokenizer = Tokenizer(Vocabulary(str(spiece)), 16, 64)
-  inspection = inspect_task(task, tokenizer, limit=LIMIT)
-  processor = sentencepiece.SentencePieceProcessor(str(spiece))
-  texts = {}
-  for split, path in zip(inspection.splits, files.values()):
-    rows = read_jsonl(path)[:LIMIT]
-    questions = [row['question'] for row in rows]
-    sentences = [row['sentence'] for row in rows]
-    texts[split.name] = questions, sentences
-    assert split.pairs == len(rows)
-    assert split.distinct_pairs == len(set(zip(questions, sentences)))
-    check_texts(split.queries, questions, processor, 16)
-    check_texts(split.passages, sentences, processor, 64)
-  (overlap,) = inspection.overlaps
-  shared_counts = [
-      len(set(a) & set(b)) for a, b in zip(texts['train'], texts['validation'])
-  ]
-  assert [overlap.queries.count, overlap.passages.count] == shared_counts
 
 
 def test_medquad(shared):

@@ -20,7 +20,7 @@ def encoded(*lines):
 
 def write(path, *lines):
   data = encoded(*lines)
-  path.write_bytes(gzip.compress(data) if path.suffix == '.gz' else data)
+  path.write_bytes(gzip.compress(data, 1) if path.suffix == '.gz' else data)
   return path
 
 
@@ -33,7 +33,7 @@ def pack(path, target=None):
   """Moves a file into a .gz beside it, or packs it at `target`."""
   packed = target or path.with_name(f'{path.name}.gz')
   packed.parent.mkdir(parents=True, exist_ok=True)
-  packed.write_bytes(gzip.compress(path.read_bytes()))
+  packed.write_bytes(gzip.compress(path.read_bytes(), 1))
   if target is None:
     path.unlink()
   return packed

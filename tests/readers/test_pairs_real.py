@@ -4,7 +4,7 @@ import csv
 
 import pytest
 from reading import column, objects
-from test_pairs import FLAG_EMBEDDING, read, texts, TRIPLES
+from test_pairs import read, texts, TRIPLES
 
 
 @pytest.fixture
@@ -17,20 +17,6 @@ def csv_rows(path):
     return list(csv.reader(stream, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
-@pytest.mark.parametrize('name, negatives', [
-    ('msmarco', 250), ('nq', 979), ('reranker_examples', 250)
-])
-def test_flagembedding(samples, name, negatives):
-  path = samples / 'flagembedding' / f'{name}.jsonl'
-  examples = read(path, **FLAG_EMBEDDING)
-  assert texts(examples) == [
-      [row['query'], passage, *row['neg']]
-      for row in objects(path) for passage in row['pos']
-  ]
-  assert len(examples) == 10
-  assert sum(map(len, column(examples, 'negatives'))) == negatives
-
-
 @pytest.mark.parametrize('name, options, count', [
     ('splade_toy/triplets/raw.tsv', TRIPLES, 100),
     ('rocketqa/marco.tp.1k', TRIPLES | {'columns': ('query', 'passage')}, 1000),
@@ -41,18 +27,6 @@ def test_cells_are_taken_as_they_are(samples, name, options, count):
   assert len(examples) == count
   # Next to U+0080 there is U+0085, which str.splitlines would break a line at.
   assert any('\x85' in e['passage'] for e in examples) or count < 1000
-
-
-@pytest.mark.parametrize('split, pairs, sentences', [
-    ('test', 11877, 6652), ('dev', 10570, 6795)
-])
-def test_squad_nqg(shared, split, pairs, sentences):
-  path = shared / 'data' / 'squad_nqg' / f'pairs.{split}.jsonl'
-  examples = read(path, query='question', passage='sentence')
-  assert len(examples) == pairs
-  assert len(set(column(examples, 'passage'))) == sentences
-  rows = [[row['question'], row['sentence']] for row in objects(path)]
-  assert texts(examples) == rows
 
 
 def test_medquad(shared):
