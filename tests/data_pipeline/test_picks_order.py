@@ -8,7 +8,7 @@ import text_reading
 
 from dualenc_jax.data import Batches, picks
 from dualenc_jax.data.picks import Order, Positives
-from dualenc_jax.losses import blocks
+from dualenc_jax.text.ragged import from_uint32_pairs
 
 
 def draws(order, steps):
@@ -195,38 +195,19 @@ def test_one_passage_each_is_none():
 
 
 @pytest.mark.parametrize('k', [0, 2])
-def test_batches_have_them_and_negatives_are_counted(k):
+def test_batches_and_fingerprints_have_them(k):
   cache = text_reading.random_cache(96)
   cache.query_fingerprints, cache.passage_fingerprints = pairs(96, 30, 40)
-  hard = cache.negative_fingerprints
-  hard[::3] = np.resize(cache.passage_fingerprints, len(hard))[::3]
   data = Batches([cache], 32, 0, 16, 64, k)
   known = sets(cache.query_fingerprints, cache.passage_fingerprints)
-  batch = data(1)
+  batch, texts = data(1), data.picker.fingerprints(1)
   several = data.picker.positives.most
   assert batch['positive_ids'].shape == (32, several, 2) and several > 0
-
-  def numbers(ids):
-    return ids[..., 0].astype(np.uint64) | ids[..., 1].astype(np.uint64) << 32
-
-  own = numbers(batch['passage_ids']).tolist()
-  queries = numbers(batch['query_ids']).tolist()
-  for query, passage, row in zip(
-      queries, own, numbers(batch['positive_ids']).tolist()
+  ids = [batch[f'{name}_ids'] for name in ('query', 'passage', 'positive')]
+  for found in (
+      map(from_uint32_pairs, ids),
+      (texts[name] for name in ('query', 'passage', 'positives')),
   ):
-    assert {*row, passage} == known[query]
-    assert len(known[query]) <= picks.MOST
-  texts = blocks.Fingerprints(**data.picker.fingerprints(1))
-  wanted = sum(
-      passage not in known[query] and queries[j] != query
-      for query in queries
-      for j, passage in enumerate(own)
-  )
-  # The order of the pairs of a batch is free, the mean is not.
-  found = blocks.mean_negatives(blocks.QUERY_PASSAGES, texts, True)
-  assert found == pytest.approx(wanted / 32)
-  if k:
-    hard = texts.negatives[texts.negative_valid].tolist()
-    wanted = sum(h not in known[query] for query in queries for h in hard)
-    found = blocks.mean_negatives(blocks.QUERY_HARD, texts, True)
-    assert found == pytest.approx(wanted / 32)
+    for query, passage, row in zip(*(array.tolist() for array in found)):
+      assert {*row, passage} == known[query]
+      assert len(known[query]) <= picks.MOST
