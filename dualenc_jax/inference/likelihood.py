@@ -8,7 +8,7 @@ import numpy as np
 
 from dualenc_jax.inference import towers
 from dualenc_jax.inference.embedder import OnMesh
-from dualenc_jax.losses.tokens import token_losses
+from dualenc_jax.losses.token_losses import token_losses
 from dualenc_jax.models import Seq2Seq
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.pool import Pool

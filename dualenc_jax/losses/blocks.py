@@ -171,7 +171,6 @@ def mean_negatives(
     hard = texts.negatives[texts.negative_valid]
     if not mask_duplicates:
       return float(len(hard))
-      return float(len(hard))
     same = _occurrences(_several(texts), hard)
     same[:, 1:][_stands_in(texts)] = 0
     return float(np.mean(len(hard) - same.sum(axis=1)))

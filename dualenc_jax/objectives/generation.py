@@ -13,10 +13,11 @@ from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.likelihood import Likelihood
 from dualenc_jax.interop.model_dirs import GENERATOR
-from dualenc_jax.losses.tokens import token_losses
+from dualenc_jax.losses.token_losses import token_losses
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
-from dualenc_jax.objectives.from_pairs import FromPairs, map_cells
+from dualenc_jax.objectives.cells import map_cells
+from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.parallel.partitioning import Partitioner
 

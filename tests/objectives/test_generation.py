@@ -13,7 +13,7 @@ import two_steps
 
 from dualenc_jax.data import Batches, Grouped, Packed, Padded
 from dualenc_jax.errors import UserError
-from dualenc_jax.losses.tokens import token_losses
+from dualenc_jax.losses.token_losses import token_losses
 from dualenc_jax.models import Seq2Seq
 from dualenc_jax.objectives import Generation
 from dualenc_jax.training import Partitioner
