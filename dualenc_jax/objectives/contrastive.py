@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -14,9 +15,9 @@ from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.objectives import collapse, from_pairs
+from dualenc_jax.objectives import cells, collapse, from_pairs
 from dualenc_jax.objectives.objective import Key, Result, Run
-from dualenc_jax.objectives.of_towers import encode_side, numbers_of, OfTowers
+from dualenc_jax.objectives.of_towers import OfTowers
 
 Batch = dict[str, Any]
 
@@ -120,17 +121,19 @@ def embed(
   if dropout_key is not None:
     keys = jax.random.split(dropout_key)
 
+  encode = functools.partial(cells.encode_side, model)
+
   def encode_cells(params, numbers, queries, passages):
     """Numbers [c, P] of pairs, their texts -> [c, P, D], [c, P (1 + K), D]."""
-    own = from_pairs.numbers_of_candidates(numbers, candidates)
+    own = cells.numbers_of_candidates(numbers, candidates)
     return (
-        encode_side(model, params, 'encode_query', queries, numbers, keys[0]),
-        encode_side(model, params, 'encode_passage', passages, own, keys[1]),
+        encode(params, 'encode_query', queries, numbers, keys[0]),
+        encode(params, 'encode_passage', passages, own, keys[1]),
     )
 
-  query, passage = from_pairs.map_cells(
-      encode_cells, model, params, numbers_of(batch), micro_batch_size, queries,
-      passages,
+  query, passage = cells.map_cells(
+      encode_cells, model, params, cells.numbers_of(batch), micro_batch_size,
+      queries, passages,
   )
   features = query.shape[-1]
   passage = passage.reshape(-1, candidates, features)

@@ -1,23 +1,19 @@
 """The base class of objectives over pairs and their hard negatives."""
 
-from collections.abc import Callable, Iterator, Sequence
-import functools
+from collections.abc import Iterator, Sequence
 import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.data import Batches, batches as batches_lib, Layout
 from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.errors import UserError
-from dualenc_jax.models import abstract_params
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.joined import Around
-from dualenc_jax.text.text_rows import TextRows
 from dualenc_jax.text.tokenizer import Vocabulary
 
 
@@ -158,60 +154,6 @@ class FromPairs(Objective):
     """C of the batch: as many a micro-batch as devices on the data axis."""
     devices, size = run.partitioner.mesh.shape['data'], run.batch_size
     return devices * (size // (self.micro_batch_size or size))
-
-
-def encode_texts(
-    encode_rows: Callable[..., jax.Array], texts: TextRows, numbers: jax.Array
-) -> jax.Array:
-  """Encodes the texts of c cells, whatever their layout: [c, T, D].
-
-  `encode_rows` maps tokens [R, L], lengths and dropout numbers [R, S] to
-  [R, S, D]; `numbers` uint32 [c, T] are those of the texts.
-  """
-  found = []
-  for tokens, lengths, of_cell in texts.groups:
-    cells, rows, segments = lengths.shape
-    own = jnp.take_along_axis(
-        numbers, of_cell.reshape(cells, -1), axis=1, mode='clip'
-    )
-    group = encode_rows(
-        tokens.reshape(cells * rows, -1),
-        lengths.reshape(cells * rows, segments),
-        own.reshape(cells * rows, segments),
-    )
-    found.append(group.reshape(cells, rows * segments, -1))
-  encoded = jnp.concatenate(found, axis=1)
-  if texts.places is None:
-    return encoded
-  return jnp.take_along_axis(
-      encoded, texts.places[:, :, None], axis=1, mode='clip'
-  )
-
-
-def map_cells(
-    function: Callable[..., Any], model: Any, params: Any, numbers: jax.Array,
-    micro_batch_size: int | None, texts: TextRows, *trees: Any,
-) -> Any:
-  """Runs function(params, numbers [c, P], texts, *trees) over C cells.
-
-  `numbers` uint32 [B] are those of the pairs, B = C P; other arrays, [C, ...].
-  """
-  cells, size = texts.num_cells, len(numbers)
-  at_once = None
-  if micro_batch_size is not None:
-    micro_batches.check_micro_batch_size(micro_batch_size, size)
-    at_once = micro_batch_size // (size // cells)
-  return micro_batches.map_rows(
-      function, at_once, functools.partial(abstract_params, model), params,
-      numbers.reshape(cells, -1), texts, *trees,
-  )
-
-
-def numbers_of_candidates(numbers: jax.Array, count: int) -> jax.Array:
-  """Numbers [c, P] of pairs -> those of their candidates, [c, P count]."""
-  found = numbers[:, :, None] * count
-  found += jnp.arange(count, dtype=numbers.dtype)[None, None]
-  return found.reshape(len(numbers), -1)
 
 
 def first_columns(batches: Batches, step: int) -> dict[str, np.ndarray]:

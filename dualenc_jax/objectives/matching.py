@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.losses.similarity import check_one_of
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.objectives import collapse
+from dualenc_jax.objectives import cells, collapse
 from dualenc_jax.objectives.objective import Key, Result, Run
-from dualenc_jax.objectives.of_towers import encode_side, OfTowers
+from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.objectives.over_passages import check_apart, passage_tower
 
 DISTANCES = ('cosine', 'l2')
@@ -51,10 +51,10 @@ class Matching(OfTowers):
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     def encode_cells(params, numbers, queries):
-      own = encode_side(
+      own = cells.encode_side(
           self.model, params, 'encode_query', queries, numbers, key
       )
-      teacher = encode_side(
+      teacher = cells.encode_side(
           self.model, params, 'encode_passage', queries, numbers, None
       )
       return own, jax.lax.stop_gradient(teacher)

@@ -21,10 +21,10 @@ from dualenc_jax.losses.negative_cache import NegativeCache
 from dualenc_jax.losses.score_matrix import MASKED
 from dualenc_jax.losses.similarity import check_bool
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
-from dualenc_jax.objectives import collapse, from_pairs, passage_states
+from dualenc_jax.objectives import cells, collapse, passage_states
 from dualenc_jax.objectives.contrastive import embed
 from dualenc_jax.objectives.objective import check_whole, Key, Run
-from dualenc_jax.objectives.of_towers import encode_side, OfTowers
+from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.objectives.passage_states import Passages
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -224,13 +224,13 @@ class CachedNegatives(OfTowers):
   def _encode_drawn(self, params, batch, drawn, order, key) -> jax.Array:
     """Embeddings of now, with dropout and gradients: [B, K, D]."""
     queries, count = batch['queries'], self.sampled
-    cells, pairs = queries.num_cells, queries.num_texts
-    tokens = drawn.rows.tokens.reshape(cells, pairs * count, -1)
-    numbers = from_pairs.numbers_of_candidates(order.reshape(cells, -1), count)
+    shape = queries.num_cells, queries.num_texts
+    tokens = drawn.rows.tokens.reshape(shape[0], shape[1] * count, -1)
+    numbers = cells.numbers_of_candidates(order.reshape(shape), count)
     micro = self.micro_batch_size
-    at_once = None if micro is None else micro // pairs
+    at_once = None if micro is None else micro // shape[1]
     encoded = self._encode(params, tokens, numbers, key, at_once)
-    return encoded.reshape(cells * pairs, count, -1)
+    return encoded.reshape(len(order), count, -1)
 
   def _encode_oldest(self, params: Any, cache: NegativeCache) -> Any:
     """Slots and their embeddings of now, without dropout and gradients."""
@@ -249,7 +249,7 @@ class CachedNegatives(OfTowers):
     """Passages of C cells, as `encode_side` does, `at_once` cells at once."""
 
     def encode_cells(params, texts, numbers):
-      return encode_side(
+      return cells.encode_side(
           self.model, params, 'encode_passage', texts, numbers, key
       )
 

@@ -10,13 +10,13 @@ from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.losses.loss import NORM_TOLERANCE
 from dualenc_jax.models import describe, DualEncoder, model_params
 from dualenc_jax.models.cost import describe_towers
-from dualenc_jax.objectives import from_pairs
+from dualenc_jax.objectives import cells
+from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.text_rows import TextRows
 
 
-class OfTowers(from_pairs.FromPairs):
+class OfTowers(FromPairs):
   """An objective over the towers of a dual encoder.
 
   Parameters are the model's, and those of the loss under 'loss'.
@@ -72,7 +72,7 @@ class OfTowers(from_pairs.FromPairs):
     """The batch's queries, float32 [B, D], a micro-batch at a time."""
 
     def encode_cells(params, numbers, queries):
-      return encode_side(
+      return cells.encode_side(
           self.model, params, 'encode_query', queries, numbers, key
       )
 
@@ -80,35 +80,8 @@ class OfTowers(from_pairs.FromPairs):
 
   def of_queries(self, encode_cells: Any, params: Any, batch: Any) -> Any:
     """(params, numbers [c, P], queries) -> arrays [c, P, ...]: [B, ...]."""
-    found = from_pairs.map_cells(
-        encode_cells, self.model, params, numbers_of(batch),
+    found = cells.map_cells(
+        encode_cells, self.model, params, cells.numbers_of(batch),
         self.micro_batch_size, batch['queries'],
     )
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
-
-
-def numbers_of(batch: Mapping[str, Any]) -> jax.Array:
-  """The numbers of a batch's pairs, uint32 [B], or else their places in it."""
-  queries = batch['queries']
-  size = queries.num_cells * queries.num_texts
-  return batch.get('numbers', jnp.arange(size, dtype=jnp.uint32))
-
-
-def encode_side(
-    model: DualEncoder, params: Any, method: str, texts: TextRows,
-    numbers: jax.Array, key: jax.Array | None,
-) -> jax.Array:
-  """Encodes the texts of c cells by 'encode_query' or 'encode_passage'.
-
-  `numbers` of the texts, uint32 [c, T], are for dropout; a key of None switches
-  it off. Returns [c, T, D].
-  """
-  variables = {'params': model_params(params)}
-
-  def encode_rows(tokens, lengths, numbers):
-    return model.apply(
-        variables, tokens, lengths, None if key is None else numbers,
-        rngs=None if key is None else {'dropout': key}, method=method,
-    )
-
-  return from_pairs.encode_texts(encode_rows, texts, numbers)

@@ -14,14 +14,15 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.losses import lists
 from dualenc_jax.models import CrossEncoder, describe, model_params
-from dualenc_jax.objectives import from_pairs
+from dualenc_jax.objectives import cells
+from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.joined import Around, Template
 
 
 @dataclasses.dataclass(frozen=True)
-class Ranking(from_pairs.FromPairs):
+class Ranking(FromPairs):
   """A loss over the scores of a query's passage and its hard negatives.
 
   The template makes one text of a query and a passage; a micro-batch has
@@ -82,10 +83,10 @@ class Ranking(from_pairs.FromPairs):
         )
         return scores[:, :, None]
 
-      own = from_pairs.numbers_of_candidates(numbers, candidates)
-      return from_pairs.encode_texts(score_rows, pairs, own)[:, :, 0]
+      own = cells.numbers_of_candidates(numbers, candidates)
+      return cells.encode_texts(score_rows, pairs, own)[:, :, 0]
 
-    scores = from_pairs.map_cells(
+    scores = cells.map_cells(
         score_cells, self.model, params, batch['numbers'],
         self.micro_batch_size, pairs,
     )
