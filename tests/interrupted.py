@@ -1,5 +1,7 @@
 """Commands that are killed, and whether runs end as if they had not been."""
 
+from collections.abc import Iterator
+import contextlib
 import json
 import os
 import pathlib
@@ -11,6 +13,9 @@ import time
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import pytest
+
+from dualenc_jax.training.checkpoints import Checkpoints
 
 
 def start(
@@ -44,6 +49,24 @@ def kill_at(
   assert not record['done'], sign
 
 
+@contextlib.contextmanager
+def stopped_at(step: int, saved: bool = True) -> Iterator[None]:
+  """Training stops by an error right after `step` is saved, or before it."""
+  save = Checkpoints.save
+
+  def stop(self, state, at, meta):
+    if at != step or saved:
+      save(self, state, at, meta)
+    if at == step:
+      self.wait()
+      raise KeyboardInterrupt
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Checkpoints, 'save', stop)
+    with pytest.raises(KeyboardInterrupt):
+      yield
+
+
 def steps(model_dir: pathlib.Path) -> list[int]:
   """The steps of complete checkpoints, in order."""
   names = [path.name for path in (model_dir / 'checkpoints').glob('*')]
@@ -55,23 +78,33 @@ def newest(model_dir: pathlib.Path) -> int:
   return max(steps(model_dir), default=0)
 
 
+def item(
+    model_dir: pathlib.Path, step: int, name: str
+) -> dict[str, np.ndarray]:
+  """The tensors of an item of a checkpoint, read by Orbax without our code."""
+  reader = ocp.PyTreeCheckpointer()
+  path = model_dir.absolute() / 'checkpoints' / str(step) / name
+  # As NumPy has them, on however many hosts they were.
+  tree = reader.restore(
+      path,
+      restore_args=jax.tree.map(
+          lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+          reader.metadata(path).item_metadata.tree,
+      ),
+  )
+  return {
+      jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf)
+      for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
 def saved(model_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-  """All tensors of a checkpoint, read by Orbax without our code."""
-  arrays = {}
-  for item in ('params', 'optimizer'):
-    reader = ocp.PyTreeCheckpointer()
-    path = model_dir.absolute() / 'checkpoints' / str(step) / item
-    # As NumPy has them, on however many hosts they were.
-    tree = reader.restore(
-        path,
-        restore_args=jax.tree.map(
-            lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
-            reader.metadata(path).item_metadata.tree,
-        ),
-    )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-      arrays[item + jax.tree_util.keystr(path)] = np.asarray(leaf)
-  return arrays
+  """All tensors of a checkpoint but those of a memory."""
+  return {
+      f'{each}/{name}': array
+      for each in ('params', 'optimizer')
+      for name, array in item(model_dir, step, each).items()
+  }
 
 
 def assert_bit_equal(a: dict, b: dict) -> None:

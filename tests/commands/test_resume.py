@@ -8,7 +8,7 @@ import sys
 
 import event_files
 import interrupted
-from interrupted import assert_bit_equal, saved
+from interrupted import assert_bit_equal, saved, stopped_at
 import numpy as np
 import pytest
 import tiny_evaluation
@@ -72,7 +72,8 @@ def test_stops_and_damage_change_nothing(tmp_path, capsys, monkeypatch):
   # would lack steps that no other run takes.
   assert reported == {s: list(range(1, s + 1)) for s in (5, 10, 12)}
   for steps in (5, 10):
-    _train_until(flags(tmp_path, 'parts'), steps)
+    with stopped_at(steps):
+      train.main(flags(tmp_path, 'parts'))
   newest = tmp_path / 'parts' / 'checkpoints' / '10' / 'params'
   for path in newest.rglob('*'):
     if path.is_file():
@@ -87,22 +88,6 @@ def test_stops_and_damage_change_nothing(tmp_path, capsys, monkeypatch):
   )
   assert meta['step'] == 12 and meta['data']['next_step'] == 12
   assert 'Experiment.steps' in meta['config']
-
-
-def _train_until(argv: list[str], step: int) -> None:
-  """Trains, and stops by an error right after `step` was saved."""
-  save = Checkpoints.save
-
-  def save_then_stop(self, state, at, meta):
-    save(self, state, at, meta)
-    if at == step:
-      self.wait()
-      raise KeyboardInterrupt
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(Checkpoints, 'save', save_then_stop)
-    with pytest.raises(KeyboardInterrupt):
-      train.main(argv)
 
 
 @pytest.mark.slow
@@ -129,8 +114,10 @@ def test_what_leaves_the_numbers_alone_needs_no_leave(tmp_path, capfd):
       ],
   ]
   train.main(flags(tmp_path, 'whole', *given, *legs[0]))
-  _train_until(flags(tmp_path, 'parts', *given, *legs[0]), 2)
-  _train_until(flags(tmp_path, 'parts', *given, *legs[1]), 4)
+  with stopped_at(2):
+    train.main(flags(tmp_path, 'parts', *given, *legs[0]))
+  with stopped_at(4):
+    train.main(flags(tmp_path, 'parts', *given, *legs[1]))
   said = capfd.readouterr().err
   assert 'Resuming from step 2' in said
   assert 'MICRO_BATCH_SIZE: None -> 8' in said

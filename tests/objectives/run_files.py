@@ -1,17 +1,14 @@
-"""What a run of training leaves behind, and a run that is killed."""
+"""What a run of training leaves behind."""
 
-import contextlib
 import json
 
-import pytest
+import tiny_run
 
 from dualenc_jax.interop import model_dirs, opening
-from dualenc_jax.training.checkpoints import Checkpoints
 
 
 def logged(folder, group='train'):
-  lines = (folder / 'metrics.jsonl').read_text().splitlines()
-  return [row for row in map(json.loads, lines) if row['group'] == group]
+  return tiny_run.logged(folder, group)
 
 
 def rows_of(folder):
@@ -37,21 +34,3 @@ def assert_same(one, other):
   assert one.keys() == other.keys()
   for name, array in one.items():
     assert array.tobytes() == other[name].tobytes(), name
-
-
-@contextlib.contextmanager
-def killed_at(step, saved=False):
-  """Training stops by an error as `step` is saved, or right after it."""
-  save = Checkpoints.save
-
-  def stop(self, state, at, meta):
-    if at != step or saved:
-      save(self, state, at, meta)
-    if at == step:
-      self.wait()
-      raise KeyboardInterrupt
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(Checkpoints, 'save', stop)
-    with pytest.raises(KeyboardInterrupt):
-      yield

@@ -2,9 +2,10 @@
 
 import json
 
+from interrupted import stopped_at
 import numpy as np
 import pytest
-from run_files import assert_same, killed_at, logged, rows_of, tensors
+from run_files import assert_same, logged, rows_of, tensors
 import scipy.special
 import tiny_run
 
@@ -130,7 +131,7 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   before = [kls[step] for step in range(0, end - 7, 4)]
   assert min(kls[end - 4], kls[end]) >= min(before)
 
-  with killed_at(end):
+  with stopped_at(end, saved=False):
     train.main([*given, f'--model_dir={killed}'])
   assert model_dirs.steps(killed)[-1] == end - 4
   train.main([*given, f'--model_dir={killed}'])

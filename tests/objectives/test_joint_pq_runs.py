@@ -4,9 +4,10 @@ import json
 
 import faiss
 import faiss_levels
+from interrupted import stopped_at
 import numpy as np
 import pytest
-from run_files import assert_same, killed_at, logged, rows_of, tensors_and_codec
+from run_files import assert_same, logged, rows_of, tensors_and_codec
 import small_vocabulary
 import tiny_run
 import two_hosts
@@ -227,7 +228,7 @@ def test_a_killed_run_ends_as_it_would_have(
     raise AssertionError('encoded again')
 
   monkeypatch.setattr(passage_states.Passages, 'encode', encode)
-  with killed_at(4):
+  with stopped_at(4, saved=False):
     train.main([*given, f'--model_dir={killed}'])
   assert model_dirs.steps(killed) == [2]
   train.main([*given, f'--model_dir={killed}'])
@@ -315,7 +316,7 @@ def test_a_killed_taught_run_ends_as_it_would_have(made, tmp_path):
       *given, f'--gin.STATES_DIR={tmp_path / "one"}', f'--model_dir={whole}'
   ])
   given = *given, f'--gin.STATES_DIR={tmp_path / "other"}'
-  with killed_at(6):
+  with stopped_at(6, saved=False):
     train.main([*given, f'--model_dir={killed}'])
   assert model_dirs.steps(killed) == [3]
   train.main([*given, f'--model_dir={killed}'])

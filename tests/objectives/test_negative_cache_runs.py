@@ -4,11 +4,11 @@ import re
 import resource
 import sys
 
-import jax
+import interrupted
+from interrupted import stopped_at
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
-from run_files import assert_same, killed_at, logged, rows_of
+from run_files import assert_same, logged, rows_of
 import tiny_run
 
 import dualenc_jax
@@ -29,17 +29,6 @@ def flags(folder, name, *more):
   ]
 
 
-def saved(folder, step, item):
-  """Tensors of a checkpoint by name, read by Orbax without our code."""
-  tree = ocp.PyTreeCheckpointer().restore(
-      folder / 'checkpoints' / str(step) / item
-  )
-  return {
-      jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf)
-      for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-  }
-
-
 @pytest.mark.slow
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
   given = (
@@ -49,7 +38,7 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
   )
   train.main(flags(tmp_path, 'whole', *given))
   parts = flags(tmp_path, 'parts', *given)
-  with killed_at(4, saved=True):
+  with stopped_at(4):
     train.main(parts)
   capsys.readouterr()
   assert cli.main(['train', *parts]) == 0
@@ -57,12 +46,13 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
   assert 'Resuming from step 4' in said and 'Encoding' not in said
   for item in ('params', 'optimizer', 'memory'):
     one, other = (
-        saved(tmp_path / name, 7, item) for name in ('whole', 'parts')
+        interrupted.item(tmp_path / name, 7, item)
+        for name in ('whole', 'parts')
     )
     assert len(one) >= 5
     assert_same(one, other)
-  before = saved(tmp_path / 'whole', 4, 'memory')
-  after = saved(tmp_path / 'whole', 7, 'memory')
+  before = interrupted.item(tmp_path / 'whole', 4, 'memory')
+  after = interrupted.item(tmp_path / 'whole', 7, 'memory')
   assert any((before[name] != after[name]).any() for name in before)
   # It does not go on with another cache.
   other = [*parts, f'--gin.CACHE_SIZE={SIZE // 2}', '--allow_config_change']
@@ -89,7 +79,8 @@ def test_at_first_the_cache_is_what_the_tower_makes_of_some_passages(tmp_path):
   train.main(flags(tmp_path, 'model', *given))
   train.main(flags(tmp_path, 'other', *given, '--gin.SEED=1'))
   memory, other = (
-      saved(tmp_path / name, 1, 'memory') for name in ('model', 'other')
+      interrupted.item(tmp_path / name, 1, 'memory')
+      for name in ('model', 'other')
   )
   assert (memory['ids'] != other['ids']).any()
   assert memory['valid'].all() and memory['valid'].shape == (SIZE,)

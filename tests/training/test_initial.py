@@ -3,6 +3,7 @@
 import pathlib
 
 from flax import traverse_util
+import interrupted
 import jax
 import numpy as np
 import optax
@@ -194,13 +195,6 @@ def test_another_architecture_is_refused_by_name(vocabulary):
   )
 
 
-def saved(model_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-  tree = ocp.PyTreeCheckpointer().restore(
-      model_dir / 'checkpoints' / str(step) / 'params'
-  )
-  return traverse_util.flatten_dict(tree, sep='/')
-
-
 @pytest.fixture(scope='module')
 def first(tmp_path_factory) -> pathlib.Path:
   """A run of the tiny SDE of two layers."""
@@ -224,7 +218,8 @@ def test_a_second_stage_by_rules(first, tmp_path):
       '--gin.LEARNING_RATE=0.0',
   )
   train.main([*second, f'--model_dir={tmp_path / "second"}'])
-  a, b = saved(first, 2), saved(tmp_path / 'second', 1)
+  a = interrupted.item(first, 2, 'params')
+  b = interrupted.item(tmp_path / 'second', 1, 'params')
   kernel = 'attention/query/kernel'
   for name, source in {
       f'encoder/layers_0/{kernel}': f'encoder/layers_0/{kernel}',
