@@ -199,17 +199,56 @@ def values_and_gradients(losses):
       batch = embeddings._replace(**vectors)
       return evaluate(loss, similarity, params, batch)
 
-    vectors = {
-        k: getattr(embeddings, k) for k in ('query', 'passage', 'negatives')
-        if getattr(embeddings, k) is not None
-    }
     return jax.value_and_grad(value, argnums=(0, 1), has_aux=True)(
-        params, vectors
+        params, embeddings.vectors()
     )
 
   return lambda params, embeddings: {
       name: one(*pair, params, embeddings) for name, pair in losses.items()
   }
+
+
+def check(got, name, batch, weights=None, rounding=1e-6, tolerance=1e-5, **of):
+  """Compares what `values_and_gradients` gives of a loss with its reference.
+
+  Args:
+    got: value and metrics, gradients.
+    name: of the loss.
+    batch: a reference.Batch.
+    weights: of the pairs, [B].
+    rounding: of the value, relative to it.
+    tolerance: of gradients, as of `assert_gradients_close`.
+    **of: of `reference.Options`.
+
+  Returns:
+    The reference's Result.
+  """
+  (value, metrics), (params, vectors) = got
+  options = reference.Options(**of)
+  sides = LOSSES[name][1](batch, options.mask_duplicates)
+  want = reference.evaluate(batch, sides, options, weights)
+  assert abs(value - want.value) <= rounding * abs(want.value), name
+  assert metrics['loss'] == value
+  assert_gradients_close(params | vectors, want.gradients, tolerance)
+  return want
+
+
+def all_duplicates(embeddings):
+  """The same vectors, but every text has the same fingerprint."""
+  names = 'query_ids', 'passage_ids', 'negative_ids'
+  return embeddings._replace(**{
+      name: np.ones_like(ids)
+      for name in names if (ids := getattr(embeddings, name)) is not None
+  })
+
+
+def assert_nothing_is_learnt(got):
+  """From a batch of `all_duplicates`, by any loss."""
+  for (value, metrics), gradients in got.values():
+    assert value == 0
+    assert metrics['masked_fraction'] == 1
+    for gradient in jax.tree.leaves(gradients):
+      np.testing.assert_array_equal(gradient, 0)
 
 
 def assert_gradients_close(got, want, tolerance=1e-5):

@@ -85,17 +85,15 @@ def programs(devices, lru, count):
   )
 
 
-@pytest.mark.parametrize(
-    'devices, lru', [(1, True), (2, False), (4, True), (8, False)]
-)
-def test_two_hundred_steps(devices, lru):
+@pytest.mark.parametrize('devices, lru', [(1, True), (8, False)])
+def test_many_steps(devices, lru):
   """40 texts and 24 slots, 8 passages and 8 + 8 refreshed slots a step."""
   rng = np.random.default_rng(devices + 10 * lru)
   updated, found_oldest = programs(devices, lru, 5)
   cache = empty(SIZE, LENGTH, FEATURES, 64)
   slots = Slots(SIZE, lru)
   replaced = present = 0
-  for step in range(200):
+  for step in range(80):
     filled = [i for i, s in enumerate(slots.slots) if s is not None]
     texts = rng.integers(0, 40, 8)
     sampled = np.full((8, 1), SIZE, np.int32)
@@ -125,7 +123,7 @@ def test_two_hundred_steps(devices, lru):
     )
     assert_equal(cache, slots)
     assert len(after) == sum(s is not None for s in slots.slots)
-  assert replaced > 300 and present > 300
+  assert replaced > 100 and present > 100
 
 
 def assert_oldest(rows, slots, devices):

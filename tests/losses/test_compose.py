@@ -3,7 +3,6 @@
 import functools
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 from loss_cases import (
   assert_gradients_close,
   jit,
@@ -11,6 +10,7 @@ from loss_cases import (
   values_and_gradients,
 )
 import meshes
+from meshes import without_kept_programs as without_kept_programs
 import numpy as np
 import pytest
 import reference
@@ -36,22 +36,9 @@ def weighted(*results):
   return reference.Result(sum(w * r.value for w, r in results), gradients)
 
 
-@pytest.fixture(autouse=True)
-def without_kept_programs():
-  """Compiles afresh.
-
-  Of a program with several rings that comes from JAX's folder of compiled
-  programs, XLA's CPU client (jaxlib 0.10.2) runs permutes of two rings at once
-  under one key: numbers are mixed up, or the process aborts.
-  """
-  jax.config.update('jax_enable_compilation_cache', False)
-  compilation_cache.reset_cache()
-  yield
-  jax.config.update('jax_enable_compilation_cache', True)
-  compilation_cache.reset_cache()
-
-
-@pytest.mark.parametrize('implementation', ['dense', 'ring'])
+@pytest.mark.parametrize(
+    'implementation', ['dense', pytest.param('ring', marks=pytest.mark.slow)]
+)
 def test_a_sum_is_that_of_its_parts(implementation):
   similarity = losses.Similarity(LEARNT, implementation, tile=3)
   both = ((losses.SamToNe(), 0.7), (losses.PAIR(), 0.3))

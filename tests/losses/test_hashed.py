@@ -115,10 +115,10 @@ def value_and_gradients(loss, batch, step=STEP, **options):
   similarity = Similarity(**{'temperature': TEMPERATURE, **options})
   function = loss_cases.values_and_gradients({0: (loss, similarity)})
   batch = batch._replace(step=np.int32(step))
-  (value, metrics), (_, gradients) = jax.device_get(
-      jax.jit(lambda batch: function({}, batch)[0])(batch)
+  result, (_, gradients) = jax.device_get(
+      loss_cases.jit(lambda batch: function({}, batch)[0])(batch)
   )
-  return value, metrics, gradients
+  return result, gradients
 
 
 def value_of_loss(loss, batch, step=STEP, **options):
@@ -126,7 +126,7 @@ def value_of_loss(loss, batch, step=STEP, **options):
   similarity = Similarity(**{'temperature': TEMPERATURE, **options})
   batch = batch._replace(step=np.int32(step))
   return jax.device_get(
-      jax.jit(functools.partial(evaluate, loss, similarity, {}))(batch)
+      loss_cases.jit(functools.partial(evaluate, loss, similarity, {}))(batch)
   )
 
 
@@ -155,8 +155,8 @@ def cases(num_negatives):
 @pytest.mark.parametrize(
     'devices, num_negatives, tile',
     [
-        (1, 1, 3),
-        (2, 0, 3),
+        (2, 1, 3),
+        pytest.param(1, 0, 3, marks=pytest.mark.slow),
         pytest.param(4, 3, None, marks=pytest.mark.slow),
         pytest.param(8, 1, 2, marks=pytest.mark.slow),
     ],
@@ -200,8 +200,9 @@ def test_each_query_has_its_own_passage_and_hard_negatives():
   np.testing.assert_allclose(metrics['candidate_loss'], margin, rtol=2e-6)
 
 
-@pytest.mark.parametrize('implementation', ['dense', 'ring'])
-@pytest.mark.parametrize('margin', [0.1, -0.3, -0.5])
+@pytest.mark.parametrize(
+    'implementation, margin', [('ring', 0.1), ('dense', -0.3), ('ring', -0.5)]
+)
 def test_false_negatives_are_left_out_of_the_margin(implementation, margin):
   embeddings, batch = loss_cases.make_batch(8, 2, duplicates=True)
   h = {k: np.tanh(4 * BETA * x) for k, x in batch.vectors.items()}
@@ -223,24 +224,18 @@ def test_the_codes_themselves_with_the_gradient_of_tanh():
   embeddings, batch = loss_cases.make_batch(6, 2)
   # Products of codes are even numbers: no hinge is at its kink.
   want = expected(batch, alpha=1.5, straight_through=True)
-  value, metrics, gradients = value_and_gradients(
-      Hashed(alpha=1.5, straight_through=True), embeddings
-  )
-  check(((value, metrics), gradients), want)
+  loss = Hashed(alpha=1.5, straight_through=True)
+  check(value_and_gradients(loss, embeddings), want)
 
 
 def test_unmasked_and_annealed_from_a_start():
   embeddings, batch = loss_cases.make_batch(8, 1, duplicates=True)
   loss = Hashed(alpha=0.5, gamma=0.01, start=250)
-  value, metrics, gradients = value_and_gradients(
-      loss, embeddings, step=50, mask_duplicates=False
-  )
-  assert metrics['beta'] == 2.0
-  want = expected(batch, beta=2.0, alpha=0.5, mask=False)
-  check(((value, metrics), gradients), want)
-  _, metrics = value_of_loss(loss, embeddings, step=12345)
+  got = value_and_gradients(loss, embeddings, step=50, mask_duplicates=False)
+  assert got[0][1]['beta'] == 2.0
+  check(got, expected(batch, beta=2.0, alpha=0.5, mask=False))
   want = np.sqrt(1 + 0.01 * 12595)
-  np.testing.assert_allclose(metrics['beta'], want, rtol=1e-6)
+  np.testing.assert_allclose(loss.beta(np.int32(12345)), want, rtol=1e-6)
 
 
 def test_metrics_of_the_codes():
@@ -314,21 +309,15 @@ def test_no_scores_and_no_vectors_of_all_devices():
   """A device holds its share of the vectors, and a tile of the scores."""
   shard, dim, devices = 64, 128, 8
   partitioner = meshes.SmallPartitioner(devices=devices)
-
-  def text(implementation):
-    function = loss_cases.values_and_gradients(
-        {0: (Hashed(), Similarity(implementation=implementation))}
-    )
-    program = meshes.on_mesh(
-        partitioner, lambda step, b: function({}, b._replace(step=step))
-    )
-    batch = meshes.abstract_embeddings(
-        shard * devices, dim, 1, partitioner.rows
-    )
-    step = jax.ShapeDtypeStruct((), np.int32)
-    return program.lower(step, batch).compile().as_text()
-
-  ring, dense = text('ring'), text('dense')
+  function = loss_cases.values_and_gradients(
+      {0: (Hashed(), Similarity(implementation='ring'))}
+  )
+  program = meshes.on_mesh(
+      partitioner, lambda step, b: function({}, b._replace(step=step))
+  )
+  batch = meshes.abstract_embeddings(shard * devices, dim, 1, partitioner.rows)
+  step = jax.ShapeDtypeStruct((), np.int32)
+  ring = program.lower(step, batch).compile().as_text()
   moves = hlo.collectives(ring)
   assert {k for k, _ in moves} == {'collective-permute', 'all-reduce'}
   # What is summed over all devices are means, of bits at most.
@@ -339,9 +328,6 @@ def test_no_scores_and_no_vectors_of_all_devices():
   )
   # A vector is longer by one component while its hinges are counted.
   assert hlo.num_elements(ring) <= 2 * shard * (dim + 1)
-  # The checks can fail: each device has the scores of its rows.
-  assert hlo.num_elements(dense) >= shard * shard * devices
-  assert 'all-gather' in {k for k, _ in hlo.collectives(dense)}
 
 
 def test_a_batch_without_a_step_is_refused():

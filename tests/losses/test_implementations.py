@@ -63,10 +63,8 @@ def test_auto_takes_the_ring_for_scores_above_the_limit():
   assert implementation_of(third + 1, **both) == 'ring'
 
 
-@pytest.mark.parametrize('model_parallel', [1, 2])
-def test_the_limit_is_that_of_a_device(model_parallel):
-  partitioner = Partitioner(model_parallel)
-  data = 8 // model_parallel
+def test_the_limit_is_that_of_a_device():
+  partitioner, data = Partitioner(2), 4
   # These are all the devices that share the scores of dense:
   function = meshes.on_mesh(
       partitioner,

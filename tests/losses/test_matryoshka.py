@@ -1,9 +1,11 @@
 """Losses over the first components of embeddings, against float64 NumPy."""
 
+import functools
+
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 import loss_cases
 import meshes
+from meshes import without_kept_programs as without_kept_programs
 import numpy as np
 import pytest
 import reference
@@ -24,24 +26,6 @@ from dualenc_jax.losses import (
 LEARNT = LearnableTemperature(0.1)
 # Not in order, one with a weight of its own.
 DIMS = {4: 1.0, 16: 0.5, 11: 2.0}
-# The one-way losses are parts of these. No implementation knows the wrapper.
-CASES = [
-    pytest.param(
-        name, ('ring', 'dense')[i // 2 % 2],
-        marks=[pytest.mark.slow] * ('pair_' in name[:-8]),
-    )
-    for i, name in enumerate(loss_cases.LOSSES) if 'one_way' not in name
-]
-
-
-@pytest.fixture(autouse=True)
-def without_kept_programs():
-  """As in test_compose.py, for programs with several rings."""
-  jax.config.update('jax_enable_compilation_cache', False)
-  compilation_cache.reset_cache()
-  yield
-  jax.config.update('jax_enable_compilation_cache', True)
-  compilation_cache.reset_cache()
 
 
 def wrapped(name, implementation):
@@ -64,7 +48,11 @@ def check(got, name, batch):
   )
 
 
-@pytest.mark.parametrize('name, implementation', CASES)
+# No implementation knows the wrapper, which knows no loss.
+@pytest.mark.parametrize(
+    'name, implementation',
+    [('softmax_two_way', 'ring'), ('samtone_both_towers', 'dense')],
+)
 def test_any_loss_may_be_wrapped(name, implementation):
   embeddings, batch = loss_cases.make_batch(6, 2, duplicates=True)
   program = meshes.on_mesh(
@@ -77,14 +65,12 @@ def test_any_loss_may_be_wrapped(name, implementation):
 
 def test_metrics_are_those_of_the_whole_embeddings():
   embeddings, _ = loss_cases.make_batch(6, 2)
-  similarity = Similarity(0.1)
-  value, alone = evaluate(SamToNe(), similarity, {}, embeddings)
-  only, metrics = evaluate(
-      Matryoshka(SamToNe(), (16,)), similarity, {}, embeddings
-  )
-  assert only == value and metrics == {**alone, '16/loss': value}
+  losses = SamToNe(), Matryoshka(SamToNe(), (16,)), Matryoshka(SamToNe())
+  (value, alone), (only, of_only), (total, metrics) = jax.jit(
+      lambda batch: [evaluate(x, Similarity(0.1), {}, batch) for x in losses]
+  )(embeddings)
+  assert only == value and of_only == {**alone, '16/loss': value}
   # None are halves; a weight each of 1.
-  total, metrics = evaluate(Matryoshka(SamToNe()), similarity, {}, embeddings)
   parts = [metrics.pop(f'{dim}/loss') for dim in (16, 8, 4, 2)]
   np.testing.assert_allclose(total, sum(parts), rtol=1e-6)
   assert {**metrics, 'loss': value} == alone and parts[0] == value
@@ -106,7 +92,9 @@ def test_chance_is_that_of_all_dims():
   def half(x):
     return np.full_like(x, 0.5)
 
-  value, _ = evaluate(loss, Similarity(0.1), {}, batch.mapped(half))
+  value, _ = jax.jit(functools.partial(evaluate, loss, Similarity(0.1), {}))(
+      batch.mapped(half)
+  )
   assert loss.chance(12, 1) == pytest.approx(float(value), rel=1e-5)
   inner = SamToNe().chance(12, 1)
   assert Matryoshka(SamToNe()).chance(12, 1) == pytest.approx(4 * inner)
