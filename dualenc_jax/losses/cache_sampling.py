@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import negative_cache, score_matrix
 from dualenc_jax.losses.negative_cache import BLOCK, NegativeCache, Rows
 from dualenc_jax.losses.score_matrix import MASKED, Tags
@@ -50,15 +50,15 @@ class Draw:
   def check(self, size: int, devices: int = 1) -> None:
     """Raises UserError for draws that a cache of `size` slots cannot give."""
     candidates = size if self.top_k is None else self.top_k
-    if not 1 <= candidates <= size:
-      raise UserError(
-          f'TOP_K is {self.top_k}; expected 1 to CACHE_SIZE, {size}, or None.'
-      )
-    if not 1 <= self.count <= candidates:
-      raise UserError(
-          f'SAMPLED is {self.count}; expected 1 to {candidates}, the candidates'
-          ' that a query has in the cache (TOP_K, CACHE_SIZE).'
-      )
+    expect(
+        1 <= candidates <= size, 'TOP_K', self.top_k,
+        f'1 to CACHE_SIZE, {size}, or None',
+    )
+    expect(
+        1 <= self.count <= candidates, 'SAMPLED', self.count,
+        f'1 to {candidates}, the candidates that a query has in the cache'
+        ' (TOP_K, CACHE_SIZE)',
+    )
     if not self.grouped:
       return
     if self.top_k is None:

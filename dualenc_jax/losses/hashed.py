@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import blocks, loss as loss_lib
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
 from dualenc_jax.losses.loss import Embeddings, Loss, mean, Params, Result
@@ -74,11 +74,11 @@ class Hashed(loss_lib.Around):
       whole = field == 'start'
       kind = numbers.Integral if whole else numbers.Real
       is_number = isinstance(value, kind) and type(value) is not bool
-      if not (is_number and math.isfinite(value) and value >= 0):
-        raise UserError(
-            f'Hashed.{field} (HASH_{field.upper()}) is {value!r}; expected a'
-            f' {"whole" if whole else "finite"} number, 0 or more.'
-        )
+      expect(
+          is_number and math.isfinite(value) and value >= 0,
+          f'Hashed.{field} (HASH_{field.upper()})', value,
+          f'a {"whole" if whole else "finite"} number, 0 or more',
+      )
     check_bool('Hashed.straight_through', self.straight_through)
 
   def query_blocks(self) -> tuple[blocks.Block, ...]:

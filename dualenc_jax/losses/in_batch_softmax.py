@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import blocks, loss as loss_lib
 from dualenc_jax.losses.loss import Embeddings, mean, Params, Result
 from dualenc_jax.losses.score_matrix import combine, Partition
@@ -63,11 +63,11 @@ class InBatchSoftmax:
         check_bool(f'{name}.{field.name}', getattr(self, field.name))
     for field in ('margin', 'label_smoothing'):
       check_finite(f'{name}.{field}', getattr(self, field))
-    if not 0.0 <= self.label_smoothing < 1.0:
-      raise UserError(
-          f'{name}.label_smoothing is {self.label_smoothing}; expected a value'
-          ' from 0 up to, not including, 1.'
-      )
+    smoothing = self.label_smoothing
+    expect(
+        0.0 <= smoothing < 1.0, f'{name}.label_smoothing', smoothing,
+        'a value from 0 up to, not including, 1',
+    )
 
   def init(self) -> dict[str, jax.Array]:
     return {}

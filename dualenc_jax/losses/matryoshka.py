@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import loss as loss_lib
 from dualenc_jax.losses.loss import Around, Embeddings, Loss, Params, Result
 from dualenc_jax.losses.similarity import check_positive, Similarity
@@ -39,23 +39,21 @@ class Matryoshka(Around):
   def __post_init__(self):
     loss_lib.check('Matryoshka.loss', self.loss)
     dims = self.dims
-    if dims is not None and not (
-        isinstance(dims, Sequence) and dims
+    expect(
+        dims is None
+        or isinstance(dims, Sequence) and dims
         and all(type(dim) is int and dim > 0 for dim in dims)
-        and len({*dims}) == len(dims)
-    ):
-      raise UserError(
-          f'Matryoshka.dims is {dims!r}; expected different whole numbers, such'
-          ' as (768, 384, 192, 96), or None.'
-      )
+        and len({*dims}) == len(dims), 'Matryoshka.dims', dims,
+        'different whole numbers, such as (768, 384, 192, 96), or None',
+    )
     if self.weights is None:
       return
     count = _HALVINGS if dims is None else len(dims)
-    if not isinstance(self.weights, Sequence) or len(self.weights) != count:
-      raise UserError(
-          f'Matryoshka.weights is {self.weights!r}; expected {count} numbers,'
-          ' one for each dim, or None.'
-      )
+    expect(
+        isinstance(self.weights, Sequence) and len(self.weights) == count,
+        'Matryoshka.weights', self.weights,
+        f'{count} numbers, one for each dim, or None',
+    )
     for weight in self.weights:
       check_positive('One of Matryoshka.weights', weight)
 

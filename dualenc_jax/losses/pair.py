@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.losses import blocks, in_batch_softmax
 
 
@@ -32,8 +32,7 @@ class PAIR(in_batch_softmax.InBatchSoftmax):
 
   def __post_init__(self):
     super().__post_init__()
-    if not 0.0 <= self.alpha <= 1.0:
-      raise UserError(f'PAIR.alpha is {self.alpha}; expected 0 to 1.')
+    expect(0.0 <= self.alpha <= 1.0, 'PAIR.alpha', self.alpha, '0 to 1')
 
   def terms(self) -> list[in_batch_softmax.Term]:
     wanted = {

@@ -70,11 +70,11 @@ class LearnableTemperature:
   def __post_init__(self):
     for field in ('initial', 'minimum', 'maximum'):
       check_positive(f'LearnableTemperature.{field}', getattr(self, field))
-    if not self.minimum <= self.initial <= self.maximum:
-      raise UserError(
-          f'LearnableTemperature.initial is {self.initial}; expected a value'
-          f' from minimum {self.minimum} to maximum {self.maximum}.'
-      )
+    expect(
+        self.minimum <= self.initial <= self.maximum,
+        'LearnableTemperature.initial', self.initial,
+        f'a value from minimum {self.minimum} to maximum {self.maximum}',
+    )
 
   def init(self) -> dict[str, jax.Array]:
     """The parameter: {'log_temperature': float32 []}."""
@@ -137,11 +137,11 @@ class Similarity:
       check_finite(
           'Similarity.false_negative_margin', self.false_negative_margin
       )
-    if self.tile is not None and (type(self.tile) is not int or self.tile < 1):
-      raise UserError(
-          f'Similarity.tile is {self.tile!r}; expected a whole number above 0,'
-          ' or None.'
-      )
+    tile = self.tile
+    expect(
+        tile is None or type(tile) is int and tile > 0, 'Similarity.tile', tile,
+        'a whole number above 0, or None',
+    )
 
   def init(self) -> dict[str, jax.Array]:
     """The parameter of a learnt temperature; {} for a number."""

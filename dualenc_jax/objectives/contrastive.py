@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
@@ -35,11 +35,11 @@ class Contrastive(OfTowers):
 
   def __post_init__(self):
     losses.check('Contrastive.loss', self.loss)
-    if not isinstance(self.similarity, losses.Similarity):
-      raise UserError(
-          f'Contrastive.similarity is {self.similarity!r}; expected a'
-          ' Similarity. In gin, write @losses.Similarity().'
-      )
+    expect(
+        isinstance(self.similarity, losses.Similarity),
+        'Contrastive.similarity', self.similarity,
+        'a Similarity, in gin @losses.Similarity()',
+    )
     self.check_feeding()
 
   def loss_params(self) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 from dualenc_jax.data import Batches, batches as batches_lib, Layout
+from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.layouts import Padded, padded_shape
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -29,6 +30,7 @@ class FromPairs(Objective):
     sides: the texts that the objective reads.
     needs_passages: whether each query must have a passage.
     together: whether a query and its passage share a row and segment.
+    reads_scores: whether it can learn from a teacher's scores.
   """
 
   model: Any
@@ -39,15 +41,17 @@ class FromPairs(Objective):
   sides: Sequence[str] = ('queries', 'passages')
   needs_passages = True
   together = False
+  reads_scores = True
 
   def check_feeding(self) -> None:
     """Raises UserError for attributes that are out of range."""
     name = type(self).__name__
-    if isinstance(self.layout, type) or not hasattr(self.layout, 'place'):
-      raise UserError(
-          f'{name}.layout is {self.layout!r}; expected a layout. In gin,'
-          ' write LAYOUT = @data.Packed(), @data.Grouped() or @data.Padded().'
-      )
+    is_one = hasattr(self.layout, 'place') and not isinstance(self.layout, type)
+    expect(
+        is_one, f'{name}.layout', self.layout,
+        'a layout, in gin LAYOUT = @data.Packed(), @data.Grouped() or'
+        ' @data.Padded()',
+    )
     for field in ('num_negatives', 'num_others'):
       check_whole(f'{name}.{field}', getattr(self, field), 0)
     if self.micro_batch_size is not None:
@@ -147,6 +151,12 @@ class FromPairs(Objective):
     return range(unit, most, unit)
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
+    if TEACHER_SCORES in run.batches.columns and not self.reads_scores:
+      raise UserError(
+          "The training data has a teacher's scores, but"
+          f' {type(self).__name__} does not read them. Leave the scores out of'
+          ' the task.'
+      )
     yield run.batches.picker.order.describe()
     yield _describe_layout(run.batches, step)
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.data import Batches, Layout, Packed
-from dualenc_jax.data.columns import TEACHER_SCORES
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.inference.likelihood import Likelihood
 from dualenc_jax.interop.model_dirs import GENERATOR
 from dualenc_jax.losses.token_losses import token_losses
@@ -39,6 +38,7 @@ class Generation(FromPairs):
   layout: Layout = Packed()
   num_negatives = 0
   together = True
+  reads_scores = False
 
   def __post_init__(self):
     self.check_feeding()
@@ -50,11 +50,10 @@ class Generation(FromPairs):
       )
     for name, bound in (('z_loss', np.inf), ('label_smoothing', 1.0)):
       value = getattr(self, name)
-      if not 0.0 <= value < bound:
-        raise UserError(
-            f'Generation.{name} is {value!r}; expected a number from 0 up to,'
-            f' not including, {bound}.'
-        )
+      expect(
+          0.0 <= value < bound, f'Generation.{name}', value,
+          f'a number from 0 up to, not including, {bound}',
+      )
 
   def init(self, key: jax.Array) -> Any:
     return self.model.init(key, jnp.ones((1, 2), jnp.int32))['params']
@@ -137,14 +136,6 @@ class Generation(FromPairs):
         f'Encoder of {self.model.encoder.num_layers} layers, decoder of'
         f' {decoder.num_layers}, its output {output}.'
     )
-
-  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    if TEACHER_SCORES in run.batches.columns:
-      raise UserError(
-          "The training data has a teacher's scores, which a generator does not"
-          ' use. Leave the scores out of the task.'
-      )
-    yield from super().describe_batches(run, step)
 
   @property
   def facts(self) -> dict[str, Any]:

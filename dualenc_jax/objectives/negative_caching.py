@@ -13,7 +13,7 @@ import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Padded
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import cache_sampling, cache_updating, negative_cache
 from dualenc_jax.losses.cache_sampling import Draw, Sample
 from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
@@ -96,11 +96,11 @@ class CachedNegatives(OfTowers):
       check_bool(name, getattr(self, field))
     self._draw.check(self.cache_size)
     share = self.refresh
-    if not (isinstance(share, numbers.Real) and 0.0 <= share <= 1.0):
-      raise UserError(
-          f'CachedNegatives.refresh (REFRESH) is {share!r}; expected a share of'
-          ' the cache, from 0 to 1.'
-      )
+    expect(
+        isinstance(share, numbers.Real) and 0.0 <= share <= 1.0,
+        'CachedNegatives.refresh (REFRESH)', share,
+        'a share of the cache, from 0 to 1',
+    )
     if not self.similarity.mask_duplicates:
       raise UserError(
           "Similarity.mask_duplicates is False: a cache finds a query's own"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import jax
 
 from dualenc_jax.data.columns import Column
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
@@ -181,18 +181,16 @@ class Objective(Protocol):
 
 
 def check(name: str, objective: Any) -> None:
-  """Raises UserError, with the name of the setting, if it is no objective."""
-  if isinstance(objective, type) or not hasattr(objective, 'abstract_batch'):
-    raise UserError(
-        f'{name} is {objective!r}; expected an object such as, in gin,'
-        ' OBJECTIVE = @objectives.Contrastive().'
-    )
+  """Raises UserError, with the name of the setting, unless it is one."""
+  is_one = hasattr(objective, 'abstract_batch')
+  expect(
+      is_one and not isinstance(objective, type), name, objective,
+      'an object such as, in gin, OBJECTIVE = @objectives.Contrastive()',
+  )
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
   """Raises UserError unless it is a whole number from `least` on."""
-  if type(value) is not int:
-    raise UserError(f'{name} is {value!r}; expected a whole number.')
-  if value < least:
-    expected = f'at least {least}' if least else '0 or more'
-    raise UserError(f'{name} is {value}; expected {expected}.')
+  expect(type(value) is int, name, value, 'a whole number')
+  bound = f'at least {least}' if least else '0 or more'
+  expect(value >= least, name, value, bound)

@@ -48,7 +48,7 @@ class OfTowers(FromPairs):
       return None
     return (
         f'the norm of an embedding is off 1 by {error:.3g}, so that its dot'
-        ' products are no cosines. Normalise what the model returns, or set'
+        ' products are not cosines. Normalise what the model returns, or set'
         ' losses.Similarity.check_norms = False.'
     )
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.data.columns import TEACHER_SCORES
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.inference.embedder import Scorer
 from dualenc_jax.losses import lists
 from dualenc_jax.models import CrossEncoder, describe, model_params
@@ -36,6 +35,7 @@ class Ranking(FromPairs):
   num_others: int = 0
   micro_batch_size: int | None = None
   layout: Layout = Packed()
+  reads_scores = False
 
   def __post_init__(self):
     self.check_feeding()
@@ -46,11 +46,10 @@ class Ranking(FromPairs):
           f'Ranking.loss is {name}; expected a loss over lists, as,'
           ' in gin, LOSS = @losses.Pointwise().'
       )
-    if not isinstance(self.template, Template):
-      raise UserError(
-          f'Ranking.template is {self.template!r}; expected a Template. In gin,'
-          ' write @data.Template().'
-      )
+    expect(
+        isinstance(self.template, Template), 'Ranking.template', self.template,
+        'a Template, in gin @data.Template()',
+    )
     if not self.num_negatives + self.num_others:
       raise UserError(
           'A cross-encoder learns from negatives: set NUM_NEGATIVES to 1 or'
@@ -102,14 +101,6 @@ class Ranking(FromPairs):
         f' {longest} tokens at most.'
     )
     yield f'Loss: {type(self.loss).__name__}.'
-
-  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    if TEACHER_SCORES in run.batches.columns:
-      raise UserError(
-          "The training data has a teacher's scores, but a cross-encoder learns"
-          ' from labels alone. Leave the scores out of the task.'
-      )
-    yield from super().describe_batches(run, step)
 
   @property
   def facts(self) -> dict[str, Any]:

@@ -107,9 +107,8 @@ class Meeting:
     self._channels[-1 if there else member.number] = channel
     if count != self._count:
       self._refuse(
-          f'{self._own} is told of {self._count} hosts, and {member} of'
-          f' {count}. Expected the same --num_processes (JAX_NUM_PROCESSES) of'
-          ' all.'
+          f'{self._own} expects {self._count} hosts, and {member} {count}.'
+          ' Expected the same --num_processes (JAX_NUM_PROCESSES) of all.'
       )
     if there:
       self._refuse(

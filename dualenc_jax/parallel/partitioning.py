@@ -265,7 +265,7 @@ def match(
     try:
       compiled = re.compile(pattern)
     except re.error as e:
-      text = f'{name}: {pattern!r} is no regular expression: {e}.'
+      text = f'{name}: {pattern!r} is not a regular expression: {e}.'
       raise UserError(text) from e
     matched = [path for path in paths if compiled.fullmatch(path)]
     if not matched:

@@ -93,7 +93,7 @@ def test_bad_scores(tmp_path, change, message):
 
 def test_scores_of_a_cross_encoder(tmp_path):
   cross = '--gin_file=architectures/cross_encoder.gin'
-  with pytest.raises(UserError, match='cross-encoder learns from labels'):
+  with pytest.raises(UserError, match='Ranking does not read them'):
     train.main(flags(tmp_path, cross)[1:])
 
 

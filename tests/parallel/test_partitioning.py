@@ -209,7 +209,7 @@ def test_a_rule_that_comes_too_late_is_an_error(late, value):
     'rule, message',
     [
         ('projektion/kernel', "'projektion/kernel' .* as: projection/kernel"),
-        ('*.kernel', r"'\*\.kernel' is no regular"),
+        ('*.kernel', r"'\*\.kernel' is not a regular"),
     ],
 )
 def test_a_rule_that_matches_nothing_is_an_error(rule, message):
