@@ -31,7 +31,9 @@ _ANOTHER = 'another --output_dir'
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   folders = [pathlib.Path(folder) for folder in args.model_dir]
-  names = args.names or [folder.resolve().name for folder in folders]
+  names = args.names
+  if names is None:
+    names = [folder.resolve().name for folder in folders]
   check_args(args, names)
   for folder in args.model_dir:
     model_dir.check_is_one(folder)
@@ -133,7 +135,7 @@ def _dims(text: str) -> list[int]:
 def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
   """Raises UserError for what does not go together or is not installed."""
   models = len(args.model_dir)
-  if len(names) != models or not all(names):
+  if len(names) != models:
     raise UserError(
         f"--names={','.join(names)} for {models} --model_dir; expected one name"
         ' per model, separated by commas.'

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import dataclasses
 import pathlib
 import shlex
-from typing import Any
 
 from dualenc_jax.commands import config, data_command, flags, runtime, tasks
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.results import evaluate, folder as results, tables
 from dualenc_jax.results.baselines import Baselines, Words
 from dualenc_jax.results.folder import VALIDATION
@@ -27,11 +26,8 @@ def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
   words = Words(args.k1, args.b, _language(args.language))
-  names = list(filter(None, args.tasks or ()))
-  args.gin_file = [*tasks.gin_files(names), *args.gin_file]
-  inputs: Any = data_command.build(args, needs_task=not names)
-  chosen = tasks.chosen(inputs, names, args.split)
-  if names:
+  inputs, chosen = tasks.without_model(args)
+  if args.tasks:
     chosen = tasks.available(chosen, args.skip_missing)
   options = evaluate.Options(k=args.k, baselines=Baselines(words=words))
   output = pathlib.Path(args.output_dir)
@@ -93,15 +89,10 @@ def words(args: argparse.Namespace) -> Words:
 
 def baselines(args: argparse.Namespace) -> Baselines:
   """What --baselines, --hybrid_weight and the flags of `add_flags` say."""
-  names = args.baselines
-  if names is not None:
-    names = list(filter(None, names))
-  if unknown := [name for name in names or () if name not in results.BASELINES]:
-    raise UserError(
-        f'--baselines has {unknown[0]!r}; expected'
-        f' {" and ".join(results.BASELINES)}, either, or nothing.'
-    )
-  return Baselines(names, words(args), args.hybrid_weight)
+  expected = f'{" and ".join(results.BASELINES)}, either, or nothing'
+  for name in args.baselines or ():
+    expect(name in results.BASELINES, '--baselines', name, expected)
+  return Baselines(args.baselines, words(args), args.hybrid_weight)
 
 
 def share(text: str) -> float | str:

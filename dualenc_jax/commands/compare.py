@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.systems, args.names, args.qrels, args.k, args.relevance_level
   )
   options = comparison_lib.Options(
-      args.metrics, args.common_queries, args.permutations, args.seed
+      args.metrics or None, args.common_queries, args.permutations, args.seed
   )
   comparison = comparison_lib.compare(baseline, models, options)
   tables = [comparison_files.narrow_table(comparison)]

@@ -105,7 +105,7 @@ def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
         ' such as 8000,9000. To merge models, give all of them in --merge and'
         ' no source.'
     )
-  if len(names) < 2 or '' in names or (args.source and args.step is not None):
+  if len(names) < 2 or (args.source and args.step is not None):
     raise UserError(
         f"--merge={','.join(names)}: expected two or more model_dirs, separated"
         ' by commas; or, with a model_dir as the source, steps of it, without'

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> None:
   separator = args.document_separator
   if args.max_passage and separator is None:
     separator = '#'
-  names = list(filter(None, args.tasks or ()))
+  names = args.tasks or ()
   model = model_dir.load_from_args(args, before=tasks.gin_files(names))
   chosen = tasks.chosen(model.experiment, names, args.split)
   if names:
@@ -122,7 +122,7 @@ def check_flags(args: argparse.Namespace) -> None:
         '--candidates needs an index: give --index_dir, too, or'
         f' --codecs=binary:{args.candidates}.'
     )
-  if args.tasks is not None and not any(args.tasks):
+  if args.tasks is not None and not args.tasks:
     raise UserError('--tasks names no task; leave it out.')
   _codecs(args)
 

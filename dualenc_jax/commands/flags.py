@@ -77,8 +77,8 @@ def _number(text: str) -> float:
 
 
 def listed(text: str) -> list[str]:
-  """The type of a flag that is names with commas between."""
-  return [name.strip() for name in text.split(',')]
+  """The type of a flag that is names with commas between; blank ones go."""
+  return list(filter(None, map(str.strip, text.split(','))))
 
 
 def path(text: str) -> pathlib.Path:

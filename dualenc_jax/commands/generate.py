@@ -28,7 +28,7 @@ import time
 import numpy as np
 
 from dualenc_jax.commands import config, flags, generated_by_models, runtime
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.generation import filters, output
 from dualenc_jax.generation.generator import Generator
 from dualenc_jax.generation.sampling import Sampling
@@ -174,13 +174,11 @@ def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
         'One host at a time may --overwrite: remove the folder shards of'
         ' --output_dir, and start all hosts without it.'
     )
-  if (args.passage_length or 0) > LENGTHS[-1]:
-    raise UserError(
-        f'--passage_length is {args.passage_length}; expected at most'
-        f' {LENGTHS[-1]}: cut passages into parts.'
-    )
-  if args.seed >= 2**32:
-    raise UserError(f'--seed is {args.seed}; expected less than 2^32.')
+  expect(
+      (args.passage_length or 0) <= LENGTHS[-1], '--passage_length',
+      args.passage_length, f'at most {LENGTHS[-1]}: cut passages into parts',
+  )
+  expect(args.seed < 2**32, '--seed', args.seed, 'less than 2^32')
   flags.check_hosts(args)
   generated_by_models.check(args)
   return rules, sampling

@@ -32,7 +32,7 @@ import numpy as np
 
 from dualenc_jax.commands import config, flags, rerank, runtime, sources
 from dualenc_jax.commands.sources import Asked
-from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.evaluation import teacher_scores, trec
 from dualenc_jax.evaluation.teacher_scores import Score
 from dualenc_jax.inference.calibration import Calibration
@@ -179,10 +179,9 @@ def _calibration(
     found = Calibration(1.0, 0.0)
   elif args.calibration is not None:
     found = Calibration(*_numbers('--calibration', args.calibration, ','))
-    if found.slope <= 0:
-      raise UserError(
-          f'--calibration is {args.calibration}; expected a slope above 0.'
-      )
+    expect(
+        found.slope > 0, '--calibration', args.calibration, 'a slope above 0'
+    )
   if found is None:
     whose = (
         'which is a file of scores, has no calibration'
@@ -196,10 +195,10 @@ def _calibration(
     )
   if args.prior is not None:
     trained, wanted = _numbers('--prior', args.prior, ':')
-    if trained <= 0 or wanted <= 0:
-      raise UserError(
-          f'--prior is {args.prior}; expected two numbers above 0, such as 4:1.'
-      )
+    expect(
+        trained > 0 and wanted > 0, '--prior', args.prior,
+        'two numbers above 0, such as 4:1',
+    )
     # Odds at another share of positives.
     shift = math.log(trained) - math.log(wanted)
     found = dataclasses.replace(found, intercept=found.intercept + shift)
@@ -238,10 +237,10 @@ def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
     first, second = map(float, text.split(between))
   except ValueError:
     first = second = math.nan
-  if not (math.isfinite(first) and math.isfinite(second)):
-    raise UserError(
-        f'{flag} is {text!r}; expected two numbers separated by {between!r}.'
-    )
+  expect(
+      math.isfinite(first) and math.isfinite(second), flag, text,
+      f'two numbers separated by {between!r}',
+  )
   return first, second
 
 

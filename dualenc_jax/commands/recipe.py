@@ -30,7 +30,7 @@ import jax
 
 from dualenc_jax import compression
 from dualenc_jax.commands import cli, config, flags, rerank, runtime, train
-from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN, UserError
+from dualenc_jax.errors import expect, INTERRUPTED, RUN_AGAIN, UserError
 from dualenc_jax.generation import given_queries
 from dualenc_jax.interop import model_dirs
 from dualenc_jax.io import files, writer
@@ -66,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     recipe = sweep(recipe, macro, values, kept)
   # What is checked below loads configs of its own.
   macros = {stage.name: macros_by_flag(stage) for stage in recipe.stages}
-  if args.until is not None and args.until not in macros:
-    raise UserError(
-        f'--until is {args.until!r}; expected one of {", ".join(macros)}.'
-    )
+  expect(
+      args.until is None or args.until in macros, '--until', args.until,
+      f'one of {", ".join(macros)}',
+  )
   given, work_dir = _given(args, recipe), pathlib.Path(args.work_dir)
   # The stages that make what is not given, by the paths of that.
   coming = {
@@ -240,12 +240,11 @@ def _given(args: argparse.Namespace, recipe: Recipe) -> Given:
   for text in args.replace:
     name, equals, path = text.partition('=')
     stage, dot, output = name.partition('.')
-    if not (equals and stage and path and (output or not dot)):
-      raise UserError(
-          f'--replace is {text!r}; expected STAGE.OUTPUT=FILE, such as'
-          ' labels.pairs=mine.jsonl, or STAGE=FOLDER for all outputs of a'
-          ' stage.'
-      )
+    expect(
+        equals and stage and path and (output or not dot), '--replace', text,
+        'STAGE.OUTPUT=FILE, such as labels.pairs=mine.jsonl, or STAGE=FOLDER'
+        ' for all outputs of a stage',
+    )
     if not dot and stage not in outputs:
       raise UserError(
           f'--replace={text}: there is no stage'

@@ -19,7 +19,6 @@ import dataclasses
 import logging
 import pathlib
 import shlex
-from typing import Any
 
 import numpy as np
 
@@ -41,16 +40,8 @@ def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   flags.check_hosts(args)
   runtime.start()
-  names = list(filter(None, args.tasks or ()))
-  args.gin_file = [*tasks.gin_files(names), *args.gin_file]
-  inputs: Any = data_command.build(args, needs_task=not names)
-  chosen = tasks.chosen(inputs, names, args.split)
-  if len(chosen) > 1:
-    raise UserError(
-        f'A run belongs to one data set, but {len(chosen)} are given. Give one'
-        ' with --tasks, such as beir/scifact.'
-    )
-  ((task, split),) = chosen
+  inputs, chosen = tasks.without_model(args)
+  task, split = tasks.only(chosen)
   inputs = dataclasses.replace(inputs, task=task)
   options = evaluate.Options(
       k=args.k, teacher=teacher(args.teacher, args), rerank_depth=args.depth

@@ -1,7 +1,7 @@
 """Sources of queries and of candidate passages, from flags."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import dataclasses
 import logging
 import pathlib
@@ -78,12 +78,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
   """Raises UserError where nothing ranks, or flags do not go together."""
-  if not (args.model_dir or args.bm25 or _runs(args)):
+  if not (args.model_dir or args.bm25 or args.run):
     raise UserError(
         'Nothing to search with. Give one or more of --model_dir, --bm25 and'
         ' --run=FILE.'
     )
-  names = ['model', 'bm25', *(pathlib.Path(run).stem for run in _runs(args))]
+  names = ['model', 'bm25', *(pathlib.Path(run).stem for run in args.run or ())]
   if twice := [name for name in names if names.count(name) > 1]:
     raise UserError(
         f'Two sources are called {twice[0]!r}; runs are called by their files.'
@@ -98,20 +98,14 @@ def check(args: argparse.Namespace) -> None:
 
 def asked(args: argparse.Namespace) -> Asked:
   """The task, queries and model of a command line."""
-  names, model = list(filter(None, args.tasks or ())), None
+  names, model = args.tasks or (), None
   if args.model_dir:
     model = model_dir.load_from_args(args, before=tasks.gin_files(names))
     inputs: Any = model.experiment
+    chosen = tasks.chosen(inputs, names, args.split)
   else:
-    args.gin_file = [*tasks.gin_files(names), *args.gin_file]
-    inputs = data_command.build(args, needs_task=not names)
-  chosen = tasks.chosen(inputs, names, args.split)
-  if len(chosen) > 1:
-    raise UserError(
-        f'{len(chosen)} data sets are given; expected one, such as'
-        ' beir/scifact.'
-    )
-  ((task, split),) = chosen
+    inputs, chosen = tasks.without_model(args)
+  task, split = tasks.only(chosen)
   inputs = dataclasses.replace(inputs, task=task)
   if args.queries is None:
     return Asked(inputs, split, RetrievalSet.of_split(inputs, split), model)
@@ -127,12 +121,8 @@ def ranked_by(args: argparse.Namespace, found: Asked) -> Iterator[Candidates]:
     yield candidates.by_model(found.model, ranked, depth, index_dir)
   if args.bm25:
     yield candidates.by_bm25(bm25.words(args).of(ranked), ranked, depth)
-  for path in _runs(args):
+  for path in args.run or ():
     yield candidates.by_run(pathlib.Path(path), ranked, depth)
-
-
-def _runs(args: argparse.Namespace) -> Sequence[str]:
-  return list(filter(None, args.run or ()))
 
 
 def _unlabelled(inputs: Any, split: str, texts: Texts) -> RetrievalSet:

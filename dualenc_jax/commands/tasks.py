@@ -1,11 +1,12 @@
 """The tasks that `--tasks` and `--task` name, and their splits."""
 
+import argparse
 from collections.abc import Sequence
 import logging
 from typing import Any
 
 from dualenc_jax import readers
-from dualenc_jax.commands import config
+from dualenc_jax.commands import config, data_command
 from dualenc_jax.data import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
 
@@ -15,6 +16,26 @@ _LOG = logging.getLogger(__name__)
 def gin_files(names: Sequence[str]) -> list[str]:
   """The gin files of tasks, 'beir/scifact' say, to load before a config."""
   return sorted({f'tasks/{name.partition("/")[0]}.gin' for name in names})
+
+
+def without_model(
+    args: argparse.Namespace,
+) -> tuple[Any, list[tuple[Dataset, str]]]:
+  """The data of a command line that names no model, and `chosen` of it."""
+  names = args.tasks or ()
+  args.gin_file = [*gin_files(names), *args.gin_file]
+  inputs = data_command.build(args, needs_task=not names)
+  return inputs, chosen(inputs, names, args.split)
+
+
+def only(chosen: Sequence[tuple[Dataset, str]]) -> tuple[Dataset, str]:
+  """The one task and its split; UserError where there are several."""
+  if len(chosen) > 1:
+    raise UserError(
+        f'{len(chosen)} data sets are given; expected one with --tasks, such as'
+        ' beir/scifact.'
+    )
+  return chosen[0]
 
 
 def chosen(

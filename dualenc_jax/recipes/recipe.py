@@ -6,7 +6,7 @@ import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.suggest import did_you_mean
 
 # '{stage.output}'
@@ -52,11 +52,11 @@ class Stage:
     object.__setattr__(self, 'changes', changes)
     values = [('flags', self.flags), ('outputs', self.outputs)]
     for field, value in (*values, *(('changes', own) for own in changes)):
-      if not isinstance(value, Mapping):
-        raise UserError(
-            f'Stage {self.name or "without a name"}: {field} is {value!r};'
-            " expected values by name, {'depth': 100}."
-        )
+      expect(
+          isinstance(value, Mapping),
+          f'Stage {self.name or "without a name"}: {field}', value,
+          "values by name, {'depth': 100}",
+      )
 
   def wanted(self) -> list[tuple[str, str]]:
     """(stage, output) of all that it reads of others."""

@@ -18,7 +18,7 @@ import jax
 
 from dualenc_jax import data, training
 from dualenc_jax.data import Cache, columns, dataset
-from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.objectives import Batches, Objective
@@ -99,13 +99,12 @@ class Experiment:
     ):
       check_whole(f'Experiment.{name}', getattr(self, name), 1)
     hours = self.checkpoint_every_hours
-    if hours is not None and not (
-        isinstance(hours, numbers.Real) and 0 < hours < math.inf
-    ):
-      raise UserError(
-          f'CHECKPOINT_EVERY_HOURS is {hours!r}; expected a number of hours'
-          ' above 0, such as 0.5, or None.'
-      )
+    expect(
+        hours is None
+        or isinstance(hours, numbers.Real) and 0 < hours < math.inf,
+        'CHECKPOINT_EVERY_HOURS', hours,
+        'a number of hours above 0, such as 0.5, or None',
+    )
     if self.patience is not None:
       check_whole('Experiment.patience (PATIENCE)', self.patience, 1)
     for name in ('keep_best', 'until'):
@@ -118,11 +117,10 @@ class Experiment:
       raise UserError(
           'PATIENCE needs KEEP_BEST, the metric to wait for, such as nDCG@10.'
       )
-    if not isinstance(self.until, UntilAligned | None):
-      raise UserError(
-          f'UNTIL is {self.until!r}; expected, in gin,'
-          ' UNTIL = @run.UntilAligned().'
-      )
+    expect(
+        isinstance(self.until, UntilAligned | None), 'UNTIL', self.until,
+        '@run.UntilAligned(), in gin, or None',
+    )
     for task in self.watch_tasks:
       dataset.check('Experiment.watch_tasks', task)
     self.objective.check_vocabulary(self.tokenizer.vocabulary)

@@ -5,7 +5,7 @@ import math
 import numbers
 from typing import Any
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.objectives.objective import check_whole
 
 
@@ -43,19 +43,17 @@ class UntilAligned:
   def __post_init__(self):
     for name in ('share', 'least_rank'):
       value = getattr(self, name)
-      if not (isinstance(value, numbers.Real) and 0 <= value < 1):
-        raise UserError(
-            f'UntilAligned.{name} is {value!r}; expected a number from 0 up to,'
-            ' not including, 1.'
-        )
-    nats = self.threshold
-    if nats is not None and not (
-        isinstance(nats, numbers.Real) and math.isfinite(nats)
-    ):
-      raise UserError(
-          f'UntilAligned.threshold is {nats!r}; expected a number, of nats, or'
-          ' None for the share of the start.'
+      expect(
+          isinstance(value, numbers.Real) and 0 <= value < 1,
+          f'UntilAligned.{name}', value,
+          'a number from 0 up to, not including, 1',
       )
+    nats = self.threshold
+    expect(
+        nats is None or isinstance(nats, numbers.Real) and math.isfinite(nats),
+        'UntilAligned.threshold', nats,
+        'a number, of nats, or None for the share of the start',
+    )
     for name, least in (('queries', 2), ('k', 1)):
       check_whole(f'UntilAligned.{name}', getattr(self, name), least)
     if self.patience is not None:

@@ -13,7 +13,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.index import Index
 
-CODECS = 'fp16,int8,pca:8,pca:8:queries,rotated:4,pq:4x2,opq:4x2,sign,binary'
+CODECS = 'fp16,int8,pca:8:queries,rotated:4,opq:4x2,binary'
 
 
 @pytest.fixture(scope='module')
@@ -38,10 +38,9 @@ def encoded(model, folder, codec, *more):
   return Index.open(folder)
 
 
-@pytest.mark.parametrize('codec', ['int8', 'pq:4x2', 'binary', 'bf16'])
+@pytest.mark.parametrize('codec', ['pq:4x2', 'binary', 'bf16'])
 def test_an_index_of_codes_is_searched(codec, model, whole, tmp_path, capsys):
   index = encoded(model, tmp_path / 'index', codec)
-  vectors = whole.embeddings[:].astype(np.float64)
   retriever = Retriever.from_dir(model, index=tmp_path / 'index')
   query = 'parse a date'
   hits = retriever.find([query], k=3)[0]
@@ -58,7 +57,8 @@ def test_an_index_of_codes_is_searched(codec, model, whole, tmp_path, capsys):
     np.testing.assert_array_equal(again, stored.codes[:])
   best = np.sort(scores[0])[::-1][:3]
   np.testing.assert_allclose([hit.score for hit in hits], best, rtol=1e-5)
-  if codec in ('int8', 'bf16'):
+  if codec == 'bf16':
+    vectors = whole.embeddings[:].astype(np.float64)
     np.testing.assert_allclose(scores, queries @ vectors.T, atol=0.01)
   capsys.readouterr()
   search.main([
@@ -116,8 +116,13 @@ def test_it_is_gone_on_with(model, tmp_path, monkeypatch):
   np.testing.assert_array_equal(
       index.embeddings.codes[:], whole.embeddings.codes[:]
   )
-  with pytest.raises(UserError, match="codec is 'pq:4x2', expected 'int8'"):
-    encoded(model, tmp_path / 'shared', 'int8')
+  for codec, message in (
+      ('int8', "codec is 'pq:4x2', expected 'int8'"),
+      ('pq:4', 'pq:4 needs at least 256 vectors for training'),
+      ('fp8', "No codec is called 'fp8'"),
+  ):
+    with pytest.raises(UserError, match=message):
+      encoded(model, tmp_path / 'shared', codec)
   assert encoded(model, tmp_path / 'shared', 'int8', '--overwrite').header.codec
 
 
@@ -133,17 +138,6 @@ def test_a_saved_retriever_keeps_its_codes(model, tmp_path):
     np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
 
 
-def test_wrong_codecs(model, tmp_path):
-  for codec, message in (
-      ('pq:5', 'the number of parts does not divide it'),
-      ('pq:4', 'pq:4 needs at least 256 vectors for training'),
-      ('fp8', "No codec is called 'fp8'"),
-  ):
-    with pytest.raises(UserError, match=message):
-      encoded(model, tmp_path / 'index', codec)
-  assert not (tmp_path / 'index').exists()
-
-
 def test_codecs_in_one_table(model, tmp_path, capsys):
   output = tiny_evaluation.run(model, tmp_path / 'out', f'--codecs={CODECS}')
   with (output / 'codecs' / 'codecs.csv').open() as file:
@@ -151,9 +145,8 @@ def test_codecs_in_one_table(model, tmp_path, capsys):
   assert list(rows) == ['fp32', *CODECS.split(',')]
   dim = int(rows['int8']['bytes_per_passage'])
   sizes = {
-      'fp32': 4 * dim, 'fp16': 2 * dim, 'int8': dim, 'pca:8': 32,
-      'pca:8:queries': 32, 'rotated:4': dim / 2, 'pq:4x2': 1, 'opq:4x2': 1,
-      'sign': dim / 8, 'binary': dim / 8,
+      'fp32': 4 * dim, 'fp16': 2 * dim, 'int8': dim, 'pca:8:queries': 32,
+      'rotated:4': dim / 2, 'opq:4x2': 1, 'binary': dim / 8,
   }
   for name, row in rows.items():
     assert float(row['bytes_per_passage']) == sizes[name]

@@ -31,7 +31,6 @@ def model(tmp_path_factory) -> pathlib.Path:
       'train',
       *tiny_run.flags(folder, '--gin_file=losses/matryoshka.gin'),
       '--gin_file=losses/samtone.gin',
-      '--gin.STEPS=4',
       f'--model_dir={folder / "model"}',
   ])
   return folder / 'model'
@@ -168,13 +167,13 @@ def test_a_retriever_of_any_form(model, tmp_path):
   )
 
 
-SLOW = 't5x', 'jax_export', 'hf'
+SLOW = 'model_dir', 't5x', 'jax_export', 'hf'
 
 
 @pytest.mark.parametrize(
     'form',
     [
-        'model_dir', 'safetensors',
+        'safetensors',
         *(pytest.param(form, marks=pytest.mark.slow) for form in SLOW),
     ],
 )
@@ -241,28 +240,13 @@ def test_towers_with_projections_of_their_own(tmp_path, capfd):
       np.testing.assert_allclose(own, vectors, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    'command, dim, message',
-    [
-        ('encode', 129, 'expected 1 to 128, the components'),
-        ('evaluate', 129, 'expected 1 to 128, the components'),
-        ('search', 0, '--dim is 0; expected at least 1'),
-        ('search', 129, 'expected 1 to 128, the components'),
-        ('convert', 'x', '--dim is x; expected a whole number'),
-        ('convert', 129, 'expected 1 to 128, the components'),
-    ],
-)
-def test_a_dim_that_there_is_not(command, dim, message, tmp_path, capfd):
-  shared = tiny_evaluation.shared_model()
-  where = [f'--model_dir={shared}']
-  if command == 'convert':
-    where = [shared, '--to=safetensors', f'--out={tmp_path / "out"}']
-  elif command == 'evaluate':
-    where.append(f'--output_dir={tmp_path}')
-  refused(capfd, message, command, *where, f'--dim={dim}')
-
-
-def test_a_dim_of_the_library_is_checked(model):
+def test_a_dim_that_there_is_not(model, tmp_path, capfd):
+  for command, *where in (
+      ('encode', f'--model_dir={model}'),
+      ('convert', model, '--to=safetensors', f'--out={tmp_path / "out"}'),
+  ):
+    refused(capfd, 'expected 1 to 128, the components', command, *where,
+            '--dim=129')
   for dim in (0, -1, 129):
     with pytest.raises(UserError, match=f'The dim is {dim}; expected 1 to'):
       Retriever.from_dir(model, dim=dim)

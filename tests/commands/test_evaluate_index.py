@@ -54,10 +54,6 @@ def make_index(model, folder, *more):
   return folder
 
 
-def test_twice_the_same_bytes(model, whole, tmp_path):
-  assert tree(run(model, tmp_path / 'again')) == tree(whole)
-
-
 @pytest.mark.slow
 def test_on_other_meshes_the_same_bytes(model, whole, tmp_path):
   expected = tree(whole)

@@ -16,11 +16,12 @@ from dualenc_jax.errors import UserError
 MODULE = '''
 import dataclasses
 import jax.numpy as jnp
-from dualenc_jax import data, losses, readers
+from dualenc_jax import data
 
 
 class Mine(data.Dataset):
-  """The least that a dataset needs."""
+  """The least that a dataset needs, and a column."""
+  extra_columns = (data.Column('scores', rank=1, per='candidate'),)
 
   def __init__(self, name='word'):
     self.name = name
@@ -30,7 +31,10 @@ class Mine(data.Dataset):
 
   def examples(self, split):
     for i in range(32):
-      yield {'query': f'{split} {self.name} {i}', 'passage': f'array {i}'}
+      yield {
+          'query': f'{split} {self.name} {i}', 'passage': f'array {i}',
+          'negatives': [f'map {i}', f'key {i}'], 'scores': [1.0, 10, 11],
+      }
 
 
 class Plain:
@@ -39,7 +43,7 @@ class Plain:
 
 @dataclasses.dataclass(frozen=True)
 class Pull:
-  """The least that a loss needs."""
+  """The least that a loss needs; it reads the column."""
   strength: float = 1.0
 
   def init(self):
@@ -48,38 +52,16 @@ class Pull:
   def __call__(self, params, batch, similarity):
     distance = jnp.sum((batch.query - batch.passage) ** 2)
     value = self.strength * distance
-    return value, {'loss': value, 'distance': distance}
-
-
-class Scored(readers.Pairs):
-  extra_columns = (data.Column('scores', rank=1, per='candidate'),)
-
-  def examples(self, split):
-    for row in super().examples(split):
-      yield row | {'scores': [1.0, *range(10, 10 + len(row['negatives']))]}
-
-
-class OfScores(losses.InBatchSoftmax):
-
-  def __call__(self, params, batch, similarity):
-    value, metrics = super().__call__(params, batch, similarity)
     scores = batch.column('scores')
     spread = {f'score_{k}': jnp.mean(s) for k, s in enumerate(scores.T)}
-    return value, metrics | spread
+    return value, {'loss': value, 'distance': distance, **spread}
 '''
-HEAD = 'from __gin__ import dynamic_registration\nimport my_own\n'
-OWN = f"""{HEAD}
+OWN = """
+from __gin__ import dynamic_registration
+import my_own
 TASK = @my_own.Mine()
 LOSS = @my_own.Pull()
 VOCABULARY = 'python_code_8k'
-"""
-SCORED = f"""{HEAD}
-TASK = @my_own.Scored()
-my_own.Scored:
-  train = %TRAIN_FILE
-  validation = %VALIDATION_FILE
-  test = %TEST_FILE
-LOSS = @my_own.OfScores()
 """
 
 
@@ -87,12 +69,8 @@ LOSS = @my_own.OfScores()
 def flags(tmp_path, monkeypatch):
   (tmp_path / 'my_own.py').write_text(MODULE)
   (tmp_path / 'own.gin').write_text(OWN)
-  (tmp_path / 'scored.gin').write_text(SCORED)
   monkeypatch.syspath_prepend(tmp_path)
-  return tiny_run.flags(
-      tmp_path, f'--gin.CACHE_DIR={tmp_path / "tokens"}',
-      f'--gin_search_paths={tmp_path}',
-  )
+  return tiny_run.flags(tmp_path, f'--gin.CACHE_DIR={tmp_path / "tokens"}')
 
 
 def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
@@ -105,7 +83,8 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
   given = [
       '--gin_file=runs/finetune.gin', own, *tiny_run.small_flags(),
       '--gin.VOCAB_SIZE=8064', f'--gin.CACHE_DIR={tmp_path / "tokens"}',
-      '--gin.my_own.Pull.strength=2.0',
+      '--gin.my_own.Pull.strength=2.0', '--gin.NUM_NEGATIVES=2',
+      '--gin.STEPS=1',
   ]
   check.main([*given, '--no_compile'])
   assert 'Task Mine: splits train, validation.' in capsys.readouterr().out
@@ -114,23 +93,14 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
   found = tiny_run.logged(tmp_path / 'model', 'train')[0]
   assert found['distance'] > 0
   assert found['loss'] == pytest.approx(2 * found['distance'], rel=1e-5)
+  assert found['score_0'] == 1
+  assert found['score_1'] + found['score_2'] == 21
   evaluate.main([model, '--baselines='])
   assert 'Mine, split validation:\n' in capsys.readouterr().out
   with pytest.raises(UserError, match='Plain.*derives from data.Dataset'):
     check.main([*given, '--gin.TASK=@my_own.Plain()'])
-
-
-def test_a_column_and_a_loss_that_reads_it(flags, tmp_path):
-  given = [
-      *flags, '--gin_file=scored.gin', f'--model_dir={tmp_path / "model"}',
-      '--gin.NUM_NEGATIVES=2', '--gin.STEPS=1',
-  ]
   with pytest.raises(UserError, match="'scores'.*extra_columns"):
-    train.main([*given, '--gin_file=tasks/pairs.gin'])
-  train.main(given)
-  found = tiny_run.logged(tmp_path / 'model', 'train')[0]
-  assert found['score_0'] == 1
-  assert found['score_1'] + found['score_2'] == 21
+    check.main([*flags, own, '--gin_file=tasks/pairs.gin', '--no_compile'])
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from dualenc_jax import Retriever
 from dualenc_jax.analysis import sample as sample_lib
 from dualenc_jax.commands import (
   check,
+  config,
   convert,
   encode,
   evaluate,
@@ -153,10 +154,10 @@ def test_prompts_of_what_a_run_starts_from(model, tmp_path, capsys):
   (line,) = said()
   assert "('find', 'Retrieval-query')" in line
   (flag,) = shlex.split(line.partition('To keep them: ')[2])
-  train.main([*flags, flag, f'--model_dir={tmp_path / "kept"}'])
-  assert not said()
-  kept = Retriever.from_dir(tmp_path / 'kept').towers.tokenizer
-  assert kept.prompts == PROMPTS
+  given = config.parse_args(
+      train.make_parser(), [*flags, flag, f'--model_dir={tmp_path / "kept"}']
+  )
+  assert train.build(given).tokenizer.prompts == PROMPTS
 
 
 @pytest.mark.parametrize('command', [evaluate, encode, search])

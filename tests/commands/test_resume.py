@@ -174,19 +174,22 @@ def test_another_config_is_refused_unless_allowed(again, tmp_path):
   assert (model / 'config.1.gin').read_text() == old
 
 
-def test_other_data_is_refused_unless_a_run_has_not_begun(tmp_path):
-  argv = *tiny_run.flags(tmp_path), f'--model_dir={tmp_path / "model"}'
-  with (tmp_path / 'train.jsonl').open('a') as f:
-    f.write('not JSON\n')
-  with pytest.raises(UserError, match=r'train\.jsonl:97'):
-    train.main(argv)
-  train.main([*argv, '--gin.STRICT=False'])
-  assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
-  tiny_run.write_pairs(tmp_path / 'train.jsonl', 96, seed=7)
+def test_other_data_is_refused_unless_it_is_allowed(again, tmp_path):
+  other = tiny_run.write_pairs(tmp_path / 'train.jsonl', 96, seed=7)
+  given = f'--gin.TRAIN_FILE={other}', '--allow_config_change'
   refused = 'training data of .* source: .*give --allow_data_change'
   with pytest.raises(UserError, match=refused):
-    train.main([*argv, '--allow_config_change'])
-  train.main([*argv, '--allow_config_change', '--allow_data_change'])
+    again(*given)
+  again(*given, '--allow_data_change')
+  with other.open('a') as f:
+    f.write('not JSON\n')
+  fresh = tmp_path / 'fresh'
+  with pytest.raises(UserError, match=r'train\.jsonl:97'):
+    train.main([
+        *tiny_evaluation.training_flags(*given), f'--model_dir={fresh}'
+    ])
+  # A run that has not begun leaves no config to be compared with.
+  assert not (fresh / 'config.gin').exists()
 
 
 @pytest.mark.slow
