@@ -18,30 +18,19 @@ generator, text, id and seed alone.
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import logging
-import math
 import pathlib
 import shlex
-import time
-
-import numpy as np
 
 from dualenc_jax.commands import config, flags, generated_by_models, runtime
 from dualenc_jax.errors import expect, UserError
-from dualenc_jax.generation import filters, output
-from dualenc_jax.generation.generator import Generator
+from dualenc_jax.generation import filters, output, plan
 from dualenc_jax.generation.sampling import Sampling
-from dualenc_jax.generation.shards import Passage, Shards
+from dualenc_jax.generation.shards import Shards
 from dualenc_jax.generation.writer import LENGTHS
 from dualenc_jax.interop import generators
-from dualenc_jax.parallel.host import Host
-from dualenc_jax.readers import Texts
 
-# GPL's rule: so many queries in all, and at least three of a passage.
-BUDGET, _LEAST = 250_000, 3
-# Passages, at least, that tell how long it will take.
-_SAMPLE = 16
 _FILTERS = 'max_copied', 'min_log_probability', *generated_by_models.FLAGS
 _LOG = logging.getLogger(__name__)
 
@@ -52,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   host = runtime.host(args)
   folder = pathlib.Path(args.output_dir)
-  passages, fingerprint = corpus(args)
-  chosen, count = budget(passages, args)
+  passages, fingerprint = plan.read(args.corpus, not args.skip_bad_rows)
+  chosen, count = plan.budget(
+      passages, args.queries_per_passage, args.passages, args.seed
+  )
   generator = generators.load(
       args.generator, args.generator_vocabulary, args.passage_length,
       args.batch_size, dtype=args.dtype,
@@ -68,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   })
   written.check(facts, args.overwrite)
   if written.missing():
-    for line in forecast(generator, written, host):
+    for line in plan.forecast(generator, written, host):
       _LOG.info('%s', line)
   cut = written.write(generator, host)
   if cut:
@@ -125,8 +116,8 @@ def make_parser() -> flags.Parser:
   add('--prefix', default='qgen',
       help='prefix of the file names (default %(default)s)')
   add('--queries_per_passage', type=flags.whole(), metavar='N',
-      help=f"queries per passage (default GPL's rule: {BUDGET:,} in all and at"
-      f' least {_LEAST} per passage; passages beyond that are left out at'
+      help=f"queries per passage (default GPL's rule: {plan.BUDGET:,} in all"
+      f' and at least {plan.LEAST} per passage; passages beyond are left out at'
       ' random)')
   add('--passages', type=flags.whole(), metavar='N',
       help='number of passages to draw from the corpus (default as many as the'
@@ -169,6 +160,13 @@ def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
   """What is asked of queries, and how they are drawn."""
   rules = filters.Rules(args.max_copied, args.min_log_probability)
   sampling = Sampling(args.temperature, args.top_k or None, args.top_p)
+  if not args.temperature:
+    if args.queries_per_passage not in (None, 1):
+      raise UserError(
+          '--temperature=0 gives one query per passage: leave out it or'
+          f' --queries_per_passage={args.queries_per_passage}.'
+      )
+    args.queries_per_passage = 1
   if args.overwrite and (args.multihost or args.host_count > 1):
     raise UserError(
         'One host at a time may --overwrite: remove the folder shards of'
@@ -182,84 +180,3 @@ def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
   flags.check_hosts(args)
   generated_by_models.check(args)
   return rules, sampling
-
-
-def corpus(args: argparse.Namespace) -> tuple[list[Passage], str]:
-  """The passages with something in them, and a hash of the file."""
-  task = Texts(args.corpus, not args.skip_bad_rows)
-  passages, blank = [], 0
-  for row in task.examples('corpus'):
-    name, text = row['passage_id'], row['passage']
-    if '\t' in name or name.splitlines() != [name]:
-      raise UserError(
-          f"{row['location']} has the id {name!r}. Expected ids without tabs"
-          ' and line ends, which qrels cannot hold.'
-      )
-    if text.strip():
-      passages.append(Passage(name, row['name'], text))
-    else:
-      blank += 1
-  if blank:
-    _LOG.info('%s passages are empty, and have no queries.', f'{blank:,}')
-  if not passages:
-    raise UserError(f'{args.corpus} has no passage with text.')
-  return passages, task.fingerprint('corpus')
-
-
-def budget(
-    passages: Sequence[Passage], args: argparse.Namespace
-) -> tuple[Sequence[Passage], int]:
-  """Which passages have queries, and how many each."""
-  count, most = args.queries_per_passage, args.passages
-  if not args.temperature:
-    if count not in (None, 1):
-      raise UserError(
-          '--temperature=0 gives one query per passage, but'
-          f' --queries_per_passage is {count}. Leave one out.'
-      )
-    count = 1
-  if count is None:
-    if most is None:
-      most = math.ceil(BUDGET / _LEAST)
-    size = min(len(passages), most)
-    count = max(math.ceil(BUDGET / size), _LEAST)
-  if most is not None and most < len(passages):
-    rng = np.random.default_rng(args.seed)
-    rows = np.sort(rng.permutation(len(passages))[:most])
-    passages = [passages[i] for i in rows.tolist()]
-  return passages, count
-
-
-def forecast(
-    generator: Generator, written: Shards, host: Host
-) -> Iterator[str]:
-  """Lines on how much there is to do, and about how long that takes."""
-  passages, count = written.passages, written.count
-  yield (
-      f'{len(passages):,} passages, {count:,} queries each:'
-      f' {len(passages) * count:,} queries.'
-  )
-  own = [i for i in written.missing() if i % host.count == host.index]
-  left = sum(len(written.some(i)) for i in own) * count
-  # Two rounds of all that the devices write at once.
-  size = max(2 * generator.writer.at_once // count, _SAMPLE)
-  if left <= 8 * count * size:
-    return
-  some = passages[:: max(len(passages) // size, 1)][:size]
-  sources, _ = generator.read([passage.text for passage in some])
-  ids = [passage.id for passage in some]
-
-  def seconds(seed: int) -> float:
-    start = time.perf_counter()
-    for _ in generator.write(
-        sources, ids, count, written.sampling, written.length, seed
-    ):
-      pass
-    return time.perf_counter() - start
-
-  seconds(0)  # Compiles.
-  speed = count * len(some) / seconds(1)
-  yield (
-      f'About {left / speed / 60:.1f} minutes here ({speed:.0f} queries a'
-      f' second, by those of {len(some)} passages).'
-  )

@@ -33,19 +33,15 @@ import numpy as np
 from dualenc_jax.commands import config, flags, rerank, runtime, sources
 from dualenc_jax.commands.sources import Asked
 from dualenc_jax.errors import expect, SourceUnavailable, UserError
-from dualenc_jax.evaluation import teacher_scores, trec
-from dualenc_jax.evaluation.teacher_scores import Score
+from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.inference.calibration import Calibration
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files, writer
-from dualenc_jax.mining import filters, label_output, labels, negatives
-from dualenc_jax.mining.labels import Candidate
+from dualenc_jax.mining import filters, label_output, labelling, labels
 from dualenc_jax.results import evaluate
 from dualenc_jax.text.ragged import fingerprints
 
 _PROBABILITIES = 'probabilities'
-# Logits of what is certain are finite.
-_LIMITS = 1e-7, 1 - 1e-7
 _LOG = logging.getLogger(__name__)
 _FLAGS = (
     'above', 'below', 'bm25', 'calibration', 'depth', 'first_rank',
@@ -78,62 +74,40 @@ def _label(
 ) -> None:
   asked = sources.asked(args)
   ranked = asked.ranked
-  truth = args.truth and _truth(args, asked)
+  truth = args.truth and labelling.truth_of(
+      args.truth, ranked, args.truth_grade
+  )
   teacher = rerank.teacher(args.teacher, args)
   assert teacher is not None
   probabilities = _calibration(args, teacher)
   score: Any = teacher_scores.of(teacher, ranked, folder)
   if args.calibration == _PROBABILITIES:
-    score = functools.partial(_logits, score)
-  found = [*sources.ranked_by(args, asked)]
-  kept = [filters.apply(each, within, ranked, score) for each in found]
-  if args.calibration == '1,0':
-    _check_logits(kept)
-  own_scores, gold = kept[0].candidates.positives, ranked.gold
-  chosen = negatives.choose(kept, ranked, sum(k.mask.shape[1] for k in kept))
-  dropped = _evaluated(asked, args.queries is None)
-  pools, known = {}, {}
-  for query, pool in enumerate(chosen):
-    if not dropped[query]:
-      # The labelled positives, with the teacher's scores.
-      own = own_scores[query][: len(gold[query])]
-      pools[query] = labels.Pool.of(pool, probabilities)
-      known[query] = [
-          Candidate(passage, 0, float(score), float(chance))
-          for passage, score, chance in zip(
-              gold[query], own, probabilities(own)
-          )
-      ]
-  everything = [
-      labels.label(query, known[query], pool, rules)
-      for query, pool in pools.items()
+    score = functools.partial(labelling.logits, score)
+  kept = [
+      filters.apply(each, within, ranked, score)
+      for each in sources.ranked_by(args, asked)
   ]
-  written = [each for each in everything if labels.is_written(each, rules)]
-  counts = {
-      'queries': len(dropped),
-      'queries_of_evaluation_splits': int(dropped.sum()),
-      'queries_without_other_candidates': sum(
-          not len(pool) for pool in pools.values()
-      ),
-      'queries_without_a_positive': sum(not x.positives for x in everything),
-      'queries_without_a_negative': sum(not x.negatives for x in everything),
-      **label_output.facts(pools, known, written, rules),
-  }
+  if args.calibration == '1,0':
+    labelling.check_logits(kept)
+  dropped = _evaluated(asked, args.queries is None)
+  found = labelling.label(kept, ranked, dropped, rules, probabilities)
   files.write_json_lines(
-      folder / label_output.PAIRS, label_output.rows(ranked, written)
+      folder / label_output.PAIRS, label_output.rows(ranked, found.written)
   )
-  lines = list(label_output.report(counts, pools, known, truth, rules))
+  lines = list(label_output.report(
+      found.counts, found.pools, found.known, truth, rules
+  ))
   files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
   facts = {
       **asked.facts(),
       **evaluate.teacher_facts(teacher),
       'flags': {name: getattr(args, name) for name in _FLAGS},
-      'counts': counts,
+      'counts': found.counts,
       'command': command,
   }
   files.write_json(folder / label_output.FACTS, facts)
   print('\n'.join(lines[2:]))
-  if not written:
+  if not found.written:
     print('WARNING: no query is left; report.md says why.')
   print(f'Written to {folder}.')
 
@@ -206,32 +180,6 @@ def _calibration(
   return found.probabilities
 
 
-def _logits(score: Score, pairs: np.ndarray) -> np.ndarray:
-  """Of scores that are probabilities."""
-  found = score(pairs).astype(np.float64)
-  odd = found[(found < 0) | (found > 1)]
-  if len(odd):
-    raise UserError(
-        f'--calibration=probabilities, but a score is {odd[0]:g}; expected 0 to'
-        ' 1. For logits give --calibration=1,0.'
-    )
-  found = np.clip(found, *_LIMITS)
-  return np.log(found / (1 - found)).astype(np.float32)
-
-
-def _check_logits(kept: Sequence[filters.Kept]) -> None:
-  """Refuses what looks like probabilities."""
-  every = [each.candidates.scores[each.mask] for each in kept]
-  found = np.concatenate([*every, kept[0].candidates.positives.ravel()])
-  found = found[~np.isnan(found)]
-  if len(found) and 0 <= found.min() < found.max() <= 1:
-    raise UserError(
-        f'All {len(found):,} scores of the teacher are from 0 to 1, like'
-        ' probabilities, but --calibration=1,0 is for logits. Give'
-        ' --calibration=probabilities if they are probabilities.'
-    )
-
-
 def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
   try:
     first, second = map(float, text.split(between))
@@ -261,29 +209,3 @@ def _evaluated(asked: Asked, labelled: bool) -> np.ndarray:
       except SourceUnavailable as e:
         _LOG.warning('Queries of split %s are not compared: %s', split, e)
   return found
-
-
-def _truth(args: argparse.Namespace, asked: Asked) -> label_output.Truth:
-  """Whether a passage is relevant, by a file of qrels.
-
-  Where the file has grades that are too low, what it does not judge is unknown;
-  else it names all that is relevant.
-  """
-  qrels = trec.read_qrels(args.truth)
-  ranked, least = asked.ranked, args.truth_grade
-  if not qrels.keys() & {*ranked.query_ids}:
-    raise UserError(
-        f'{args.truth} judges none of the queries, such as'
-        f' {ranked.query_ids[0]!r}. Is it of another data set?'
-    )
-  graded = any(g < least for own in qrels.values() for g in own.values())
-  unjudged, ids = None if graded else False, ranked.corpus.ids
-
-  def truth(query: int, passage: int) -> bool | None:
-    judged = qrels.get(ranked.query_ids[query])
-    grade = None if judged is None else judged.get(ids[passage])
-    if grade is None:
-      return None if judged is None else unjudged
-    return grade >= least
-
-  return truth

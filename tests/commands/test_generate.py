@@ -1,6 +1,5 @@
 """`dualenc generate`, as a user runs it."""
 
-import argparse
 import json
 import shutil
 
@@ -11,8 +10,8 @@ import tiny_towers
 import torch
 import two_hosts
 
-from dualenc_jax.commands import cli, generate
-from dualenc_jax.generation import shards
+from dualenc_jax.commands import cli
+from dualenc_jax.generation import plan, shards
 from dualenc_jax.generation.filters import is_copied, words
 from dualenc_jax.readers import Beir
 from dualenc_jax.retriever import Retriever
@@ -204,7 +203,7 @@ def test_filters_take_what_was_generated(
         ([f'--seed={2**32}'], 'expected less than 2^32'),
         (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
         (['--multihost', '--host_count=2', '--host_index=0'], 'hosts of'),
-        (['--temperature=0'], '--queries_per_passage is 3'),
+        (['--temperature=0'], '--queries_per_passage=3'),
         (['--top_p=0'], 'Sampling.top_p is 0.0'),
         (['--temperature=-1'], 'Sampling.temperature is -1'),
         (['--max_copied=1.5'], '--max_copied is 1.5'),
@@ -353,9 +352,6 @@ def test_copies_are_spans_of_the_passage(query, share, expected):
     ],
 )
 def test_gpls_budget(passages, chosen, count):
-  args = argparse.Namespace(
-      queries_per_passage=None, passages=None, temperature=1.0, seed=0
-  )
-  some, each = generate.budget(range(passages), args)
+  some, each = plan.budget(range(passages), None, None, seed=0)
   assert (len(some), each) == (chosen, count)
   assert sorted({*some}) == [*some]

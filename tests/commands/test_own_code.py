@@ -100,7 +100,7 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
   with pytest.raises(UserError, match='Plain.*derives from data.Dataset'):
     check.main([*given, '--gin.TASK=@my_own.Plain()'])
   with pytest.raises(UserError, match="'scores'.*extra_columns"):
-    check.main([*flags, own, '--gin_file=tasks/pairs.gin', '--no_compile'])
+    check.main([*flags, own, '--gin_file=tasks/pairs.gin'])
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ def test_commands_are_listed(tmp_path, capsys, name, given, stages):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('in_process')
 def test_light_query_towers_of_a_model(tmp_path, capfd):
   teacher, work = tmp_path / 'model', tmp_path / 'work'
   flags = tiny_run.flags(
@@ -98,6 +99,7 @@ def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('in_process')
 def test_from_a_dual_encoder_to_jpq(tmp_path, capfd):
   dense, work = tmp_path / 'dense', tmp_path / 'work'
   flags = tiny_run.flags(tmp_path, '--gin.STEPS=20', '--gin.TEMPERATURE=0.1')
