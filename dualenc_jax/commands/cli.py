@@ -124,11 +124,11 @@ def run(
     sys.stderr.close()
     return joining.end(0, 'has lost the reader of its output')
   except SystemExit as e:
-    # Told to stop; others may be in the midst of a step.
+    # Asked to stop; others may be in the midst of a step.
     if not joining.is_joined() or not e.code:
       raise
     status = e.code if isinstance(e.code, int) else 1
-    return joining.end(status, 'was told to stop')
+    return joining.end(status, 'was asked to stop')
   except Exception as e:
     if not joining.is_joined():
       raise

@@ -86,7 +86,7 @@ def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:
       continue
     if len(what) > 1:
       raise UserError(
-          f'{name!r} is no file. Expected one task, or up to three files of'
+          f'{name!r} is not a file. Expected one task, or up to three files of'
           ' pairs.'
       )
     if name not in _tasks():

@@ -4,53 +4,18 @@ import argparse
 from collections.abc import Sequence
 import dataclasses
 import logging
-import os
 import pathlib
 import re
-import tokenize
 from typing import Any
 
-import jax
-
-from dualenc_jax.commands import config, flags
+from dualenc_jax.commands import config, flags, saved_config
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import loading, model_dirs, truncation
-from dualenc_jax.io import files, hub, json_file
+from dualenc_jax.io import hub
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.run.experiment import Experiment
 
-CONFIG = 'config.gin'
-VOCABULARY = 'vocabulary.model'
-# Names that say how a run is computed and kept: what is learnt is the same, to
-# rounding.
-FREE_TO_CHANGE = re.compile('|'.join([
-    # Where the texts of a batch lie in rows.
-    r'LAYOUT|data\.(Grouped|Packed|Padded)\..*',
-    # How the same loss and gradient are summed up.
-    r'LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE',
-    # Which device holds what: the mesh, and FSDP's rules.
-    r'MODEL_PARALLEL|(.*[./])?Partitioner\.(model_parallel|rules)',
-    # What the backward pass computes again.
-    r'(.*[./])?T5Encoder\.remat',
-    # How many texts are encoded at once in evaluations; when the state is
-    # saved, and how often it is kept.
-    r'(.*[./])?Experiment\.(eval_batch_size|checkpoint_every(_hours)?'
-    r'|keep_checkpoints)|CHECKPOINT_EVERY(_HOURS)?',
-    # Whether a step that is not finite ends the run.
-    r'SKIP_NON_FINITE|.*\.skip_non_finite',
-    # Names; that queries begin with the same is checked by the data.
-    r'PROMPTS|data\.(Tokenizer|Mixture)\.prompts',
-    # Where tokens lie; that they are the same is checked by themselves.
-    r'CACHE_DIR',
-]))
-# What a config says of a set of BEIR, with what says nothing.
-_OF_SET = {
-    'BEIR_SET': None, 'BEIR_FOLDER': None, 'BEIR_PREFIX': '',
-    'BEIR_FILES': None, 'BEIR_HARD_NEGATIVES': None, 'BEIR_SCORES': False,
-}
-# How many differences of a config are shown.
-_MOST_CHANGES = 10
 # What a saved config lacks, since its run had no use for it, and another task
 # may ask for.
 _SAVED = 'commands/saved.gin'
@@ -64,94 +29,6 @@ class TrainedModel(Loaded):
   experiment: Experiment
 
 
-def check(model_dir: str, text: str, allow_change: bool) -> None:
-  """Makes the folder of a run, and refuses one of another config.
-
-  The names in `FREE_TO_CHANGE` may differ from the full gin config `text`.
-  """
-  if '://' in model_dir:
-    raise UserError(
-        f'MODEL_DIR {model_dir} is not a folder. Mount the bucket (such as with'
-        ' gcsfuse) on every host, and give that path.'
-    )
-  folder = pathlib.Path(model_dir)
-  files.make_folder(folder, 'another MODEL_DIR')
-  path = folder / CONFIG
-  if not path.exists() or not model_dirs.steps(folder):
-    return
-  differences = config.differences(_saved(path), text)
-  changes = [
-      change
-      for change in differences
-      if not FREE_TO_CHANGE.fullmatch(change.partition(':')[0])
-  ]
-  if changes and not allow_change:
-    changes.sort(key=_rank)
-    shown, more = changes[:_MOST_CHANGES], len(changes) - _MOST_CHANGES
-    shown += [f'and {more} more'] if more > 0 else []
-    raise UserError(
-        f"{path} has another config. {'; '.join(shown)}. Use another MODEL_DIR,"
-        ' or give --allow_config_change to resume with the new values.'
-    )
-  if differences:
-    _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
-
-
-def _other_set(saved: str, bindings: Sequence[str]) -> list[str]:
-  """Takes back what a config says of its BEIR set where flags name another."""
-  given = {text.partition(' = ')[0] for text in bindings}
-  if not given & {'BEIR_SET', 'BEIR_FOLDER'}:
-    return []
-  return [
-      f'{name} = {none!r}'
-      for name, none in _OF_SET.items()
-      if name not in given and re.search(rf'^{name} = ', saved, re.MULTILINE)
-  ]
-
-
-def _rank(change: str) -> tuple[bool, bool]:
-  """What matters first: another loss before what it is made of."""
-  name, _, values = change.partition(': ')
-  is_choice = re.fullmatch(r'[A-Z]\w*', name) and '@' in values
-  return not is_choice, 'not set' in values.split(' -> ')
-
-
-def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
-  """Puts the config and the vocabulary into the folder of a run.
-
-  An earlier config that differs is kept as `config.<n>.gin`. Only the first
-  host writes.
-  """
-  if jax.process_index():
-    return
-  folder = pathlib.Path(model_dir)
-  path = folder / CONFIG
-  with files.writing(path, 'another MODEL_DIR'):
-    if path.exists() and config.differences(_saved(path), text):
-      number = 1
-      while (folder / f'config.{number}.gin').exists():
-        number += 1
-      path.rename(folder / f'config.{number}.gin')
-    content = vocabulary.read_bytes()
-  files.write(folder / VOCABULARY, content, 'another MODEL_DIR')
-  files.write(path, text, 'another MODEL_DIR')
-
-
-def _saved(path: pathlib.Path) -> str:
-  """The config of a run, whose syntax is right."""
-  again = (
-      'Put back what training wrote; or remove it and train with the flags of'
-      ' before, which nothing is compared with then.'
-  )
-  text = json_file.read_text(path, again)
-  try:
-    config.check_syntax(text)
-  except (SyntaxError, tokenize.TokenError) as e:
-    line = e.lineno if isinstance(e, SyntaxError) else e.args[1][0]
-    raise UserError(f'{path}, line {line}: gin cannot read it. {again}') from e
-  return text
-
-
 def check_is_one(folder: str) -> None:
   """Raises UserError unless a folder is what training wrote."""
   if hub.is_on_hub(folder):
@@ -160,10 +37,11 @@ def check_is_one(folder: str) -> None:
         ' which is never run from a hub. Convert its weights first: dualenc'
         f' convert {folder} --to=model_dir --out=DIR.'
     )
-  if not (pathlib.Path(folder) / CONFIG).exists():
-    what = f'has no {CONFIG}' if os.path.isdir(folder) else 'is not there'
+  path = pathlib.Path(folder) / saved_config.CONFIG
+  if not path.exists():
+    what = f'has no {path.name}' if path.parent.is_dir() else 'does not exist'
     raise UserError(
-        f'{folder} is no model_dir: it {what}. Give the folder that'
+        f'{folder} is not a model_dir: it {what}. Give the folder that'
         ' `dualenc train` wrote (its MODEL_DIR).'
     )
 
@@ -192,11 +70,14 @@ def load(
     passage_prompt: the same of passages.
   """
   check_is_one(folder)
-  path = pathlib.Path(folder) / CONFIG
+  path = pathlib.Path(folder) / saved_config.CONFIG
   # A config is a program: beside another checkpoint it is a stranger's.
   model_dirs.wanted(path.parent, step)
-  of_folder = [f'MODEL_DIR = {folder!r}', *_other_set(_saved(path), bindings)]
-  vocabulary = path.with_name(VOCABULARY)
+  of_folder = [
+      f'MODEL_DIR = {folder!r}',
+      *saved_config.other_set(saved_config.read(path), bindings),
+  ]
+  vocabulary = path.with_name(saved_config.VOCABULARY)
   if vocabulary.exists():
     of_folder.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
   experiment = build_experiment(
@@ -228,7 +109,7 @@ def load(
     if hasattr(objective, 'likelihood'):
       use = 'A generator writes queries: `dualenc generate`.'
     raise UserError(
-        f'{folder} is no dual encoder: it was trained by'
+        f'{folder} is not a dual encoder: it was trained by'
         f' {type(objective).__name__}, so it embeds nothing. {use}'
     )
   objective.check_mesh(partitioner)

@@ -3,7 +3,7 @@
 import pathlib
 import uuid
 
-from dualenc_jax.commands import config, model_dir
+from dualenc_jax.commands import config, model_dir, saved_config
 from dualenc_jax.compression import model_codec
 from dualenc_jax.interop import loading
 from dualenc_jax.interop.model_dirs import TRAINED_DIMS
@@ -46,7 +46,7 @@ def write(
   experiment = model_dir.build_experiment([_RUN], bindings, [])
   text = config.operative_config().replace(
       repr(str(tokenizer.vocabulary.file)),
-      repr(str(final / model_dir.VOCABULARY)),
+      repr(str(final / saved_config.VOCABULARY)),
   )
   objective = experiment.objective
   assert isinstance(objective, OfTowers)
@@ -73,7 +73,7 @@ def write(
       },
   }
   Checkpoints(folder).save_params(params, weights.step or 0, meta)
-  model_dir.write(str(folder), _HEAD + text, tokenizer.vocabulary.file)
+  saved_config.write(str(folder), _HEAD + text, tokenizer.vocabulary.file)
 
 
 def of_model(weights: Weights) -> list[str]:

@@ -176,7 +176,7 @@ def check_own(path: str) -> None:
         ' model_dir of a cross-encoder.'
     )
   if not model_dirs.is_one(folder):
-    what = 'is no model_dir' if folder.exists() else 'does not exist'
+    what = 'is not a model_dir' if folder.exists() else 'does not exist'
     raise UserError(
         f'{path} {what}. Expected a model_dir of'
         ' --gin_file=architectures/cross_encoder.gin, or, except in search, a'

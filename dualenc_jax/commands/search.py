@@ -32,8 +32,8 @@ from dualenc_jax.text import query_notes
 
 # Queries of a file that are searched for at a time.
 _BATCH = 64
-# What is told of such queries one by one.
-_TOLD = 5
+# Notes on queries of a file that are logged one by one.
+_LOGGED = 5
 _LOG = logging.getLogger(__name__)
 
 
@@ -68,13 +68,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     for (query_id, query), hits in zip(batch, found):
       for note in query_notes.of(retriever.towers.tokenizer, query):
         notes += 1
-        if notes <= _TOLD or args.queries is None:
+        if notes <= _LOGGED or args.queries is None:
           _LOG.warning('%r: %s', query[:80], note)
       if teacher:
         hits = rerank.in_new_order(teacher, query, hits, depth)[: args.k]
       show(query_id, query, hits)
-  if args.queries is not None and notes > _TOLD:
-    _LOG.warning('There are %d more such notes on queries.', notes - _TOLD)
+  if args.queries is not None and notes > _LOGGED:
+    _LOG.warning('There are %d more such notes on queries.', notes - _LOGGED)
 
 
 def _queries(args: argparse.Namespace) -> Iterator[list[tuple[str, str]]]:

@@ -21,7 +21,13 @@ import time
 
 import jax
 
-from dualenc_jax.commands import config, flags, model_dir, runtime
+from dualenc_jax.commands import (
+  config,
+  flags,
+  model_dir,
+  runtime,
+  saved_config,
+)
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import model_dirs
@@ -117,7 +123,7 @@ def train(
   plan = make_plan(experiment)
   for line in describe(experiment, plan):
     _LOG.info('%s', line)
-  model_dir.check(experiment.model_dir, text, args.allow_config_change)
+  saved_config.check(experiment.model_dir, text, args.allow_config_change)
   joining.agree(
       'checkpoints', f'{model_dirs.steps(folder)}',
       'MODEL_DIR must be a folder that all hosts see.',
@@ -127,7 +133,7 @@ def train(
     hooks = [*while_training.hooks(experiment, plan), *watches]
     ended = loop.train(
         experiment, plan, text, hooks,
-        ready=lambda: model_dir.write(
+        ready=lambda: saved_config.write(
             experiment.model_dir, text, experiment.tokenizer.vocabulary.file
         ),
         allow_other_data=args.allow_data_change,

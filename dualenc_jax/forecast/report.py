@@ -86,8 +86,8 @@ def _time(what: str, found: Forecast, on: Slice) -> Iterator[str]:
     )
   else:
     yield (
-        f'{what} on {on.name}, as {on.compiler} compiles it, which tells no'
-        ' cycles. A GPU may take other kernels, and so other memory.'
+        f'{what} on {on.name}, as {on.compiler} compiles it, which reports'
+        ' no cycles. A GPU may take other kernels, and so other memory.'
     )
   if program.is_kept:
     yield (
@@ -99,7 +99,7 @@ def _time(what: str, found: Forecast, on: Slice) -> Iterator[str]:
         f'{kind}s of {size / 2**20:,.1f} MiB'
         for kind, size in sorted(program.uncounted.items())
     )
-    yield f'It says nothing of, and nothing is counted for, {sizes}.'
+    yield f'It reports no cycles of {sizes}: they are not counted.'
   if found.layers is not None:
     yield (
         f'Encoders were compiled with {found.layers} layers and'

@@ -146,8 +146,8 @@ def _run(
   status = execute(argv)
   if status:
     raise Failed(
-        f'Stage {stage.name} failed, with status {status}: what it said stands'
-        ' above. Mend it, and run the recipe again: it goes on from here.'
+        f'Stage {stage.name} failed, with status {status}; its error is above.'
+        ' Mend it, and run the recipe again: it continues from here.'
     )
   for path in outputs:
     if not path.exists():

@@ -146,8 +146,8 @@ def train(
       run.step += 1
       call_hooks(run)
   machine_use.log_memory()
-  told = stopping.told or 'another host was told to stop'
-  stopped = told if run.stopped else None
+  asked_by = stopping.asked_by or 'another host was asked to stop'
+  stopped = asked_by if run.stopped else None
   return Ended(run.step, run.ended, run.notes.get('best', {}), stopped)
 
 

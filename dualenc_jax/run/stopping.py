@@ -36,7 +36,7 @@ class Stopping:
   the others end the program with status 75 (`errors.RUN_AGAIN`).
 
   Attributes:
-    told: who asked for a stop; None as long as nobody has.
+    asked_by: who asked for a stop; None as long as nobody has.
   """
 
   def __init__(
@@ -49,7 +49,7 @@ class Stopping:
     A thread calls the notices once a second; a reason that one returns ends the
     run.
     """
-    self.told: str | None = None
+    self.asked_by: str | None = None
     self._seconds, self._notices = seconds, notices
     self._stepping = False
     self._signalled_at: float | None = None
@@ -57,7 +57,7 @@ class Stopping:
   @property
   def status(self) -> int:
     """The exit status of a program that was asked to stop."""
-    return INTERRUPTED if self.told == 'SIGINT' else RUN_AGAIN
+    return INTERRUPTED if self.asked_by == 'SIGINT' else RUN_AGAIN
 
   def reason(self, spent: float, step: float, save: float) -> str | None:
     """The reason to stop now, if any.
@@ -65,12 +65,12 @@ class Stopping:
     Seconds: `spent` since the program's start, of the longest step so far and
     of the longest checkpoint.
     """
-    if self.told is None and self._seconds is not None:
+    if self.asked_by is None and self._seconds is not None:
       spare = min(_SPARE_SHARE * self._seconds, _SPARE_SECONDS)
       left = self._seconds - spent
       if left < step + 2 * save + spare:
-        self.told = f'{max(left, 0):.0f} s are left of --stop_after'
-    return self.told
+        self.asked_by = f'{max(left, 0):.0f} s are left of --stop_after'
+    return self.asked_by
 
   @contextlib.contextmanager
   def between_steps(self) -> Iterator[None]:
@@ -114,7 +114,7 @@ class Stopping:
 
   def _handle(self, number: int, frame: Any) -> None:
     del frame
-    if self._stepping or self.told is not None:
+    if self._stepping or self.asked_by is not None:
       return
     if number == signal.SIGINT:
       raise KeyboardInterrupt
@@ -130,15 +130,15 @@ class Stopping:
   def _read(self, reader: socket.socket) -> None:
     with reader:
       while data := reader.recv(1):
-        if data[0] in SIGNALS and (self._stepping or self.told is not None):
+        if data[0] in SIGNALS and (self._stepping or self.asked_by is not None):
           self._signalled(data[0])
 
   def _signalled(self, number: int) -> None:
     name, now = signal.Signals(number).name, time.monotonic()
     if self._signalled_at is None:
       self._signalled_at = now
-      if self.told is None:
-        self._tell(name)
+      if self.asked_by is None:
+        self._stop(name)
     elif now - self._signalled_at >= _SAME_SECONDS:
       os.write(2, f'{name} again: stopping at once.\n'.encode())
       os._exit(128 + number)
@@ -146,13 +146,13 @@ class Stopping:
   def _ask(
       self, notice: Callable[[], str | None], done: threading.Event
   ) -> None:
-    while self.told is None and not done.is_set():
+    while self.asked_by is None and not done.is_set():
       if said := notice():
-        self._tell(said)
+        self._stop(said)
       done.wait(1.0)
 
-  def _tell(self, by: str) -> None:
-    self.told = by
+  def _stop(self, by: str) -> None:
+    self.asked_by = by
     _LOG.warning(
         '%s: the run stops at the end of a step and saves a checkpoint of it. A'
         ' second signal stops it at once.',
@@ -187,8 +187,8 @@ class CloudNotice:
     except (OSError, ValueError, http.client.HTTPException) as e:
       if not self._warned:
         _LOG.warning(
-            'WARNING: --cloud_notice: %s says nothing (%s), so that a notice'
-            ' of Google Cloud would not be heard.', self._root, e,
+            'WARNING: --cloud_notice: %s does not answer (%s): notices of'
+            ' Google Cloud are not received.', self._root, e,
         )
       self._warned = True
       return None

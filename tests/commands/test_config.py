@@ -7,7 +7,7 @@ import gin
 import pytest
 
 from dualenc_jax import losses
-from dualenc_jax.commands import config, model_dir, train
+from dualenc_jax.commands import config, model_dir, saved_config, train
 from dualenc_jax.errors import UserError
 
 RUN = 'runs/quickstart.gin'
@@ -259,7 +259,7 @@ def test_a_saved_config_that_is_damaged(tmp_path, content, said):
   (tmp_path / 'checkpoints/3').mkdir(parents=True)
   (tmp_path / 'config.gin').write_bytes(b'STEPS = 2\n' + content + b'\n')
   for read in (
-      lambda: model_dir.check(str(tmp_path), 'STEPS = 2\n', False),
+      lambda: saved_config.check(str(tmp_path), 'STEPS = 2\n', False),
       lambda: model_dir.load(str(tmp_path)),
   ):
     with pytest.raises(UserError, match=rf'config\.gin.* {said}.* remove it'):

@@ -187,7 +187,7 @@ def test_a_tokenizer_that_differs(models, tmp_path, capsys, monkeypatch):
 
 
 def test_a_model_dir_knows_its_final_place(models, tmp_path):
-  out = run(models / 'sde', 'model_dir', tmp_path / 'out')
+  out = run(models / 'sde', 'model_dir', tmp_path / 'out', '--no-verify')
   config = (out / 'config.gin').read_text()
   assert 'partial' not in config and config.startswith('# Made by')
   assert repr(str(out)) in config

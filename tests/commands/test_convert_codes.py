@@ -41,8 +41,8 @@ def converted(index, form, out):
 @pytest.mark.parametrize(
     'codec',
     [
-        'bf16', 'int8', 'int8:uniform', 'pca:8', 'truncate:8', 'rotated:1',
-        'rotated:3', 'opq:4x4', 'sign', 'truncate:8+int8', 'pca:8+pq:4x3',
+        'bf16', 'int8:uniform', 'rotated:1', 'rotated:3', 'opq:4x4', 'sign',
+        'truncate:8+int8', 'pca:8+pq:4x3',
     ],
 )
 def test_faiss_finds_what_the_retriever_finds(codec, model, tmp_path):

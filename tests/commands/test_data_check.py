@@ -216,7 +216,7 @@ def test_what_is_no_file(tmp_path, capsys):
     (['python_cod'], "Did you mean 'python_code'"),
     (['nowhere.jsonl'], 'there is no file nowhere.jsonl'),
     (['a.jsonl'] * 4, 'up to three'),
-    (['a.jsonl', 'msmarco'], "'msmarco' is no file"),
+    (['a.jsonl', 'msmarco'], "'msmarco' is not a file"),
     (['pairs'], 'TRAIN_FILE'),
     (['a.jsonl', '--limit=0'], '--limit is 0'),
     (['a.jsonl', '--gin.QUERY_COLUM=x'], 'QUERY_COLUMN'),

@@ -118,7 +118,7 @@ def test_one_that_is_told_before_it_can_train_ends_the_other(tmp_path):
   assert other == status == RUN_AGAIN
   assert 'SIGUSR1: stopped; there was no step to save' in words
   assert f'Host 1 ({socket.gethostname()}, ' in said
-  assert ') was told to stop. Host 0 ' in said and 'Traceback' not in said
+  assert ') was asked to stop. Host 0 ' in said and 'Traceback' not in said
 
 
 def test_a_busy_folder_ends_both_before_the_plan(tmp_path):

@@ -217,7 +217,7 @@ def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
   (out / 'scores.tsv').unlink()
   with pytest.raises(UserError, match='--teacher_length needs --teacher_form'):
     rerank.main(flags(tiny, out, out, '--teacher_length=9'))
-  with pytest.raises(UserError, match='is no model_dir. Expected a .*file'):
+  with pytest.raises(UserError, match='is not a model_dir. Expected a .*file'):
     rerank.main(flags(tiny, tmp_path / 'new', tmp_path))
 
 
@@ -313,7 +313,7 @@ def test_a_cross_encoder_where_a_dual_encoder_is_expected(teacher, tmp_path):
       (search, ['a']),
       (analyze, [f'--output_dir={tmp_path}']),
   ):
-    with pytest.raises(UserError, match='no dual encoder: .*--rerank='):
+    with pytest.raises(UserError, match='not a dual encoder: .*--rerank='):
       command.main([f'--model_dir={teacher}', *more])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
     convert.main([str(teacher), '--to=safetensors', f'--out={tmp_path / "x"}'])

@@ -1,4 +1,4 @@
-"""Runs that are told to stop: what they leave, and how they go on."""
+"""Runs that are asked to stop: what they leave, and how they go on."""
 
 import json
 import os
@@ -189,9 +189,8 @@ def test_what_the_last_step_had_left_is_saved_with_it(tmp_path, monkeypatch):
   ]
   train.main(flags(tmp_path, 'whole', *given))
   with monkeypatch.context() as patch:
-    told = iter([None, None, 'told'])
-    patch.setattr(Stopping, 'reason', lambda *_: next(told))
-    patch.setattr(Stopping, 'told', 'told', raising=False)
+    reasons = iter([None, None, 'SIGTERM'])
+    patch.setattr(Stopping, 'reason', lambda *_: next(reasons))
     with pytest.raises(SystemExit) as stopped:
       train.main(flags(tmp_path, 'model', *given))
   assert stopped.value.code == 75
@@ -220,7 +219,7 @@ def test_two_hosts_stop_at_one_step(tmp_path):
       host.wait()
   assert [host.returncode for host in hosts] == [75, 75], said
   (step,) = interrupted.steps(model)
-  assert f'Stopped at step {step} of {STEPS}: another host was told' in said[0]
+  assert f'Stopped at step {step} of {STEPS}: another host was asked' in said[0]
   assert f'Stopped at step {step} of {STEPS}: SIGUSR1' in said[1]
   train.main([*argv, f'--gin.STEPS={step + 1}', '--allow_config_change'])
   assert interrupted.newest(model) == step + 1

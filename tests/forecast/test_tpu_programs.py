@@ -72,7 +72,7 @@ def test_encoding_and_search(capsys, tmp_path):
   assert 'for the 1,000 best of 2,048 queries on v5e:2x2' in search
   for part in ('scores', 'maxima of groups', 'best hits'):
     assert re.search(rf'\n  {part} +[\d.]+ ms +[\d.]+%', search), part
-  assert re.search(r'nothing is counted for,.* sorts of [\d,.]+ MiB', search)
+  assert re.search(r'no cycles of .*sorts of [\d,.]+ MiB: they are not', search)
   assert re.search(r'\n  block of the corpus +64\.0\n', search)
   assert re.search(r'A million passages by 2,048 queries: [\d.]+ ms', search)
   assert search.endswith('The search fits v5e:2x2.\n')

@@ -26,7 +26,7 @@ def test_one_signal_is_a_notice_and_another_ends_the_process(monkeypatch):
   with stopping.watching(), stopping.between_steps():
     assert stopping.reason(1e9, 1, 1) is None
     os.kill(os.getpid(), signal.SIGTERM)
-    wait_for(lambda: stopping.told)
+    wait_for(lambda: stopping.asked_by)
     # A launcher may pass on what the group of its processes got, too.
     os.kill(os.getpid(), signal.SIGINT)
     assert stopping.reason(0, 1, 1) == 'SIGTERM' and not ended
