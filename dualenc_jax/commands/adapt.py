@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     there = sorted(path.stem for path in (corpus / 'qrels').glob('*.tsv'))
     raise UserError(
         f'--split is {args.split}, but {corpus} has no qrels of it; it has'
-        f" {', '.join(there) or 'none'}. Give one of these, or leave it out."
+        f" {', '.join(there) or 'none'}. Give one that exists, or leave it out."
     )
   else:
     print(f'{corpus} has no qrels of {qrels}: nothing is measured.')

@@ -83,12 +83,12 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = 'bm25_') -> None:
 
 
 def words(args: argparse.Namespace) -> Words:
-  """What the flags of `add_flags` say."""
+  """The BM25 of the flags of `add_flags`."""
   return Words(args.bm25_k1, args.bm25_b, _language(args.bm25_language))
 
 
 def baselines(args: argparse.Namespace) -> Baselines:
-  """What --baselines, --hybrid_weight and the flags of `add_flags` say."""
+  """The baselines of --baselines, --hybrid_weight and the flags of BM25."""
   expected = f'{" and ".join(results.BASELINES)}, either, or nothing'
   for name in args.baselines or ():
     expect(name in results.BASELINES, '--baselines', name, expected)

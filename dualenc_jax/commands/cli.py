@@ -84,13 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def split(argv: Sequence[str]) -> tuple[str, list[str]]:
-  """A command, 'data check' say, and its flags."""
+  """A command, such as 'data check', and its flags."""
   words = 2 if argv[0] == 'data' else 1
   return ' '.join(argv[:words]), [*argv[words:]]
 
 
 def no_command(name: str) -> str:
-  """What is wrong with a command that does not exist."""
+  """The error about a command that does not exist."""
   return f'there is no command {name!r}.{did_you_mean(name, COMMANDS)}'
 
 

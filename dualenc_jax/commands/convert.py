@@ -11,11 +11,11 @@
 
 The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
 folder of a T5 or mT5, a sentence-transformers folder, an output of this
-command, or one of these on the Hugging Face hub, hf://org/name. Its content
-shows which. Before the output appears, its tensors are read back and compared.
-With --verify, the default where the libraries of the form are installed, source
-and output each encode 64 texts by their own library; cosines that differ by
-more than 1e-4 are an error.
+command, or any of them on the Hugging Face hub, hf://org/name. Its content
+shows which it is. Before the output appears, its tensors are read back and
+compared. With --verify, the default where the libraries of the form are
+installed, source and output each encode 64 texts by their own library; cosines
+that differ by more than 1e-4 are an error.
 
 --merge takes the mean, in float32, of several models of one architecture and
 vocabulary, or of one model_dir at several steps. The mean of runs that started

@@ -133,8 +133,8 @@ def make_parser() -> flags.Parser:
       help='sample from the K most probable tokens; 0 for all (default'
       ' %(default)s)')
   add('--top_p', type=float, default=0.95,
-      help='of these, sample from the fewest that have this probability'
-      ' together (default %(default)s)')
+      help='sample from the fewest of them that together have this probability'
+      ' (default %(default)s)')
   add('--seed', type=flags.whole(0), default=0,
       help='random seed (default %(default)s)')
   add('--max_copied', type=float, default=1.0, metavar='SHARE',

@@ -7,7 +7,7 @@
     --sampling=random
 
 Candidates are the best passages of a model (exact search), of BM25, of TREC
-runs, or of several of these in turns. Known positives are left out, by id and
+runs, or of several of them in turns. Known positives are left out, by id and
 by text; then the flags below apply. With --teacher a cross-encoder scores.
 
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin;

@@ -110,7 +110,7 @@ def make_parser() -> flags.Parser:
 
 
 def trained(args: argparse.Namespace, started: float) -> model_dir.TrainedModel:
-  """Trains what the flags say, or goes on."""
+  """The model of a command line, trained, or trained on after a stop."""
   stopping = Stopping()
   with stopping.watching():
     train.train(train.build(args), args, started, stopping)
@@ -156,7 +156,7 @@ def table(rows: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def next_steps(folder: str, weight: float) -> str:
-  """What to try now."""
+  """Text with the commands to try next."""
   return f"""
 Next:
   dualenc search --model_dir={folder} --hybrid={weight:g} "your own words"

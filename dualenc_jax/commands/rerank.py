@@ -111,7 +111,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_form(parser: argparse.ArgumentParser) -> None:
-  """Adds what tells how a released teacher is read."""
+  """Adds the flags that describe a released teacher."""
   add = parser.add_argument
   add(
       '--teacher_form', choices=list(released_rankers.FORMS),
@@ -213,7 +213,7 @@ def in_new_order(
 
 
 def verdict(before: Scores | None, after: Scores | None) -> Iterator[str]:
-  """Lines on whether re-ranking has helped."""
+  """Lines on whether re-ranking improves MRR@10, with a test."""
   if before is None or after is None:
     return
   metric = 'MRR@10'

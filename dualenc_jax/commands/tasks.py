@@ -14,7 +14,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def gin_files(names: Sequence[str]) -> list[str]:
-  """The gin files of tasks, 'beir/scifact' say, to load before a config."""
+  """The gin files of tasks such as 'beir/scifact', to load before a config."""
   return sorted({f'tasks/{name.partition("/")[0]}.gin' for name in names})
 
 

@@ -28,9 +28,9 @@ class Failed(UserError):
 
 
 class Done(NamedTuple):
-  """A stage that is behind us, and the seconds that it took if it ran.
+  """The state of a stage that is done, and its seconds if it ran.
 
-  Its state is 'ran', 'as before', 'given' or 'not wanted'.
+  States are 'ran', 'as before', 'given' and 'not wanted'.
   """
 
   name: str
@@ -42,7 +42,7 @@ def run(
     recipe: Recipe, work_dir: pathlib.Path, execute: Execute, given: Given = {},
     until: str | None = None,
 ) -> Iterator[Done]:
-  """Yields each stage as it is done.
+  """Runs a recipe; yields each stage once it is done.
 
   A stage runs unless it ended before with the same flags and the content of its
   inputs is the same. Killed, it runs again in the folder that it has; with
