@@ -1,5 +1,6 @@
 """`dualenc evaluate` on small sets, and its files read back."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -8,8 +9,11 @@ from typing import Any
 
 import filelock
 import tiny_run
+import tiny_weights
 
-from dualenc_jax.commands import evaluate, train
+from dualenc_jax.commands import config, evaluate, new_model_dir, train
+from dualenc_jax.interop.weights import Usage
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 
 FILES = {
     'config.gin', 'examples.jsonl', 'metrics.json', 'per_query.tsv', 'run.trec'
@@ -44,6 +48,21 @@ def link_model(folder: pathlib.Path) -> pathlib.Path:
 def copy_model(path: pathlib.Path) -> pathlib.Path:
   """Copies the shared model, to write to; returns where."""
   return shutil.copytree(shared_model(), path)
+
+
+def write_random(path: pathlib.Path, trained_dims=(), **usage) -> pathlib.Path:
+  """Writes random towers of the tiny model's sizes; its pairs lie beside."""
+  towers = DualEncoder(
+      TokenEmbedder(8064, 128), T5Encoder(2, 4, 32, 256), Projection(128)
+  )
+  usage = Usage(tiny_weights.SHIPPED.file, None, 8, 16, **usage)
+  weights = tiny_weights.random(towers, usage)
+  weights = dataclasses.replace(weights, trained_dims=trained_dims)
+  new_model_dir.write(weights, path)
+  files = map(config.binding, tiny_run.pairs_flags(path.parent)[1:4])
+  with (path / 'config.gin').open('a') as file:
+    file.write(''.join(f'{line}\n' for line in files))
+  return path
 
 
 def flags(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import statistics
 
 import numpy as np
@@ -27,17 +28,26 @@ BOTH = '--baselines=bm25,hybrid'
 ALL = '--k=1000'
 
 
-@pytest.fixture
-def model(tmp_path):
-  return link_model(tmp_path)
+TINY = tiny_beir.make(0)
 
 
-@pytest.fixture
-def tiny(tmp_path):
-  """A set of BEIR's form, as data."""
-  made = tiny_beir.make(0)
-  made.write(tmp_path / 'data' / 'beir' / 'scifact')
-  return made
+@pytest.fixture(scope='module')
+def model(tmp_path_factory):
+  """A model; TINY lies beside it, as data."""
+  folder = tmp_path_factory.mktemp('run')
+  TINY.write(folder / 'data' / 'beir' / 'scifact')
+  return link_model(folder)
+
+
+@pytest.fixture(scope='module')
+def results(model):
+  """Those of both baselines, by the weights of the fusion."""
+  return {
+      weight: run(
+          model, model.parent / weight, BOTH, ALL, f'--hybrid_weight={weight}'
+      )
+      for weight in ('rrf', '0.25')
+  }
 
 
 def z(values):
@@ -54,15 +64,15 @@ def reciprocal_ranks(hits, qrels):
   return statistics.fmean(value['recip_rank'] for value in found.values())
 
 
-def test_bm25_beside_a_model(model, tiny, tmp_path):
-  folder = run(model, tmp_path / 'results', BOTH, ALL)
+def test_bm25_beside_a_model(results):
+  folder = results['rrf']
   hits = run_of(folder / 'bm25')
-  words = BM25(list(tiny.corpus.values()))
+  words = BM25(list(TINY.corpus.values()))
   for query, own in hits.items():
-    expected = dict(zip(tiny.corpus, words.scores(tiny.queries[query])))
+    expected = dict(zip(TINY.corpus, words.scores(TINY.queries[query])))
     assert dict(own) == pytest.approx(expected, abs=1e-6)
   result = result_of(folder / 'bm25')
-  expected = reciprocal_ranks(hits, tiny.qrels)
+  expected = reciprocal_ranks(hits, TINY.qrels)
   assert result['metrics']['MRR'] == pytest.approx(expected)
   facts = {k: result[k] for k in ('system', 'k1', 'b', 'language')}
   assert facts == dict(system='bm25', k1=1.5, b=0.75, language='english')
@@ -70,14 +80,12 @@ def test_bm25_beside_a_model(model, tiny, tmp_path):
 
 
 @pytest.mark.parametrize('weight', ['rrf', '0.25'])
-def test_hybrid_is_made_of_the_two(model, tiny, tmp_path, weight):
-  folder = run(
-      model, tmp_path / 'results', BOTH, ALL, f'--hybrid_weight={weight}'
-  )
+def test_hybrid_is_made_of_the_two(results, weight):
+  folder = results[weight]
   systems = [run_of(folder / 'bm25'), run_of(folder)]
   found = run_of(folder / 'hybrid')
   for query, hits in found.items():
-    total = dict.fromkeys(tiny.corpus, 0.0)
+    total = dict.fromkeys(TINY.corpus, 0.0)
     for share, system in zip((0.75, 0.25), systems):
       own = system[query]
       values = [share * x for x in z([score for _, score in own])]
@@ -87,34 +95,31 @@ def test_hybrid_is_made_of_the_two(model, tiny, tmp_path, weight):
         total[passage] += value
     assert dict(hits) == pytest.approx(total, abs=1e-5)
   metrics = result_of(folder / 'hybrid')['metrics']
-  assert metrics['MRR'] == pytest.approx(reciprocal_ranks(found, tiny.qrels))
+  assert metrics['MRR'] == pytest.approx(reciprocal_ranks(found, TINY.qrels))
 
 
-def test_only_what_is_asked_for_and_nothing_of_before(model, tiny, tmp_path):
-  folder = tmp_path / 'results'
-  for names in (['bm25', 'hybrid'], ['bm25'], []):
+def test_only_what_is_asked_for_and_nothing_of_before(model, results, tmp_path):
+  folder = shutil.copytree(results['rrf'], tmp_path / 'results')
+  for names in (['bm25'], []):
     run(model, folder, f'--baselines={",".join(names)}')
     found = [path.parent.name for path in folder.glob('*/metrics.json')]
     assert sorted(found) == names
 
 
 def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
-  made = tiny_beir.make(0)
-  corpus = dict.fromkeys(made.corpus, 'the of and')
-  tiny_beir.TinySet(corpus, made.queries, made.qrels).write(
-      tmp_path / 'data' / 'beir' / 'scifact'
-  )
-  asked = flags(model, tmp_path / 'a')
+  data = tmp_path / 'data'
+  corpus = dict.fromkeys(TINY.corpus, 'the of and')
+  TINY._replace(corpus=corpus).write(data / 'beir' / 'scifact')
+  asked = flags(model, tmp_path / 'a', data=data)
   asked.remove('--baselines=')
   evaluate.main(asked)
   assert 'BM25 and hybrid search are left out' in capsys.readouterr().err
   assert result_of(tmp_path / 'a') and not (tmp_path / 'a' / 'bm25').exists()
   with pytest.raises(UserError, match='no passage holds a word'):
-    run(model, tmp_path / 'b', BOTH)
+    run(model, tmp_path / 'b', BOTH, data=data)
 
 
-def test_a_weight_chosen_on_validation(model, tiny, tmp_path):
-  run(model, tmp_path / 'a', BOTH, '--hybrid_weight=0.5')
+def test_a_weight_chosen_on_validation(model, tmp_path):
   with pytest.raises(UserError, match='cannot be chosen on split validation'):
     run(model, tmp_path / 'b', BOTH, '--hybrid_weight=validation')
   asked = f'--model_dir={model}', f'--output_dir={tmp_path / "pairs"}'
@@ -126,25 +131,25 @@ def test_a_weight_chosen_on_validation(model, tiny, tmp_path):
 
 
 def test_documents_are_ranked_by_their_best_passage(model, tmp_path):
-  made = tiny_beir.make(0)
   corpus = {
       f'd{i // 2}#{i % 2}': text
-      for i, text in enumerate(made.corpus.values())
+      for i, text in enumerate(TINY.corpus.values())
   }
   documents = sorted({name.partition('#')[0] for name in corpus})
-  qrels = {q: {documents[i]: 1} for i, q in enumerate(made.queries)}
-  tiny_beir.TinySet(corpus, made.queries, qrels).write(
-      tmp_path / 'data' / 'beir' / 'scifact'
+  qrels = {q: {documents[i]: 1} for i, q in enumerate(TINY.queries)}
+  data = tmp_path / 'data'
+  TINY._replace(corpus=corpus, qrels=qrels).write(data / 'beir' / 'scifact')
+  folder = run(
+      model, tmp_path / 'results', BOTH, ALL, '--max_passage', data=data
   )
-  folder = run(model, tmp_path / 'results', BOTH, ALL, '--max_passage')
   words = BM25(list(corpus.values()))
   for query, hits in run_of(folder / 'bm25').items():
     best = {}
-    for name, score in zip(corpus, words.scores(made.queries[query]).tolist()):
+    for name, score in zip(corpus, words.scores(TINY.queries[query]).tolist()):
       document = name.partition('#')[0]
       best[document] = max(score, best.get(document, 0.0))
     assert dict(hits) == pytest.approx(best, abs=1e-6)
-  assert run_of(folder / 'hybrid').keys() == made.queries.keys()
+  assert run_of(folder / 'hybrid').keys() == TINY.queries.keys()
 
 
 def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
@@ -163,10 +168,10 @@ def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
   assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page
 
 
-def test_bm25_needs_no_model(tiny, tmp_path, capsys):
+def test_bm25_needs_no_model(model, tmp_path, capsys):
   bm25.main([
       '--tasks=beir/scifact',
-      f'--gin.DATA_ROOT={tmp_path / "data"}',
+      f'--gin.DATA_ROOT={model.parent / "data"}',
       '--gin.BEIR_TOLERANCE=1.0',
       f'--output_dir={tmp_path / "out"}',
       '--k1=0.9',
@@ -175,9 +180,9 @@ def test_bm25_needs_no_model(tiny, tmp_path, capsys):
       ALL,
   ])
   folder = tmp_path / 'out' / 'beir-scifact-test'
-  words = BM25(list(tiny.corpus.values()), 0.9, 0.4, None)
+  words = BM25(list(TINY.corpus.values()), 0.9, 0.4, None)
   for query, own in run_of(folder).items():
-    expected = dict(zip(tiny.corpus, words.scores(tiny.queries[query])))
+    expected = dict(zip(TINY.corpus, words.scores(TINY.queries[query])))
     assert dict(own) == pytest.approx(expected, abs=1e-6)
   assert result_of(folder)['language'] is None
   shown = re.search(r'MRR +(\S+)', capsys.readouterr().out)[1]
@@ -215,7 +220,7 @@ def test_bad_flags_of_bm25(tmp_path, wrong, message):
         ('--bm25_language=klingon', "stemmer for 'klingon'"),
     ],
 )
-def test_bad_flags_of_evaluate(model, tiny, tmp_path, wrong, message):
+def test_bad_flags_of_evaluate(model, tmp_path, wrong, message):
   with pytest.raises(UserError, match=message):
     evaluate.main(flags(model, tmp_path / 'o', BOTH, wrong))
   assert not (tmp_path / 'o').exists()

@@ -366,3 +366,20 @@ def test_bad_input_is_a_message(tmp_path, capsys):
   assert cli.run(compare.main, argv) == 2
   error = capsys.readouterr().err
   assert error.startswith('error: ') and 'per_query.tsv:2: 3 cells' in error
+
+
+def test_names_are_no_formulas_and_a_terminal_does_not_obey_them(
+    tmp_path, capsys
+):
+  output = tmp_path / 'out'
+  names = r'a$\frac$', 'b\x1b[2J\u202egpj.exe$c$'
+  compare.main([
+      *two_models(tmp_path),
+      f'--names={",".join(names)}',
+      f'--output_dir={output}',
+  ])
+  printed = capsys.readouterr().out
+  assert r'b\x1b[2J\u202egpj.exe$c$ against a$\frac$' in printed
+  drawing = (output / f'{FIGURE}.svg').read_text()
+  xml.etree.ElementTree.fromstring(drawing)
+  assert not {'\x1b', '\u202e'} & {*printed + drawing}

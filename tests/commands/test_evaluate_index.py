@@ -145,17 +145,10 @@ def test_an_index_of_something_else_is_refused_by_field(model, tmp_path):
   path.write_text(json.dumps(changed))
   run(model, tmp_path / 'results', flag)
   shutil.rmtree(tmp_path / 'results')
-  for field, value, expected in (
-      ('passage_length', 9, '16'),
-      ('vocabulary', 'y', "'"),
-      ('passage_prefix', 'passage: ', "''"),
-  ):
-    changed = {**header, 'provenance': {**header['provenance'], field: value}}
-    path.write_text(json.dumps(changed))
-    with pytest.raises(
-        UserError, match=f'{field} is {value!r}, expected {expected}'
-    ):
-      run(model, tmp_path / 'results', flag)
+  changed['provenance']['passage_prefix'] = 'passage: '
+  path.write_text(json.dumps(changed))
+  with pytest.raises(UserError, match="passage_prefix is 'pas.* expected ''"):
+    run(model, tmp_path / 'results', flag)
   # Half of an index of something else is none of ours, either.
   index.rename(tmp_path / 'index.partial')
   with pytest.raises(UserError, match='passage_prefix is'):
@@ -176,9 +169,9 @@ def test_a_corpus_that_does_not_fit_the_memory(
   assert tree(output) == tree(whole)
 
 
-@pytest.mark.parametrize('side', ['query', 'passage'])
-def test_vectors_that_are_not_finite_are_told_by_id(
-    model, tmp_path, monkeypatch, side
+@pytest.mark.parametrize('side, index', [('query', False), ('passage', True)])
+def test_vectors_that_are_not_finite_are_named_by_id(
+    model, tmp_path, monkeypatch, side, index
 ):
   """The embedding of what is unknown to the vocabulary is broken."""
   data = model.parent / 'data' / 'beir' / f'nq-{side}' / 'beir' / 'nq'
@@ -199,10 +192,9 @@ def test_vectors_that_are_not_finite_are_told_by_id(
     return dataclasses.replace(trained, params=params)
 
   monkeypatch.setattr(model_dir, 'load', load_broken)
-  root = f'--gin.DATA_ROOT={data.parents[1]}'
-  for flags in ([], [f'--index_dir={tmp_path / "index"}']):
-    with pytest.raises(UserError, match='NaN') as error:
-      run(model, tmp_path / 'results', root, *flags, tasks='beir/nq')
-    assert side in str(error.value)
-    assert all(repr(name) in str(error.value) for name in broken)
+  flags = [f'--gin.DATA_ROOT={data.parents[1]}']
+  flags += [f'--index_dir={tmp_path / "index"}'] * index
+  with pytest.raises(UserError, match=f'(?s){side}.*NaN|NaN.*{side}') as error:
+    run(model, tmp_path / 'results', *flags, tasks='beir/nq')
+  assert all(repr(name) in str(error.value) for name in broken)
   assert not (tmp_path / 'results' / 'metrics.json').exists()

@@ -34,13 +34,11 @@ PROMPTS = {'find': 'search for: ', 'Retrieval-query': 'question: '}
 
 @pytest.fixture(scope='module')
 def model(tmp_path_factory):
-  """A model_dir that was trained with prompts."""
-  folder = tmp_path_factory.mktemp('run') / 'model'
-  train.main([
-      *tiny_run.flags(folder.parent), f'--gin.PROMPTS={PROMPTS}',
-      *PREFIXES, f'--model_dir={folder}',
-  ])
-  return folder
+  """A model_dir whose texts have prefixes and prompts."""
+  return tiny_evaluation.write_random(
+      tmp_path_factory.mktemp('run') / 'model', query_prefix='query: ',
+      passage_prefix='passage: ', prompts=PROMPTS,
+  )
 
 
 def result(folder):
@@ -213,14 +211,23 @@ def test_sentence_transformers_and_back(model, tmp_path):
   assert again.towers.tokenizer.prompts.keys() == {*PROMPTS, 'other'}
 
 
-@pytest.mark.parametrize('change', ['QUERY_PREFIX=', 'PASSAGE_PREFIX=passage:'])
-def test_going_on_with_another_prefix_is_refused(model, tmp_path, change):
-  flags = tiny_run.flags(tmp_path, *PREFIXES, f'--gin.{change}')
-  name, _, value = change.partition('=')
-  with pytest.raises(
-      UserError, match=rf"{name}: '\w+: ' -> '{value}'.*allow_config_change"
-  ):
-    train.main([*flags, '--gin.STEPS=3', f'--model_dir={model}'])
+@pytest.mark.slow
+def test_a_run_keeps_its_prompts_and_prefixes(tmp_path):
+  flags = [
+      *tiny_run.flags(tmp_path), f'--gin.PROMPTS={PROMPTS}', *PREFIXES,
+      f'--model_dir={tmp_path / "model"}',
+  ]
+  train.main(flags)
+  tokenizer = Retriever.from_dir(tmp_path / 'model').towers.tokenizer
+  assert tokenizer.prompts == PROMPTS
+  assert tokenizer.prefixes == {
+      'query_prefix': 'query: ', 'passage_prefix': 'passage: '
+  }
+  for name, text in ('QUERY_PREFIX', ''), ('PASSAGE_PREFIX', 'passage:'):
+    with pytest.raises(
+        UserError, match=rf"{name}: '\w+: ' -> '{text}'.*allow_config_change"
+    ):
+      train.main([*flags, f'--gin.{name}={text}', '--gin.STEPS=3'])
 
 
 def test_search_puts_the_prefix_before_what_is_asked(model, capsys):

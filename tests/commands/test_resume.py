@@ -144,11 +144,14 @@ def test_a_finished_run_does_nothing_more(again, tmp_path):
 
 def test_another_loss_is_told_before_what_it_is_made_of(again):
   with pytest.raises(UserError) as error:
-    again('--gin.NUM_NEGATIVES=1', '--gin_file=losses/distill.gin')
+    again(
+        '--gin.NUM_NEGATIVES=1', '--gin_file=losses/distill.gin',
+        '--gin.PASSAGE_PREFIX=passage: ',
+    )
   found = str(error.value).partition('has another config. ')[2].split('; ')
   assert found[0] == 'LOSS: @losses.InBatchSoftmax() -> @losses.Sum()'
   assert found[1] == 'NUM_NEGATIVES: 0 -> 1'
-  assert 'DISTILL_TEMPERATURE: not set -> 0.05' in found
+  assert "PASSAGE_PREFIX: '' -> 'passage: '" in found
   assert found[-1].startswith('and ')
 
 

@@ -91,6 +91,17 @@ def test_machines_with_an_accelerator(mode, tmp_path):
   assert huge_pages.environment(on_cpu, mode, tmp_path) is not None
 
 
+def test_a_restart_keeps_the_command(monkeypatch):
+  started = []
+  monkeypatch.setattr(huge_pages, 'environment', lambda _: {'A': 'b'})
+  monkeypatch.setattr(os, 'execve', lambda *args: started.append(args))
+  huge_pages.restart()
+  ((program, argv, environment),) = started
+  assert program == sys.executable and environment == {'A': 'b'}
+  assert argv == [sys.executable, *sys.orig_argv[1:]]
+
+
+@pytest.mark.slow
 def test_the_command_itself_starts_again_once(tmp_path):
   known = {'GLIBC_TUNABLES', huge_pages.SWITCH}
   environment = {k: v for k, v in os.environ.items() if k not in known}

@@ -242,7 +242,7 @@ def test_by_a_cross_encoder_with_its_calibration(tmp_path):
         (['--above=9'], 'expected probabilities'),
         (['--calibration=one'], "--calibration is 'one'; expected two numbers"),
         (['--prior=4'], "--prior is '4'; expected two numbers sep"),
-        (['--prior=0:1'], '--prior is 0:1; expected two numbers above 0'),
+        (['--prior=0:1'], "--prior is '0:1'; expected two numbers above 0"),
         (['--truth=nowhere.txt'], 'nowhere.txt cannot be read'),
         (['--queries=nowhere.tsv'], 'nowhere.tsv'),
         (['--run='], 'Nothing to search with'),
