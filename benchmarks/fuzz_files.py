@@ -1,4 +1,4 @@
-"""Small good files of every kind that is read, and what reads them."""
+"""Small good files of every kind of data, and what reads them."""
 
 from collections.abc import Callable, Iterable, Mapping
 import dataclasses
@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import pathlib
+import shutil
 from typing import Any
 
 from dualenc_jax.errors import UserError
@@ -23,8 +24,18 @@ from dualenc_jax.readers import (
 )
 from dualenc_jax.readers.hard_negatives import HardNegatives
 
+_DATA = pathlib.Path(__file__).parents[1] / 'tests/data'
 _STRICT = (True, False)
-TEXTS = 'a first text', 'another; it is longer', 'naïve 文', 'and a last one'
+PAIR = {
+    'query': 'what is it?', 'passage': ['a text', 'two'], 'title': ['A', 'B'],
+    'negatives': ['no', 'nor'], 'negatives_2': 'never', 'query_id': 7,
+    'passage_id': ['p1', 'p2'], 'name': 'n m'.split(), 'w': 0.5, 's': [1, 2],
+    'ns': [0.5, 1], 'ns_2': 3,
+}
+_COLUMNS = {
+    'title': 'title', 'weight': 'w', 'positive_scores': 's',
+    'negative_scores': 'ns',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +68,20 @@ def write(
   return paths
 
 
+def files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """All files with content."""
+  return [
+      path
+      for path in sorted(folder.rglob('*'))
+      if path.is_file() and path.stat().st_size
+  ]
+
+
+def _copied(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+  """The files of a folder of tests/data, in this one."""
+  return files(shutil.copytree(_DATA / name, folder, dirs_exist_ok=True))
+
+
 def _all(*found: Iterable[Any]) -> None:
   """Reads each to its end; the last error is raised when all have been."""
   last = None
@@ -70,55 +95,46 @@ def _all(*found: Iterable[Any]) -> None:
     raise last
 
 
-def _checked(*found: Iterable[Any]) -> None:
-  """`_all`, as `dualenc data check` reads them."""
-  with rows.collecting():
-    _all(*found)
+def _of_tasks(
+    paths: list[pathlib.Path], make: Callable[[bool], Any], *splits: str
+) -> Reader:
+  """Splits of a task, strict and not, and as `dualenc data check` reads it."""
+  tasks = [make(strict) for strict in _STRICT]
 
+  def read():
+    _all(*(task.examples(s) for task in tasks for s in splits))
+    with rows.collecting():
+      _all(*(tasks[0].examples(s) for s in splits))
 
-PAIR = {
-    'query': 'what is it?', 'passage': ['a text', 'two'], 'title': ['A', 'B'],
-    'negatives': ['no', 'nor'], 'negatives_2': 'never', 'query_id': 7,
-    'passage_id': ['p1', 'p2'], 'name': 'n m'.split(), 'w': 0.5, 's': [1, 2],
-    'ns': [0.5, 1], 'ns_2': 3,
-}
-_COLUMNS = {
-    'title': 'title', 'weight': 'w', 'positive_scores': 's',
-    'negative_scores': 'ns',
-}
+  return Reader(paths, read)
 
 
 def _pairs(
     folder: pathlib.Path, name: str, content: Any, **columns: str
 ) -> Reader:
   (path,) = write(folder, {name: content})
-  tasks = [
-      Pairs(train=str(path), test=str(path), strict=strict, **columns)
-      for strict in _STRICT
-  ]
 
-  def read():
-    _all(*(task.examples('train') for task in tasks), tasks[1].examples('test'))
-    _checked(tasks[0].examples('train'))
+  def task(strict):
+    return Pairs(train=str(path), test=str(path), strict=strict, **columns)
 
-  return Reader([path], read)
+  return _of_tasks([path], task, 'train', 'test')
 
 
-def pairs_jsonl(folder: pathlib.Path) -> Reader:
+def _pairs_jsonl(folder: pathlib.Path) -> Reader:
   content = [PAIR, {'query': 'q', 'passage': 'p'} | {'w': 1, 's': 2}]
   return _pairs(folder, 'a.jsonl', content, **_COLUMNS)
 
 
-def pairs_gz(folder: pathlib.Path) -> Reader:
+def _pairs_gz(folder: pathlib.Path) -> Reader:
   return _pairs(folder, 'a.jsonl.gz', [PAIR, PAIR], **_COLUMNS)
 
 
-def pairs_tsv(folder: pathlib.Path) -> Reader:
+def _pairs_tsv(folder: pathlib.Path) -> Reader:
   content = 'query\tpassage\tnegatives\tquery_id\tw\nq\tp\tn\t1\t2\n'
   return _pairs(folder, 'a.tsv', content, weight='w')
 
 
-def pairs_parquet(folder: pathlib.Path) -> Reader:
+def _pairs_parquet(folder: pathlib.Path) -> Reader:
   import pyarrow
   from pyarrow import parquet
 
@@ -128,7 +144,7 @@ def pairs_parquet(folder: pathlib.Path) -> Reader:
   return reader
 
 
-def texts(folder: pathlib.Path) -> Reader:
+def _texts(folder: pathlib.Path) -> Reader:
   """Corpora, queries and documents of the user's own."""
   row = {'_id': 'd1', 'title': 'A title', 'text': 'One. Two is it. Three so.'}
   paths = write(
@@ -152,54 +168,25 @@ def texts(folder: pathlib.Path) -> Reader:
   return Reader(paths, read)
 
 
-def beir(folder: pathlib.Path) -> Reader:
+def _beir(folder: pathlib.Path) -> Reader:
   """A folder with qrels and hard negatives."""
-  mined = {'qid': 'q1', 'pos': [{'pid': 'd1', 'ce-score': 9}], 'neg': {
-      'bm25': [{'pid': 'd2', 'ce-score': 0.5}], 'other': [{'pid': 'd3'}],
-  }}
-  paths = write(
-      folder,
-      {
-          'corpus.jsonl': [
-              {'_id': f'd{i}', 'title': 't' * (i % 2), 'text': text}
-              for i, text in enumerate(TEXTS)
-          ],
-          'queries.jsonl.gz': [{'_id': 'q1', 'text': 'q'}],
-          'qrels/train.tsv': 'query-id\tcorpus-id\tscore\nq1\td1\t1\n',
-          'qrels/test.tsv': 'q1\td1\t2\n',
-          'mined.jsonl': [mined],
-      },
-  )
-  tasks = [
-      Beir(
-          folder=str(folder), hard_negatives=str(paths[-1]), scores=True,
-          strict=strict,
-      )
-      for strict in _STRICT
+  paths = _copied(folder, 'beir/toy')
+
+  def task(strict):
+    mined = str(folder / 'hard-negatives.jsonl')
+    return Beir(
+        folder=str(folder), hard_negatives=mined, scores=True, strict=strict
+    )
+
+  return _of_tasks(paths, task, 'train', 'test', 'corpus')
+
+
+def _hard_negatives(folder: pathlib.Path) -> Reader:
+  """The other forms."""
+  paths = [
+      *(p for p in _copied(folder, 'msmarco') if p.name.startswith('hard')),
+      *write(folder, {'gpl.tsv': '1\t5\t7\t1.5\n1\t5\t8\t-2\n'}),
   ]
-
-  def read():
-    for task in tasks:
-      _all(*(task.examples(split) for split in ('train', 'test', 'corpus')))
-    _checked(*(tasks[0].examples(split) for split in ('train', 'corpus')))
-
-  return Reader(paths, read)
-
-
-def hard_negatives(folder: pathlib.Path) -> Reader:
-  """Those forms that `beir` has not."""
-  paths = write(
-      folder,
-      {
-          'a.jsonl': [{
-              'query_id': 1,
-              'positive_passages': [{'docid': '5', 'title': '', 'text': 'p'}],
-              'negative_passages': [{'title': 't', 'text': 'n'}],
-          }],
-          'a.tsv': '1\t7,8,9\n',
-          'gpl.tsv': '1\t5\t7\t1.5\n1\t5\t8\t-2\n',
-      },
-  )
   found = [
       HardNegatives(path, strict=strict, scored=path is paths[-1])
       for path, strict in itertools.product(paths, _STRICT)
@@ -207,7 +194,7 @@ def hard_negatives(folder: pathlib.Path) -> Reader:
   return Reader(paths, lambda: _all(*(f.read({'1': ['5']}) for f in found)))
 
 
-def judgements(folder: pathlib.Path) -> Reader:
+def _judgements(folder: pathlib.Path) -> Reader:
   """Qrels of each form."""
   paths = write(
       folder,
@@ -228,77 +215,37 @@ def judgements(folder: pathlib.Path) -> Reader:
   return Reader(paths, read)
 
 
-def multireqa(folder: pathlib.Path) -> Reader:
+def _multireqa(folder: pathlib.Path) -> Reader:
   """MRQA's contexts and MultiReQA's candidates."""
-  context = {
-      'id': 'c', 'context': 'One is it. Two is not.', 'qas': [{
-          'qid': 'a1', 'question': 'what?', 'detected_answers': [
-              {'text': 'One', 'char_spans': [[0, 2]]}
-          ],
-      }, {'qid': 'b2', 'question': 'which?', 'detected_answers': []}],
-  }
+  contexts, candidates = (
+      (_DATA / 'multireqa' / name).read_text()
+      for name in ('contexts.jsonl', 'candidates.json')
+  )
   paths = write(
       folder,
       {
-          'mrqa/dev/SQuAD.jsonl.gz': [{'header': {}}, context],
-          'multireqa/dev/SQuAD/candidates.json.gz': [
-              {
-                  'candidate_id': f'SQuAD_a1/b2/_{i}_0',
-                  'response_start': 11 * i, 'response_end': 11 * i + 10,
-              }
-              for i in range(2)
-          ],
+          'mrqa/dev/SQuAD.jsonl.gz': contexts,
+          'multireqa/dev/SQuAD/candidates.json.gz': candidates,
       },
   )
-  tasks = [
-      MultiReQA('SQuAD', str(folder), tolerance=1.0, strict=strict)
-      for strict in _STRICT
-  ]
 
-  def read():
-    for task in tasks:
-      _all(task.examples('validation'), task.examples('corpus'))
+  def task(strict):
+    return MultiReQA('SQuAD', str(folder), tolerance=1.0, strict=strict)
 
-  return Reader(paths, read)
+  return _of_tasks(paths, task, 'validation', 'corpus')
 
 
-def dpr(folder: pathlib.Path) -> Reader:
+def _dpr(folder: pathlib.Path) -> Reader:
   """DPR's JSON arrays, CSV of questions and TSV of passages."""
-  passage = {'title': 'T', 'text': 'a text', 'passage_id': '3', 'score': 1.5}
-  element = {
-      'dataset': 'nq', 'question': 'who?', 'answers': ['me'],
-      'positive_ctxs': [passage], 'negative_ctxs': [],
-      'hard_negative_ctxs': [{**passage, 'text': 'no', 'passage_id': 4}],
-  }
-  paths = write(
-      folder,
-      {
-          'biencoder-nq-train.json.gz': json.dumps([element, element]),
-          'biencoder-nq-dev.json': json.dumps([element], indent=1),
-          'nq-test.qa.csv': 'who?\t["me", \'you\']\nwhat\t["x"]\n',
-          'psgs_w100.tsv': 'id\ttext\ttitle\n1\t"a ""b"" c"\tT\n2\tx\ty\n',
-      },
+  return _of_tasks(
+      _copied(folder, 'open_nq'),
+      lambda strict: OpenNQ(str(folder), strict=strict),
+      *('train', 'validation', 'test', 'corpus'),
   )
-  splits = 'train', 'validation', 'test', 'corpus'
-  tasks = [OpenNQ(str(folder), strict=strict) for strict in _STRICT]
-
-  def read():
-    for task in tasks:
-      _all(*map(task.examples, splits))
-
-  return Reader(paths, read)
 
 
-def msmarco(folder: pathlib.Path) -> Reader:
-  paths = write(
-      folder,
-      {
-          'collection.tsv': '0\ta text\n1\tmore\n2\tmost\n',
-          'queries.train.tsv': '7\twhat\n',
-          'qrels.train.tsv': '7\t0\t1\t1\n',
-          'triples.train.small.tsv': 'q\tp\tn\nr\ts\tt\n',
-      },
-  )
+def _msmarco(folder: pathlib.Path) -> Reader:
+  paths = _copied(folder, 'msmarco')
   of_qrels = MsMarco(root=str(folder), tolerance=1.0)
   triples = dataclasses.replace(of_qrels, train_from='triples', strict=False)
   return Reader(
@@ -311,7 +258,7 @@ def msmarco(folder: pathlib.Path) -> Reader:
   )
 
 
-def runs(folder: pathlib.Path) -> Reader:
+def _runs(folder: pathlib.Path) -> Reader:
   """TREC runs, and scores of a teacher."""
   paths = write(
       folder,
@@ -330,16 +277,16 @@ def runs(folder: pathlib.Path) -> Reader:
 
 
 READERS: Mapping[str, Callable[[pathlib.Path], Reader]] = {
-    'pairs, JSONL': pairs_jsonl,
-    'pairs, JSONL.gz': pairs_gz,
-    'pairs, TSV': pairs_tsv,
-    'pairs, Parquet': pairs_parquet,
-    'texts, documents': texts,
-    'BEIR': beir,
-    'hard negatives': hard_negatives,
-    'qrels': judgements,
-    'MRQA, MultiReQA': multireqa,
-    'DPR': dpr,
-    'MS MARCO': msmarco,
-    'runs, scores': runs,
+    'pairs, JSONL': _pairs_jsonl,
+    'pairs, JSONL.gz': _pairs_gz,
+    'pairs, TSV': _pairs_tsv,
+    'pairs, Parquet': _pairs_parquet,
+    'texts, documents': _texts,
+    'BEIR': _beir,
+    'hard negatives': _hard_negatives,
+    'qrels': _judgements,
+    'MRQA, MultiReQA': _multireqa,
+    'DPR': _dpr,
+    'MS MARCO': _msmarco,
+    'runs, scores': _runs,
 }

@@ -1,28 +1,38 @@
-"""What the library itself has written, small and good, and what reads it."""
+"""What the library itself writes, small and good, and what reads it."""
 
+from collections.abc import Callable
 import json
 import pathlib
+import sys
 
-from fuzz_files import PAIR, Reader, TEXTS, write
+from fuzz_files import files, PAIR, Reader, write
 import numpy as np
 
-from dualenc_jax import compression
+from dualenc_jax import compression, Retriever
 from dualenc_jax.compression import codec_file, model_codec
 from dualenc_jax.compression.product import Product
 from dualenc_jax.data.cache import format as cache_format, prepare
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index, Passage
-from dualenc_jax.index.conversion import is_index
 from dualenc_jax.index.corpus import Corpus
-from dualenc_jax.inference import calibration
+from dualenc_jax.inference import artifact, calibration
+from dualenc_jax.inference.artifact.manifest import of_file
+from dualenc_jax.interop.conversion import Source
 from dualenc_jax.io import json_file
 from dualenc_jax.readers import Pairs
 from dualenc_jax.report import curves
 from dualenc_jax.results import folder as results
 from dualenc_jax.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
 
+# Those of tests of hostile files.
+_TESTS = pathlib.Path(__file__).parents[1] / 'tests'
+sys.path += [str(_TESTS), str(_TESTS / 'interop')]
 
-def result_folder(folder: pathlib.Path) -> Reader:
+import small_folders  # noqa: E402
+import tiny_towers  # noqa: E402
+
+
+def _results(folder: pathlib.Path) -> Reader:
   """What `dualenc evaluate` writes, as `compare` and `report` read it."""
   facts = {
       'task': 't', 'label': 't-x', 'split': 'test', 'dataset': 'x',
@@ -31,6 +41,7 @@ def result_folder(folder: pathlib.Path) -> Reader:
   ids, values = ['q1', 'q2'], {'MRR': np.array([0.5, 1]), 'P@1': np.eye(2)[0]}
   results.write_per_query(folder / results.PER_QUERY, ids, values)
   metrics = {'metrics': {'MRR': 0.75, 'P@1': 0.5}, **facts}
+  fit = {'slope': 1.5, 'intercept': 0.5, 'step': 3}
   paths = write(
       folder,
       {
@@ -38,9 +49,7 @@ def result_folder(folder: pathlib.Path) -> Reader:
           'metrics.jsonl': [
               {'step': i, 'group': 'train', 'loss': 1.5 * i} for i in range(3)
           ],
-          calibration.FILE: json.dumps(
-              {'slope': 1.5, 'intercept': 0.5, 'step': 3}
-          ),
+          calibration.FILE: json.dumps(fit),
       },
   )
 
@@ -54,61 +63,48 @@ def result_folder(folder: pathlib.Path) -> Reader:
   return Reader([*paths, folder / results.PER_QUERY], read)
 
 
-def _index(folder: pathlib.Path, codec: str | None) -> Reader:
-  count, dim = 6, 8
-  rng = np.random.default_rng(0)
-  vectors = rng.normal(size=(count, dim)).astype(np.float32)
+def _index(folder: pathlib.Path, codec: str | None = None) -> Reader:
+  vectors = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
   stored = vectors
   if codec:
     of_vectors = compression.spec(codec).fit(vectors)
     stored = compression.Coded(of_vectors, of_vectors.encode(vectors))
   corpus = Corpus(
       stored,
-      [f'd{i}' for i in range(count)],
+      [f'd{i}' for i in range(6)],
       lambda i: Passage(f'd{i}', 'name', 'file:1', f'text {i}'),
       normalised=False,
   )
-  corpus.write(folder / 'index', dim, 256, {'model_dir': 'x'})
+  corpus.write(folder / 'index', 8, 256, {'model_dir': 'x'})
 
   def read():
-    is_index(folder / 'index')
     index = Index.open(folder / 'index')
     np.asarray(index.embeddings[:])
-    list(index.ids)
-    _ = index.ids[3]
-    for row in range(len(index)):
+    for row, _ in enumerate(list(index.ids)):
       index.passage(row)
     if codec:
       index.embeddings.codec.queries(vectors)
       _ = index.embeddings.longest
 
-  files = [p for p in sorted((folder / 'index').rglob('*')) if p.is_file()]
-  return Reader(files, read)
+  return Reader(files(folder / 'index'), read)
 
 
-def index(folder: pathlib.Path) -> Reader:
-  return _index(folder, None)
-
-
-def index_of_codes(folder: pathlib.Path) -> Reader:
+def _index_of_codes(folder: pathlib.Path) -> Reader:
   return _index(folder, 'pca:4+int8')
 
 
-def codecs(folder: pathlib.Path) -> Reader:
+def _codecs(folder: pathlib.Path) -> Reader:
   """Codec files, and the facts of a codec in a model."""
   rng = np.random.default_rng(0)
   vectors = rng.normal(size=(64, 8)).astype(np.float32)
-  made = {
-      name: compression.spec(name).fit(vectors)
-      for name in ('fp16', 'int8', 'rotated:3', 'binary', 'pca:4+binary:8')
-  }
+  names = 'fp16', 'int8', 'rotated:3', 'binary', 'pca:4+binary:8'
   assign = rng.normal(size=(4, 16, 2)).astype(np.float32)
-  made['jpq:4x4'] = compression.Codec('jpq:4x4', 8, (), Product(assign, assign))
+  trained = compression.Codec('jpq:4x4', 8, (), Product(assign, assign))
+  made = [*(compression.spec(name).fit(vectors) for name in names), trained]
   paths = []
-  for number, codec in enumerate(made.values()):
+  for number, codec in enumerate(made):
     paths.append(folder / f'{number}.safetensors')
     codec_file.write(paths[-1], codec)
-  trained = made['jpq:4x4']
   facts = folder / 'facts.json'
   facts.write_text(json.dumps(model_codec.facts(trained)))
 
@@ -124,7 +120,7 @@ def codecs(folder: pathlib.Path) -> Reader:
   return Reader([*paths, facts], read)
 
 
-def token_cache(folder: pathlib.Path) -> Reader:
+def _token_cache(folder: pathlib.Path) -> Reader:
   (path,) = write(folder, {'a.jsonl': [PAIR, PAIR]})
   task = Pairs(train=str(path), title='title')
   cache = prepare(
@@ -142,27 +138,67 @@ def token_cache(folder: pathlib.Path) -> Reader:
       found.negative_tokens.row(int(found.negative_offsets[row]))
     found.passage_tokens.padded(np.arange(len(found)), 16)
 
-  files = [p for p in sorted(cache.folder.iterdir()) if p.stat().st_size]
-  return Reader(files, read)
+  return Reader(files(cache.folder), read)
 
 
-def vocabulary(folder: pathlib.Path) -> Reader:
+def _vocabulary(folder: pathlib.Path) -> Reader:
   path = folder / 'v.model'
   path.write_bytes((SHIPPED / 'python_code_8k.model').read_bytes())
 
   def read():
     found = Vocabulary(str(path))
-    ids = found.encode(list(TEXTS), 16, threads=1)
+    ids = found.encode(['a text', 'naïve 文; it is longer'], 16, threads=1)
     found.decode(ids.row(0))
 
   return Reader([path], read)
 
 
+def _model(form: str) -> Callable[[pathlib.Path], Reader]:
+  def reader(folder: pathlib.Path) -> Reader:
+    small_folders.write(folder)
+    model, vocabulary = folder / form, str(folder / 'spiece.model')
+
+    def read():
+      weights, _ = Source(str(model), vocabulary=vocabulary).read()
+      for tensor in weights.tensors.values():
+        tensor.read()
+
+    return Reader(files(model), read)
+
+  return reader
+
+
+def _saved_retriever(folder: pathlib.Path) -> Reader:
+  """A saved retriever; what is changed has the digest that it should have."""
+  out = folder / 'saved'
+  artifact.write(tiny_towers.loaded(), out, ('cpu',))
+  header = out / 'artifact.json'
+  known = {p: p.read_bytes() for p in files(out) if p != header}
+  good = header.read_bytes()
+
+  def read():
+    changed = [p for p, content in known.items() if p.read_bytes() != content]
+    if changed:
+      facts = json.loads(good)
+      for path in changed:
+        facts['files'][str(path.relative_to(out))] = of_file(path)
+      header.write_text(json.dumps(facts))
+    try:
+      Retriever.from_dir(out)
+    finally:
+      if changed:
+        header.write_bytes(good)
+
+  return Reader([header, *known], read)
+
+
 READERS = {
-    'results': result_folder,
-    'index': index,
-    'index of codes': index_of_codes,
-    'codecs': codecs,
-    'token cache': token_cache,
-    'vocabulary': vocabulary,
+    'results': _results,
+    'index': _index,
+    'index of codes': _index_of_codes,
+    'codecs': _codecs,
+    'token cache': _token_cache,
+    'vocabulary': _vocabulary,
+    **{f'model, {form}': _model(form) for form in small_folders.FORMS},
+    'saved retriever': _saved_retriever,
 }

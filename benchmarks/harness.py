@@ -87,49 +87,9 @@ def serve(served: Any) -> None:
     print(json.dumps([result, error]), file=answers, flush=True)
 
 
-def start(
-    commands: Mapping[str, Sequence[str]], measuring: Iterable[str]
-) -> tuple[dict[str, Side], dict[str, Any], dict[str, float]]:
-  """Starts all sides.
-
-  Returns:
-    The sides, their descriptions, and the ceiling: the best rates of a large
-    product by the faster of the sides `measuring`. Processes of their own
-    measure it, so that it takes no memory of the sides.
-  """
-  ceilings = []
-  for name in measuring:
-    side = Side(commands[name])
-    ceilings.append(side.ask('ceiling'))
-    side.close()
-  ceiling = {key: max(c[key] for c in ceilings) for key in ceilings[0]}
-  running = {name: Side(command) for name, command in commands.items()}
-  described = {name: side.ask('describe') for name, side in running.items()}
-  return running, described, ceiling
-
-
-def add_flags(parser: argparse.ArgumentParser, malloc: bool = True) -> None:
-  """Adds --peer_python, --rounds, --json and, if `malloc`, --plain_malloc."""
-  parser.add_argument(
-      '--peer_python',
-      metavar='FILE',
-      help='Python that has the peer: runs it in turns with ours',
-  )
-  parser.add_argument('--rounds', type=int, default=3, help='turns of each')
-  parser.add_argument('--json', action='store_true', help='print JSON only')
-  if malloc:
-    parser.add_argument(
-        '--plain_malloc',
-        action='store_true',
-        help='leave out the sides with tuned malloc, which is for CPUs',
-    )
-
-
-def peer_python(given: str | None) -> str | None:
-  """The given Python, or this one if it has sentence-transformers."""
-  if given is None and importlib.util.find_spec('sentence_transformers'):
-    return sys.executable
-  return given
+def command(side: str, python: str | None = None) -> list[str]:
+  """This script as a side, in this Python by default: its flags, and --side."""
+  return [python or sys.executable, *sys.argv, f'--side={side}']
 
 
 def tuned(command: Sequence[str]) -> list[str]:
@@ -137,14 +97,72 @@ def tuned(command: Sequence[str]) -> list[str]:
   return ['env', *(f'{k}={v}' for k, v in TUNED_MALLOC.items()), *command]
 
 
-def flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
-  """The named flags, as they were given, for a side."""
-  given = {name: getattr(args, name) for name in names}
-  return [
-      f'--{name}' if value is True else f'--{name}={value}'
-      for name, value in given.items()
-      if value is not None and value is not False
-  ]
+def beside(peer: str | None, malloc: bool, *sides: str) -> dict[str, list[str]]:
+  """Commands of the peer's sides in its Python, and with tuned malloc."""
+  if peer is None:
+    return {}
+  found = {side: command(side, peer) for side in sides}
+  if malloc:
+    found |= {f'{side}, tuned malloc': tuned(c) for side, c in found.items()}
+  return found
+
+
+def ceiling(commands: Iterable[Sequence[str]]) -> dict[str, float]:
+  """The best rates of a large product, by the fastest of these sides.
+
+  Processes of their own measure it, so that it takes no memory of the sides.
+  """
+  found = []
+  for each in commands:
+    side = Side(each)
+    found.append(side.ask('ceiling'))
+    side.close()
+  return {key: max(rates[key] for rates in found) for key in found[0]}
+
+
+def in_turns(
+    running: Mapping[str, Side], rounds: int, method: str, *args: Any
+) -> dict[str, list[Figures]]:
+  """What a method of every side returns, in each round, by side."""
+  found: dict[str, list[Figures]] = {name: [] for name in running}
+  for _ in range(rounds):
+    for name, side in running.items():
+      found[name].append(side.ask(method, *args))
+  return found
+
+
+def parser(doc: str, malloc: bool = True) -> argparse.ArgumentParser:
+  """A parser with the flags of sides.
+
+  They are --peer_python, --rounds, --json, --side, and --plain_malloc if
+  `malloc`.
+  """
+  result = argparse.ArgumentParser(
+      description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  add = result.add_argument
+  add(
+      '--peer_python',
+      metavar='FILE',
+      help='Python that has the peer: runs it in turns with ours',
+  )
+  add('--rounds', type=int, default=3, help='turns of each')
+  add('--json', action='store_true', help='print JSON only')
+  add('--side', help=argparse.SUPPRESS)
+  if malloc:
+    add(
+        '--plain_malloc',
+        action='store_true',
+        help='leave out the sides with tuned malloc, which is for CPUs',
+    )
+  return result
+
+
+def peer_python(given: str | None) -> str | None:
+  """The given Python, or this one if it has sentence-transformers."""
+  if given is None and importlib.util.find_spec('sentence_transformers'):
+    return sys.executable
+  return given
 
 
 def medians(turns: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -163,6 +181,36 @@ def ratio(
 ) -> float:
   """The median over rounds of theirs over ours: a round's load is alike."""
   return statistics.median(t[key] / o[key] for o, t in zip(ours, theirs))
+
+
+def rates(
+    rounds: Mapping[str, Sequence[Figures]],
+    peaks: Mapping[str, int],
+    count: int,
+    what: str,
+) -> str:
+  """A table of the sides: how many of `count` a second, and the first's ratios.
+
+  Args:
+    rounds: turns of each side, ours first.
+    peaks: bytes of each side.
+    count: what a turn does.
+    what: its name in the plural.
+  """
+  ours, rows = next(iter(rounds.values())), []
+  for name, turns in rounds.items():
+    f = medians(turns)
+    rows.append(
+        f'{name} | {count / f["seconds"]:.1f}'
+        f' | {count / f["core_seconds"]:.1f}'
+        f' | {f["cores_busy_elsewhere"]:.1f} | {mib(peaks.get(name))}'
+        f' | {ratio(ours, turns, "seconds"):.2f}'
+        f' | {ratio(ours, turns, "core_seconds"):.2f}'
+    )
+  return table(
+      f'side | {what} a second | a core second | cores busy elsewhere'
+      ' | peak memory | ours over this, clock | by cores', rows
+  )
 
 
 def seconds(run: Callable[[], Any]) -> float:

@@ -24,7 +24,6 @@ import workload
 from dualenc_jax.data import (
   Batches,
   Cache,
-  Dataset,
   Grouped,
   Packed,
   Padded,
@@ -34,8 +33,7 @@ from dualenc_jax.data import (
   Vocabulary,
 )
 from dualenc_jax.data.cache.format import CacheWriter
-from dualenc_jax.data.dataset import example
-from dualenc_jax.readers import Pairs
+from dualenc_jax.readers import Pairs, Texts
 from dualenc_jax.text.ragged import fingerprints, lengths_to_offsets
 
 LAYOUTS = {
@@ -52,39 +50,29 @@ def main() -> None:
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  commands = parser.add_subparsers(required=True, metavar='WHAT')
-  for command in (prepare, cache, batches, memory):
-    sub = commands.add_parser(command.__name__)
-    sub.set_defaults(command=command)
-    sub.add_argument('--work_dir', help='for files; a temporary one by default')
-    sub.add_argument('--query_length', type=int, default=64)
-    sub.add_argument('--passage_length', type=int, default=256)
-    sub.add_argument('--mean_query', type=float, default=8.0)
-    sub.add_argument('--mean_passage', type=float, default=75.0)
-    sub.add_argument('--vocabulary', default='python_code_8k', metavar='FILE')
-    sub.add_argument('--rounds', type=int, default=5)
-    if command in (prepare, cache):
-      sub.add_argument('--workers', type=int, default=-1, help='threads')
-    if command is prepare:
-      sub.add_argument(
-          '--texts', metavar='FILE', help='JSONL with a column text'
-      )
-    if command in (batches, memory):
-      sub.add_argument('--batch', type=int, default=512, help='pairs')
-      sub.add_argument('--layouts', nargs='+', choices=LAYOUTS)
-    if command is batches:
-      sub.add_argument('--steps', type=int, default=200, help='a round')
-    if command is memory:
-      sub.add_argument('--steps', type=int, default=20_000)
-    counts = {cache: 1_000_000, batches: 1_000_000}
-    sub.add_argument(
-        '--count', type=int, default=counts.get(command, 100_000), help='rows'
-    )
+  whats = {run.__name__: run for run in (prepare, cache, batches, memory)}
+  add = parser.add_argument
+  add('what', choices=whats, metavar='WHAT')
+  add('--work_dir', help='for files; a temporary one by default')
+  add('--query_length', type=int, default=64)
+  add('--passage_length', type=int, default=256)
+  add('--mean_query', type=float, default=8.0)
+  add('--mean_passage', type=float, default=75.0)
+  add('--vocabulary', default='python_code_8k', metavar='FILE')
+  add('--rounds', type=int, default=5)
+  add('--workers', type=int, default=-1, help='threads')
+  add('--texts', metavar='FILE', help='of prepare: JSONL with a column text')
+  add('--batch', type=int, default=512, help='pairs')
+  add('--layouts', nargs='+', choices=LAYOUTS, default=list(LAYOUTS))
+  add('--steps', type=int, help='batches of a round')
+  add('--count', type=int, help='rows')
   args = parser.parse_args()
+  args.steps = args.steps or (20_000 if args.what == 'memory' else 200)
+  million = args.what in ('cache', 'batches')
+  args.count = args.count or (1_000_000 if million else 100_000)
   with tempfile.TemporaryDirectory(dir=args.work_dir) as folder:
-    result = args.command(args, pathlib.Path(folder))
-  flags = {k: v for k, v in vars(args).items() if k != 'command'}
-  print(json.dumps({'flags': flags, **result}))
+    result = whats[args.what](args, pathlib.Path(folder))
+  print(json.dumps({'flags': vars(args), **result}))
 
 
 def prepare(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
@@ -125,10 +113,10 @@ def cache(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   tokenizer = _tokenizer(args)
   seconds = harness.seconds(
       lambda: prepare_cache(
-          _Corpus(path), 'corpus', tokenizer, folder, threads=args.workers
+          Texts(str(path)), 'corpus', tokenizer, folder, threads=args.workers
       )
   )
-  (built,) = folder.glob('corpus-*')
+  (built,) = folder.glob('texts-*')
   opened = [
       harness.seconds(lambda: Cache.open(built)) for _ in range(args.rounds)
   ]
@@ -194,32 +182,6 @@ def memory(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
           f' {values[warm:].max() / 1e6:.1f}'
       )
   return {'slopes': slopes}
-
-
-class _Corpus(Dataset):
-  """Rows of BEIR's corpus.jsonl."""
-
-  task_name = 'corpus'
-
-  def __init__(self, path: pathlib.Path):
-    self._path = path
-
-  def splits(self) -> tuple[str, ...]:
-    return ('corpus',)
-
-  def fingerprint(self, split: str) -> str:
-    return split
-
-  def examples(self, split: str) -> Iterator[dict[str, Any]]:
-    del split
-    with self._path.open('rb') as lines:
-      for number, line in enumerate(lines, 1):
-        row = json.loads(line)
-        yield example(
-            passage=row['text'],
-            passage_id=row['_id'],
-            location=f'{self._path}:{number}',
-        )
 
 
 def _tokenizer(args: argparse.Namespace) -> Tokenizer:
@@ -310,7 +272,7 @@ def _batches(
           passage_length=args.passage_length,
           layout=LAYOUTS[name],
       )
-      for name in args.layouts or LAYOUTS
+      for name in args.layouts
   }
   for run in runs.values():
     run(0)
@@ -326,10 +288,9 @@ def _real_share(batch: dict[str, Any]) -> float:
 
 def _resident() -> dict[str, int]:
   """Bytes of this process: all, and what is no file's; Linux only."""
-  lines = pathlib.Path('/proc/self/status').read_text().splitlines()
-  found = dict(line.split(':', 1) for line in lines)
   return {
-      name: int(found[name].split()[0]) * 1024 for name in ('VmRSS', 'RssAnon')
+      name: 1024 * harness.field('/proc/self/status', name)
+      for name in ('VmRSS', 'RssAnon')
   }
 
 

@@ -8,12 +8,25 @@ on both towers, its gradient with respect to the embeddings.
 
 import argparse
 import json
-import sys
 from typing import Any
 
 import harness
-from loss_work import EXECUTED, LOSSES, NEEDED, product_flops
 
+LOSSES = ('softmax', 'samtone_both')
+# Products of [B, D] by [D, B], or of that size, 2 B^2 D operations each. Where
+# every score is kept, a matrix of queries by passages takes one, and one for
+# the gradient of either tower. One tower by itself is symmetric: half a product
+# is enough for its scores, and one for their gradient.
+NEEDED = {'softmax': 3.0, 'samtone_both': 3.0 + 2 * 1.5}
+# The ring computes scores again for the gradient, and tiles on the diagonal of
+# a symmetric matrix whole, which is not counted; sentence-transformers takes
+# each direction apart: two for the scores, four for the gradients.
+EXECUTED = {
+    'ring': {'softmax': 4.0, 'samtone_both': 4.0 + 2 * 2.0},
+    'dense': {'softmax': 3.0, 'samtone_both': 3.0 + 2 * 3.0},
+    'st': {'softmax': 6.0},
+    'st_cached': {'softmax': 6.0},
+}
 _MAX_CALLS = 50
 _HEADER = (
     'B | side | ms | core ms | executed, of the ceiling | times the floor'
@@ -22,7 +35,7 @@ _HEADER = (
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__)
+  parser = harness.parser(__doc__, malloc=False)
   add = parser.add_argument
   add(
       '--batches',
@@ -37,11 +50,6 @@ def main() -> None:
       '--limit_gib',
       type=float,
       help='a side that needs more is left out; default 80%% of what is free',
-  )
-  add(
-      '--precisions',
-      action='store_true',
-      help='compare precisions of the products in the ring instead',
   )
   add('--loss', choices=LOSSES, default='softmax')
   add('--dim', type=int, default=768, help='D')
@@ -58,8 +66,6 @@ def main() -> None:
       default=1024,
       help="rows of scores that sentence-transformers' Cached loss has at once",
   )
-  add('--side', help=argparse.SUPPRESS)
-  harness.add_flags(parser, malloc=False)
   args = parser.parse_args()
   if args.side is not None:
     import loss_sides
@@ -68,13 +74,7 @@ def main() -> None:
     return
   if args.batches != sorted(args.batches):
     parser.error('--batches must ascend: a side knows its largest peak only')
-  if args.precisions:
-    import loss_precisions  # And with it JAX.
-
-    result = loss_precisions.compare(args)
-  else:
-    result = compare(args)
-  print(json.dumps({'flags': vars(args), **result}))
+  print(json.dumps({'flags': vars(args), **compare(args)}))
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
@@ -85,46 +85,34 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     sides: descriptions by name.
     results: a list, one for each size and side.
   """
-  commands = _commands(args)
-  first = {name.startswith('st'): name for name in reversed(commands)}
-  running, described, ceiling = harness.start(commands, first.values())
-  if not args.json:
-    rates = {key: f'{rate / 1e9:.0f}' for key, rate in ceiling.items()}
-    print(
-        f'{json.dumps(described)}\n'
-        f'ceiling {rates["flops_per_second"]} GFLOP/s,'
-        f' {rates["flops_per_core_second"]} a core\n\n'
-        + harness.table(_HEADER, []),
-    )
+  peer = harness.peer_python(args.peer_python)
+  with_peer = peer and args.loss == 'softmax'
+  commands = {
+      name: harness.command(name, peer if name.startswith('st') else None)
+      for name in args.sides
+      if with_peer or not name.startswith('st')
+  }
+  # One of each library.
+  first = {name.startswith('st'): each for name, each in commands.items()}
+  rates = harness.ceiling(first.values())
+  running = {name: harness.Side(each) for name, each in commands.items()}
+  sides = {name: side.ask('describe') for name, side in running.items()}
   results: list[harness.Figures] = []
   for batch in args.batches:
     found = _one_size(args, batch, running)
     for name, figures in found.items():
       if 'seconds' in figures:
-        _add_shares(args, figures, ceiling)
+        _add_shares(args, figures, rates)
       else:
         # What does not fit will not at a larger size.
         running.pop(name).close()
-      if not args.json:
-        print(_row(figures), flush=True)
     results += found.values()
   for side in running.values():
     side.close()
-  return {'ceiling': ceiling, 'sides': described, 'results': results}
-
-
-def _commands(args: argparse.Namespace) -> dict[str, list[str]]:
-  names = ('loss', 'dim', 'temperature', 'mini_batch', 'no_mask', 'tile')
-  shared = harness.flags(args, names)
-  pythons = {'dense': sys.executable, 'ring': sys.executable}
-  peer = harness.peer_python(args.peer_python)
-  if peer and args.loss == 'softmax':
-    pythons |= {'st': peer, 'st_cached': peer}
-  return {
-      name: [pythons[name], __file__, *shared, f'--side={name}']
-      for name in args.sides
-      if name in pythons
-  }
+  if not args.json:
+    print(json.dumps({'ceiling': rates, **sides}))
+    print(harness.table(_HEADER, [_row(figures) for figures in results]))
+  return {'ceiling': rates, 'sides': sides, 'results': results}
 
 
 def _one_size(
@@ -168,7 +156,7 @@ def _add_shares(
     ceiling: dict[str, float],
 ) -> None:
   """Adds the figures beside the ceiling."""
-  product = product_flops(figures['batch'], args.dim)
+  product = 2.0 * figures['batch'] ** 2 * args.dim
   needed = NEEDED[args.loss] * product
   executed = EXECUTED[figures['side']][args.loss] * product
   seconds, cores = figures['seconds'], figures['core_seconds']
@@ -176,25 +164,22 @@ def _add_shares(
       ceiling[key] for key in ('flops_per_second', 'flops_per_core_second')
   )
   figures |= {
-      'needed_flops': needed,
-      'executed_flops': executed,
       'executed_share': executed / seconds / rate,
       'times_the_floor': seconds * rate / needed,
       'times_the_floor_by_cores': cores * core_rate / needed,
   }
 
 
-def _row(figures: harness.Figures) -> str:
-  f = figures
-  start = f'| {f["batch"]} | {f["side"]} |'
+def _row(f: harness.Figures) -> str:
   if 'seconds' not in f:
-    return f'{start} left out: {f["left_out"]} |'
+    return f'{f["batch"]} | {f["side"]} | left out: {f["left_out"]}'
   return (
-      f'{start} {f["seconds"] * 1e3:.1f} | {f["core_seconds"] * 1e3:.1f}'
+      f'{f["batch"]} | {f["side"]}'
+      f' | {f["seconds"] * 1e3:.1f} | {f["core_seconds"] * 1e3:.1f}'
       f' | {f["executed_share"]:.0%} | {f["times_the_floor"]:.2f}'
       f' | {f["times_the_floor_by_cores"]:.2f}'
-      f' | {harness.mib(f.get("plan_bytes"))} | {harness.mib(f["peak_bytes"])}'
-      f' | {f["cores_busy_elsewhere"]:.1f} |'
+      f' | {harness.mib(f.get("compiled_bytes"))}'
+      f' | {harness.mib(f["peak_bytes"])} | {f["cores_busy_elsewhere"]:.1f}'
   )
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import harness
 import numpy as np
-import vectors
 
 PEERS = ('faiss', 'torch')
 _HEADER = (
@@ -29,8 +28,19 @@ _ROUNDING = 1e-5
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__)
+  parser = harness.parser(__doc__, malloc=False)
   add = parser.add_argument
+  add('--passages', type=int, default=1_000_000, help='N')
+  add('--queries', type=int, default=1000, help='Q')
+  add('--dim', type=int, default=768, help='D')
+  add('--k', type=int, default=100, help='hits a query')
+  add(
+      '--dtype',
+      choices=('float32', 'float16'),
+      default='float32',
+      help='of the passages; all sides compute in float32',
+  )
+  add('--folder', help='keeps the vectors; a temporary one by default')
   add(
       '--sides',
       nargs='*',
@@ -43,63 +53,61 @@ def main() -> None:
       action='store_true',
       help='also stream with the file dropped from the page cache each time',
   )
-  add('--side', help=argparse.SUPPRESS)
-  vectors.add_flags(parser)
-  harness.add_flags(parser, malloc=False)
   args = parser.parse_args()
-  if args.side is not None:
-    import search_sides
+  import search_sides
 
+  if args.side is not None:
     harness.serve(search_sides.make(args))
     return
   with tempfile.TemporaryDirectory() as folder:
     args.folder = args.folder or folder
-    vectors.write(args)
-    result = compare(args)
-  print(json.dumps({'flags': vars(args), **result}))
+    search_sides.write(args)
+    print(json.dumps({'flags': vars(args), **compare(args)}))
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
-  """Measures all sides and prints a table.
-
-  Returns:
-    ceiling: best rates of a large product, of whichever library is faster.
-    reading_seconds: to copy all passages to the GPU; None on a CPU.
-    described: descriptions by side.
-    results: figures by side.
-  """
+  """Measures all sides and prints a table; figures by side."""
   commands = _commands(args)
-  measuring = [name for name in ('memory', 'torch') if name in commands]
-  running, described, ceiling = harness.start(commands, measuring)
-  reading = None
-  if described['memory']['platform'] != 'cpu':
-    reading = running['memory'].ask('reading_seconds')
+  rates = harness.ceiling(
+      commands[name] for name in ('memory', 'torch') if name in commands
+  )
+  running = {name: harness.Side(each) for name, each in commands.items()}
+  described = {name: side.ask('describe') for name, side in running.items()}
   first = {name: side.ask('prepare') for name, side in running.items()}
-  turns: dict[str, list[harness.Figures]] = {name: [] for name in running}
-  for _ in range(args.rounds):
-    for name, side in running.items():
-      turns[name].append(side.ask('time', name == 'streamed_cold'))
+  turns = harness.in_turns(running, args.rounds, 'time')
   results = {
-      name: {
-          'first_seconds': first[name],
-          'turns': turns[name],
-          **harness.medians(turns[name]),
-          **side.ask('peaks'),
-      }
+      name: harness.medians(turns[name]) | side.ask('peaks')
       for name, side in running.items()
   }
   _add_agreement(args, running, results)
   for side in running.values():
     side.close()
-  _add_shares(args, results, ceiling)
+  flops = 2.0 * args.queries * args.passages * args.dim
+  for name, figures in results.items():
+    figures['gigaflops'] = flops / figures['seconds'] / 1e9
+    for key, rate in (
+        ('seconds', 'flops_per_second'),
+        ('core_seconds', 'flops_per_core_second'),
+    ):
+      figures[f'{key}_over_product'] = figures[key] * rates[rate] / flops
+      if 'faiss' in turns:
+        figures[f'{key}_over_faiss'] = harness.ratio(
+            turns['faiss'], turns[name], key
+        )
   result = {
-      'ceiling': ceiling,
-      'reading_seconds': reading,
+      'ceiling': rates,
       'described': described,
+      'first_seconds': first,
+      'turns': turns,
       'results': results,
   }
   if not args.json:
-    _show(args, result)
+    size = args.passages * args.dim * np.dtype(args.dtype).itemsize
+    print(json.dumps({'ceiling': rates, **described}))
+    print(harness.table(_HEADER, [
+        _row(name, figures, 0 if name.startswith('streamed') else size)
+        for name, figures in results.items()
+    ]))
   return result
 
 
@@ -108,15 +116,10 @@ def _commands(args: argparse.Namespace) -> dict[str, list[str]]:
   peer = args.peer_python or sys.executable
   names = ['memory', *args.sides]
   names += ['streamed_cold'] if args.drop_cache else []
-  shared = harness.flags(
-      args, ('passages', 'queries', 'dim', 'k', 'dtype', 'folder')
-  )
   return {
       name: [
-          peer if name in PEERS else sys.executable,
-          __file__,
-          *shared,
-          f'--side={name}',
+          *harness.command(name, peer if name in PEERS else sys.executable),
+          f'--folder={args.folder}',
       ]
       for name in names
       if name not in PEERS or _has(peer, name)
@@ -143,11 +146,11 @@ def _add_agreement(
   """
   hits = {}
   for name, side in running.items():
-    file = str(pathlib.Path(args.folder) / f'{name}.npz')
-    side.ask('hits', file)
+    file = pathlib.Path(args.folder) / f'{name}.npz'
+    side.ask('hits', str(file))
     with np.load(file) as found:
       hits[name] = found['scores'], found['rows']
-    pathlib.Path(file).unlink()
+    file.unlink()
   (scores, rows), *_ = hits.values()
   limits = scores[:, -1:] + _ROUNDING * np.abs(scores).max()
   for name, (_, theirs) in hits.items():
@@ -157,59 +160,12 @@ def _add_agreement(
     results[name]['same_sets'] = float(1 - missing.any(axis=1).mean())
 
 
-def _add_shares(
-    args: argparse.Namespace,
-    results: dict[str, harness.Figures],
-    ceiling: dict[str, float],
-) -> None:
-  """Adds the figures beside the ceiling and faiss."""
-  flops = 2.0 * args.queries * args.passages * args.dim
-  rate, core_rate = (
-      ceiling[key] for key in ('flops_per_second', 'flops_per_core_second')
-  )
-  faiss = results.get('faiss')
-  for figures in results.values():
-    figures |= {
-        'flops_per_second': flops / figures['seconds'],
-        'times_the_product': figures['seconds'] * rate / flops,
-        'times_the_product_by_cores': (
-            figures['core_seconds'] * core_rate / flops
-        ),
-    }
-    if faiss:
-      for key in ('seconds', 'core_seconds'):
-        figures[f'{key}_over_faiss'] = harness.ratio(
-            faiss['turns'], figures['turns'], key
-        )
-
-
-def _show(args: argparse.Namespace, result: dict[str, Any]) -> None:
-  """Prints the report for people."""
-  rates = {k: f'{rate / 1e9:.0f}' for k, rate in result['ceiling'].items()}
-  size = args.passages * args.dim * np.dtype(args.dtype).itemsize
-  flops = 2.0 * args.queries * args.passages * args.dim
-  print(
-      f'{json.dumps(result["described"])}\n'
-      f'top-{args.k} of {args.queries} queries over {args.passages} x'
-      f' {args.dim} {args.dtype}, {size / 2**20:.0f} MiB\n'
-      f'ceiling {rates["flops_per_second"]} GFLOP/s,'
-      f' {rates["flops_per_core_second"]} a core; the product takes'
-      f' {flops / result["ceiling"]["flops_per_second"]:.2f} s'
-  )
-  if result['reading_seconds']:
-    print(f'copying the passages takes {result["reading_seconds"]:.2f} s')
-  rows = [
-      _row(name, figures, 0 if name.startswith('streamed') else size)
-      for name, figures in result['results'].items()
-  ]
-  print('\n' + harness.table(_HEADER, rows))
-
-
 def _row(name: str, f: harness.Figures, held: int) -> str:
   """A line of the table; `held` bytes of vectors are the side's own."""
   over = [
-      f'{f[key]:.2f}' if key in f else ''
-      for key in ('seconds_over_faiss', 'core_seconds_over_faiss')
+      f'{f[f"{key}_over_{what}"]:.2f}' if f'{key}_over_{what}' in f else ''
+      for what in ('product', 'faiss')
+      for key in ('seconds', 'core_seconds')
   ]
   memory = [
       f['peak_anonymous_bytes'] - held,
@@ -221,9 +177,7 @@ def _row(name: str, f: harness.Figures, held: int) -> str:
       name,
       f'{f["seconds"]:.2f}',
       f'{f["core_seconds"]:.1f}',
-      f'{f["flops_per_second"] / 1e9:.0f}',
-      f'{f["times_the_product"]:.2f}',
-      f'{f["times_the_product_by_cores"]:.2f}',
+      f'{f["gigaflops"]:.0f}',
       *over,
       *map(harness.mib, memory),
       f'{f["cores_busy_elsewhere"]:.1f}',

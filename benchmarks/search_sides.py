@@ -1,21 +1,90 @@
-"""The sides of the search benchmark: ours, faiss and PyTorch."""
+"""The sides of the search benchmark, and its vectors in two files."""
 
 import argparse
+import concurrent.futures
 import gc
 import os
+import pathlib
 from typing import Any
 
 import harness
 import numpy as np
-from vectors import forget, in_memory, passages_file, queries_file
 
 # Rows that PyTorch scores at once; on a GPU, so that 7,000 queries take 3.5 GB.
 _BLOCK = 2**17
+# Rows that are drawn at once, each block from a seed of its own.
+_DRAWN, _RANK = 20_000, 96
+# Bytes that are read at once.
+_READ = 2**26
 
 
 def make(args: argparse.Namespace) -> 'Searcher':
   """The side that --side names."""
   return {'faiss': Faiss, 'torch': Torch}.get(args.side, Ours)(args)
+
+
+def write(args: argparse.Namespace) -> None:
+  """Draws the vectors that the folder lacks."""
+  pathlib.Path(args.folder).mkdir(parents=True, exist_ok=True)
+  _write(_queries_file(args), args.queries, args.dim, 'float32', 2)
+  _write(_passages_file(args), args.passages, args.dim, args.dtype, 1)
+
+
+def _queries_file(args: argparse.Namespace) -> pathlib.Path:
+  return pathlib.Path(args.folder) / f'queries-{args.queries}x{args.dim}.npy'
+
+
+def _passages_file(args: argparse.Namespace) -> pathlib.Path:
+  name = f'passages-{args.passages}x{args.dim}-{args.dtype}.npy'
+  return pathlib.Path(args.folder) / name
+
+
+def _write(
+    file: pathlib.Path, rows: int, dim: int, dtype: str, seed: int
+) -> None:
+  if file.exists():
+    return
+  # Queries and passages have the same spectrum.
+  spectrum = np.arange(1, _RANK + 1)[:, None] ** -0.5
+  weights = np.random.default_rng(0).standard_normal((_RANK, dim)) * spectrum
+  weights = (1.5 * weights).astype(np.float32)
+  part = file.with_suffix('.part')
+  out = np.lib.format.open_memmap(part, 'w+', dtype, (rows, dim))
+
+  def draw(start: int) -> None:
+    rng = np.random.default_rng([seed, start])
+    count = min(_DRAWN, rows - start)
+    x = rng.standard_normal((count, _RANK), np.float32) @ weights
+    x += np.float32(0.3) * rng.standard_normal((count, dim), np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    out[start : start + count] = x
+
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for _ in pool.map(draw, range(0, rows, _DRAWN)):
+      pass
+  out.flush()
+  part.rename(file)
+
+
+def _in_memory(file: pathlib.Path) -> np.ndarray:
+  """The array of a file; rows begin at multiples of 64 bytes, for XLA."""
+  mapped = np.load(file, mmap_mode='r')
+  raw = np.empty(mapped.nbytes + 64, np.uint8)
+  begin = -raw.ctypes.data % 64
+  raw = raw[begin : begin + mapped.nbytes]
+  with open(file, 'rb') as f:
+    f.seek(mapped.offset)
+    for start in range(0, len(raw), _READ):
+      f.readinto(raw[start : start + _READ])
+  return raw.view(mapped.dtype).reshape(mapped.shape)
+
+
+def _drop_from_cache(file: pathlib.Path) -> None:
+  """Drops a file from the page cache; no process may have it mapped."""
+  descriptor = os.open(file, os.O_RDONLY)
+  os.fsync(descriptor)
+  os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+  os.close(descriptor)
 
 
 class Searcher:
@@ -24,7 +93,7 @@ class Searcher:
   def __init__(self, args: argparse.Namespace):
     self._args = args
     self._memory = harness.PeakMemory()
-    self._queries = np.load(queries_file(args))
+    self._queries = np.load(_queries_file(args))
     self._found: Any = None
 
   def prepare(self) -> float:
@@ -32,12 +101,8 @@ class Searcher:
     self._open()
     return harness.seconds(self._run)
 
-  def time(self, cold: bool) -> harness.Figures:
-    """One run: seconds, core seconds, and bytes read from the disk.
-
-    If `cold`, nothing of the passages' file is in memory before.
-    """
-    del cold  # A peer has all in memory.
+  def time(self) -> harness.Figures:
+    """One run: seconds, core seconds, and bytes read from the disk."""
     before = harness.field('/proc/self/io', 'read_bytes')
     figures = harness.turn(self._run)
     read = harness.field('/proc/self/io', 'read_bytes') - before
@@ -78,58 +143,38 @@ class Ours(Searcher):
   """Exact search over passages in memory, or streamed from their file."""
 
   def __init__(self, args: argparse.Namespace):
-    # Sides share a GPU.
+    super().__init__(args)
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
     import jax
 
     from dualenc_jax.commands import runtime
 
+    # Not by `ours`: what it brings with it counts as memory.
     if jax.default_backend() == 'cpu':
-      runtime.keep_freed_memory()  # As every command does.
-    super().__init__(args)
-    self._jax, self._device = jax, jax.devices()[0]
+      runtime.keep_freed_memory()
+    self._device = jax.devices()[0]
     self._streamed = args.side != 'memory'
     self._searcher: Any = None
 
   def describe(self) -> dict[str, Any]:
-    return {
-        'device': self._device.device_kind,
-        'platform': self._device.platform,
-        'jax': self._jax.__version__,
-    }
+    return {'device': self._device.device_kind}
 
   def ceiling(self) -> dict[str, float]:
-    """The best rate of a large float32 product."""
-    import train_step  # What it brings with it counts as memory.
+    import ours
 
-    square = train_step.square_product('float32', precision='highest')
-    return harness.best_rates(*square)
-
-  def reading_seconds(self) -> float:
-    """The time to copy all passages to one device, after a first copy."""
-    from dualenc_jax.search.exact_search import BLOCK_ROWS
-
-    passages = np.load(passages_file(self._args), mmap_mode='r')
-
-    def read():
-      for start in range(0, len(passages), BLOCK_ROWS):
-        block = passages[start : start + BLOCK_ROWS]
-        self._jax.block_until_ready(self._jax.device_put(block, self._device))
-
-    read()
-    return harness.seconds(read)
+    return ours.ceiling()
 
   def prepare(self) -> float:
     seconds = super().prepare()
     self._close()
     return seconds
 
-  def time(self, cold: bool) -> harness.Figures:
-    if cold:
-      forget(passages_file(self._args))
+  def time(self) -> harness.Figures:
+    if self._args.side == 'streamed_cold':
+      _drop_from_cache(_passages_file(self._args))
     if self._streamed:
       self._open()
-    figures = super().time(cold)
+    figures = super().time()
     self._close()
     return figures
 
@@ -148,11 +193,11 @@ class Ours(Searcher):
     from dualenc_jax.index.index import RowStore
     from dualenc_jax.search.exact_search import ExactSearch
 
-    file = passages_file(self._args)
+    file = _passages_file(self._args)
     if self._streamed:
       passages = RowStore([np.load(file, mmap_mode='r')])
     else:
-      passages = in_memory(file)
+      passages = _in_memory(file)
     self._searcher = ExactSearch(passages, Ids(len(passages)))
 
   def _search(self) -> Any:
@@ -173,7 +218,7 @@ class Faiss(Searcher):
 
     self._index = faiss.IndexFlatIP(self._args.dim)
     # At once: the index would grow by halves. It copies them.
-    passages = np.load(passages_file(self._args), mmap_mode='r')
+    passages = np.load(_passages_file(self._args), mmap_mode='r')
     self._index.add(passages.astype(np.float32, copy=False))
 
   def _search(self) -> Any:
@@ -194,11 +239,9 @@ class Torch(Searcher):
     return {'torch': self._torch.__version__, 'device': self._device}
 
   def ceiling(self) -> dict[str, float]:
-    """The best rate of a large float32 product."""
-    side = 2048 if self._device == 'cpu' else 8192
-    a = self._torch.randn(side, side, device=self._device)
-    # Reading a number waits for the product.
-    return harness.best_rates(2.0 * side**3, lambda: (a @ a)[0, 0].item())
+    import peer
+
+    return peer.ceiling()
 
   def peaks(self) -> dict[str, int]:
     device = 0
@@ -207,7 +250,7 @@ class Torch(Searcher):
     return super().peaks() | {'device_peak_bytes': device}
 
   def _open(self) -> None:
-    rows = in_memory(passages_file(self._args))
+    rows = _in_memory(_passages_file(self._args))
     self._passages = self._torch.from_numpy(rows)
 
   def _search(self) -> Any:

@@ -6,7 +6,6 @@ B pairs, L tokens (Lq and Lp by tower), E model dim, D embedding dim.
 import argparse
 from collections.abc import Callable
 import dataclasses
-from typing import Any
 
 import harness
 import numpy as np
@@ -20,6 +19,7 @@ DTYPES = ('float32', 'bfloat16')
 # The in-batch softmax scores queries against passages, and the reverse;
 # SamToNe scores queries against queries, too.
 NUM_BLOCKS = {'softmax': 2, 'samtone': 3}
+LAYOUTS = 'padded', 'grouped', 'packed'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +45,10 @@ MODELS = {
 }
 
 
-def add_flags(parser: argparse.ArgumentParser, model: str = 'mini') -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that describe the work."""
   add = parser.add_argument
-  add('--model', choices=MODELS, default=model)
+  add('--model', choices=MODELS, default='mini')
   add('--batch', type=int, default=64, help='pairs a step')
   add(
       '--micro_batch',
@@ -67,7 +67,7 @@ def add_flags(parser: argparse.ArgumentParser, model: str = 'mini') -> None:
 
 
 def token_batches(
-    args: argparse.Namespace, vocab_size: int
+    args: argparse.Namespace,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
   """Random tokens of natural lengths, the same on both sides.
 
@@ -75,6 +75,7 @@ def token_batches(
     `NUM_BATCHES` pairs of int32 [B, Lq] and [B, Lp], padded with `PAD`.
   """
   rng = np.random.default_rng(0)
+  vocab_size = MODELS[args.model].vocab_size
 
   def rows(mean, limit):
     lengths = natural_lengths(rng, args.batch, mean, limit)
@@ -154,7 +155,7 @@ def report(
     ceiling: measured rate of a large square product, in FLOP/s.
   """
   sizes = MODELS[args.model]
-  batches = token_batches(args, sizes.vocab_size)
+  batches = token_batches(args)
   real = [np.concatenate([lengths(q), lengths(p)]) for q, p in batches]
   tokens = np.mean([np.sum(row) for row in real])
   slots = np.mean([np.sum(row) for row in rows])
@@ -183,36 +184,3 @@ def report(
       'mfu_on_real_tokens': float(real_flops) / median / ceiling,
       'peak_rss_bytes': harness.peak_resident_bytes(),
   }
-
-
-def planned_bytes(analysis: Any) -> int:
-  """XLA's plan, `compiled.memory_analysis()`, donated arrays once."""
-  return (
-      analysis.argument_size_in_bytes
-      + analysis.temp_size_in_bytes
-      + analysis.output_size_in_bytes
-      - analysis.alias_size_in_bytes
-  )
-
-
-def show(name: str, figures: harness.Figures) -> None:
-  """Prints the report for people."""
-  f = figures
-  device = f.get('device_peak_bytes')
-  print(
-      f'{name}: {f["examples_per_second"]:.1f} examples/s,'
-      f' {f["real_tokens_per_second"]:.0f} real tokens/s; median step'
-      f' {f["step_seconds"]:.3f} s ({f["step_seconds_min"]:.3f} to'
-      f' {f["step_seconds_max"]:.3f})\n'
-      f'  {f["step_core_seconds"]:.2f} core seconds a step'
-      f' ({f["examples_per_core_second"]:.1f} examples a core second),'
-      f' {f["cores_busy_elsewhere"]:.1f} cores busy elsewhere\n'
-      f'  {f["step_flops"] / 1e9:.1f} GFLOP a step,'
-      f' {f["step_flops_on_real_tokens"] / 1e9:.1f} on real tokens'
-      f' ({f["real_token_share"]:.0%} of all); ceiling'
-      f' {f["ceiling_flops_per_second"] / 1e9:.0f} GFLOP/s; MFU'
-      f' {f["mfu"]:.1%}, {f["mfu_on_real_tokens"]:.1%} on real tokens\n'
-      f'  peak resident memory {f["peak_rss_bytes"] / 1e6:.0f} MB'
-      + (f', on the device {device / 1e6:.0f} MB' if device else ''),
-      flush=True,
-  )

@@ -1,14 +1,12 @@
-"""Times sentence-transformers' training step; prints one line of JSON.
+"""sentence-transformers' side: models of the same sizes, and the training step.
 
-The same sizes, token lengths, loss (in-batch softmax of both directions) and
-optimizer as ours, padded to the longest row of a batch, as the library does.
-Run with the Python of an environment that has sentence-transformers;
-train_step.py calls it.
+The same token lengths, loss (in-batch softmax of both directions) and optimizer
+as ours, padded to the longest row of a batch, as the library does. Runs in a
+Python that has sentence-transformers.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-import json
+from collections.abc import Sequence
 import os
 import tempfile
 from typing import Any
@@ -20,65 +18,105 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import Pooling
+import sentencepiece
 import tokenizers
 import torch
 import transformers
 import workload
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+# PyTorch counts cores of the machine, not those that it may use.
+torch.set_num_threads(len(os.sched_getaffinity(0)))
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__)
-  workload.add_flags(parser)
-  args = parser.parse_args()
-  sizes = workload.MODELS[args.model]
-  # PyTorch counts cores of the machine, not those that it may use.
-  torch.set_num_threads(len(os.sched_getaffinity(0)))
-  torch.manual_seed(0)
-  dtype = getattr(torch, args.dtype)
-  ceiling = harness.best_rates(*square_product(dtype))
-
-  encoder = make_encoder(sizes, args.dropout_rate)
-  model = make_model(sizes, encoder, args.passage_length).train()
-  if args.dtype != 'float32':
-    encode_in(dtype, model)
-  loss = make_loss(model, args.micro_batch)
-  optimizer = make_optimizer(args.optimizer, model)
-  tokens = workload.token_batches(args, sizes.vocab_size)
-  batches = [(features(query), features(passage)) for query, passage in tokens]
-  labels = torch.arange(args.batch, device=DEVICE)
-
-  def step(i):
-    # The model adds its outputs to the dictionaries.
-    pair = [dict(f) for f in batches[i % len(batches)]]
-    value = loss(pair, labels)
-    optimizer.zero_grad(set_to_none=True)
-    value.backward()
-    optimizer.step()
-    synchronize()
-
-  turns = workload.time_steps(args, step)
-  figures = {
-      'side': 'sentence-transformers',
+def describe() -> dict[str, Any]:
+  return {
       'torch': torch.__version__,
       'transformers': transformers.__version__,
       'sentence_transformers': sentence_transformers.__version__,
-      'device_peak_bytes': (
-          torch.cuda.max_memory_allocated() if DEVICE == 'cuda' else 0
-      ),
-      **workload.report(
-          args,
-          turns,
-          [
-              np.repeat([x['input_ids'].shape[1] for x in batch], args.batch)
-              for batch in batches
-          ],
-          workload.NUM_BLOCKS['softmax'],
-          ceiling['flops_per_second'],
-      ),
+      'matmul_precision': torch.get_float32_matmul_precision(),
+      'threads': torch.get_num_threads(),
   }
-  print(json.dumps(figures))
+
+
+def ceiling(dtype: str = 'float32') -> dict[str, float]:
+  """The best rates of a large product."""
+  side = 2048 if DEVICE == 'cpu' else 8192
+  a = torch.randn(side, side, device=DEVICE).to(getattr(torch, dtype))
+
+  def product():
+    torch.mm(a, a)
+    synchronize()
+
+  return harness.best_rates(2.0 * side**3, product)
+
+
+def device_peak_bytes() -> int:
+  """The most of the device's memory so far; 0 on a CPU."""
+  return torch.cuda.max_memory_allocated() if DEVICE == 'cuda' else 0
+
+
+class TrainStep:
+  """The library's training step."""
+
+  def __init__(self, args: argparse.Namespace):
+    self._args = args
+
+  def measure(self) -> harness.Figures:
+    """Times the step."""
+    args = self._args
+    torch.manual_seed(0)
+    rates = ceiling(args.dtype)
+    sizes = workload.MODELS[args.model]
+    encoder = make_encoder(sizes, args.dropout_rate)
+    model = make_model(sizes, encoder, args.passage_length).train()
+    if args.dtype != 'float32':
+      encode_in(getattr(torch, args.dtype), model)
+    loss = make_loss(model, args.micro_batch)
+    optimizer = make_optimizer(args.optimizer, model)
+    batches = [
+        (features(query), features(passage))
+        for query, passage in workload.token_batches(args)
+    ]
+    labels = torch.arange(args.batch, device=DEVICE)
+
+    def step(i):
+      # The model adds its outputs to the dictionaries.
+      pair = [dict(f) for f in batches[i % len(batches)]]
+      value = loss(pair, labels)
+      optimizer.zero_grad(set_to_none=True)
+      value.backward()
+      optimizer.step()
+      synchronize()
+
+    turns = workload.time_steps(args, step)
+    rows = [
+        np.repeat([x['input_ids'].shape[1] for x in batch], args.batch)
+        for batch in batches
+    ]
+    return {
+        **describe(),
+        'device_peak_bytes': device_peak_bytes(),
+        **workload.report(
+            args,
+            turns,
+            rows,
+            workload.NUM_BLOCKS['softmax'],
+            rates['flops_per_second'],
+        ),
+    }
+
+
+def t5_tokenizer(vocabulary: str) -> transformers.T5Tokenizer:
+  """The pieces of a SentencePiece file."""
+  pieces = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+  return transformers.T5Tokenizer(
+      vocab=[
+          (pieces.id_to_piece(i), pieces.get_score(i))
+          for i in range(pieces.get_piece_size())
+      ],
+      extra_ids=0,
+  )
 
 
 def make_encoder(
@@ -211,22 +249,6 @@ def features(tokens) -> dict[str, torch.Tensor]:
   }
 
 
-def square_product(dtype: torch.dtype) -> tuple[float, Callable[[], None]]:
-  """A large product: its FLOP, and what computes it."""
-  side = 2048 if DEVICE == 'cpu' else 8192
-  a = torch.randn(side, side, device=DEVICE).to(dtype)
-
-  def product():
-    torch.mm(a, a)
-    synchronize()
-
-  return 2.0 * side**3, product
-
-
 def synchronize() -> None:
   if DEVICE == 'cuda':
     torch.cuda.synchronize()
-
-
-if __name__ == '__main__':
-  main()
