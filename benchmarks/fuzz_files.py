@@ -178,7 +178,7 @@ def _beir(folder: pathlib.Path) -> Reader:
         folder=str(folder), hard_negatives=mined, scores=True, strict=strict
     )
 
-  return _of_tasks(paths, task, 'train', 'test', 'corpus')
+  return _of_tasks(paths, task, 'train', 'corpus')
 
 
 def _hard_negatives(folder: pathlib.Path) -> Reader:
@@ -187,11 +187,12 @@ def _hard_negatives(folder: pathlib.Path) -> Reader:
       *(p for p in _copied(folder, 'msmarco') if p.name.startswith('hard')),
       *write(folder, {'gpl.tsv': '1\t5\t7\t1.5\n1\t5\t8\t-2\n'}),
   ]
+  known = {'100': ['0'], '101': ['1'], '1': ['5']}
   found = [
       HardNegatives(path, strict=strict, scored=path is paths[-1])
       for path, strict in itertools.product(paths, _STRICT)
   ]
-  return Reader(paths, lambda: _all(*(f.read({'1': ['5']}) for f in found)))
+  return Reader(paths, lambda: _all(*(f.read(known) for f in found)))
 
 
 def _judgements(folder: pathlib.Path) -> Reader:

@@ -32,7 +32,6 @@ from dualenc_jax.data import (
   Tokenizer,
   Vocabulary,
 )
-from dualenc_jax.data.cache.format import CacheWriter
 from dualenc_jax.readers import Pairs, Texts
 from dualenc_jax.text.ragged import fingerprints, lengths_to_offsets
 
@@ -144,7 +143,7 @@ def cache(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 def batches(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   """Pairs a second into batches, on one core."""
   os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-  runs = _batches(args, _synthetic_cache(args, folder))
+  runs = _batches(args, _SyntheticCache(args))
   rates = {name: [] for name in runs}
   steps = itertools.count()
   for _ in range(args.rounds):
@@ -163,7 +162,7 @@ def batches(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 def memory(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   """Slope of the resident memory over batches, after a tenth of them."""
   slopes = {}
-  for name, run in _batches(args, _synthetic_cache(args, folder)).items():
+  for name, run in _batches(args, _SyntheticCache(args)).items():
     steps = np.arange(args.steps)
     # All there from the start: what is measured must not grow by measuring.
     sizes = {kind: np.ones(args.steps) for kind in _resident()}
@@ -227,40 +226,39 @@ def _texts(args: argparse.Namespace, mean: float, seed: int) -> Iterator[str]:
       yield ' '.join([words[i] for i in chosen])
 
 
-def _synthetic_cache(args: argparse.Namespace, folder: pathlib.Path) -> Cache:
-  """A cache of random tokens of natural lengths, without texts."""
-  rng = np.random.default_rng(0)
-  header = {
-      'task': 'synthetic',
-      'split': 'train',
-      'query_length': args.query_length,
-      'passage_length': args.passage_length,
-  }
+class _SyntheticCache:
+  """What `Batches` reads of a cache: random tokens of natural lengths."""
 
-  def rows(count, mean, limit):
-    lengths = workload.natural_lengths(rng, count, mean, limit)
-    tokens = rng.integers(3, 32_000, lengths.sum(), np.uint16)
-    return Ragged(tokens, lengths_to_offsets(lengths))
+  def __init__(self, args: argparse.Namespace):
+    rng = np.random.default_rng(0)
 
-  with CacheWriter(folder / 'cache', header) as writer:
-    for start in range(0, args.count, _CHUNK):
-      count = min(_CHUNK, args.count - start)
-      tokens = {
-          'query': rows(count, args.mean_query, args.query_length),
-          'passage': rows(count, args.mean_passage, args.passage_length),
-          'negative': Ragged.from_rows([], np.uint16),
-      }
-      writer.append({
-          **{f'{n}_tokens': rows for n, rows in tokens.items()},
-          **{f'{n}_fingerprints': fingerprints(r) for n, r in tokens.items()},
-          'negative_offsets': np.zeros(count + 1, np.int64),
-      })
-    writer.finish()
-  return Cache.open(folder / 'cache')
+    def rows(count, mean, limit):
+      lengths = workload.natural_lengths(rng, count, mean, limit)
+      tokens = rng.integers(3, 32_000, lengths.sum(), np.uint16)
+      return Ragged(tokens, lengths_to_offsets(lengths))
+
+    self.header = {
+        'task': 'synthetic',
+        'split': 'train',
+        'query_length': args.query_length,
+        'passage_length': args.passage_length,
+    }
+    self.query_tokens = rows(args.count, args.mean_query, args.query_length)
+    self.passage_tokens = rows(
+        args.count, args.mean_passage, args.passage_length
+    )
+    self.negative_tokens = Ragged.from_rows([], np.uint16)
+    self.negative_offsets = np.zeros(args.count + 1, np.int64)
+    for side in ('query', 'passage', 'negative'):
+      found = fingerprints(getattr(self, f'{side}_tokens'))
+      setattr(self, f'{side}_fingerprints', found)
+
+  def __len__(self) -> int:
+    return len(self.query_tokens)
 
 
 def _batches(
-    args: argparse.Namespace, built: Cache
+    args: argparse.Namespace, built: _SyntheticCache
 ) -> dict[str, Callable[[int], dict[str, Any]]]:
   """Batches of each layout, warmed up."""
   runs = {

@@ -121,7 +121,10 @@ def test_a_collapsed_model_has_figures(both, tmp_path, count):
       figures.tsne_figure(model, 12), pca, variance, top,
       figures.ratio_figure(model),
   ):
-    figure_lib.save(figure, tmp_path)
+    if count == 1:
+      figure_lib.save(figure, tmp_path)
+    else:
+      drawn(figure)
   shares = variance.columns['explained_variance']
   np.testing.assert_allclose(shares, [count - 1.0] * 16)
   (label,) = [t.get_text() for t in drawn(variance).legends[0].get_texts()]
@@ -185,7 +188,7 @@ def test_equal_vectors_are_one_point_without_variance(count, dtype):
 
 
 @pytest.mark.filterwarnings('error')
-@pytest.mark.parametrize('noise', [1e-3, 1e-7, 1e-30, 1e-200])
+@pytest.mark.parametrize('noise', [1e-3, 1e-30, 1e-200])
 def test_vectors_that_are_all_but_equal_have_a_map(noise):
   vectors = toy_set.unit_vectors(1).astype(np.float64) + np.zeros((100, 1))
   vectors[:, 0] = noise * np.arange(100)

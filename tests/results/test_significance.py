@@ -68,7 +68,7 @@ def test_a_sign_test_by_hand():
 
 @pytest.mark.parametrize('shift', [0.0, 0.02, 0.1])
 def test_many_queries_are_near_scipys_random_test(shift):
-  one, other = samples(400, shift=shift)
+  one, other = samples(150, shift=shift)
   expected = scipy.stats.permutation_test(
       (one, other),
       lambda a, b, axis: np.mean(b - a, axis=axis),
