@@ -6,6 +6,7 @@ JSON objects, one a line, with a `text`. Weights are random.
 """
 
 import argparse
+import functools
 import itertools
 import json
 import pathlib
@@ -22,17 +23,6 @@ OURS, PEER = 'dualenc_jax', 'sentence-transformers'
 # normalises rare characters in another way.
 ALIKE = {'float32': 0.9999, 'bfloat16': 0.99}
 OTHER_TOKENS = 0.03
-# Each of ours, below a layer, and the transposed weight of theirs.
-_LAYER_KERNELS = {
-    'attention/query': 'layer.0.SelfAttention.q',
-    'attention/key': 'layer.0.SelfAttention.k',
-    'attention/value': 'layer.0.SelfAttention.v',
-    'attention/out': 'layer.0.SelfAttention.o',
-    'mlp/wi_0': 'layer.1.DenseReluDense.wi_0',
-    'mlp/wi_1': 'layer.1.DenseReluDense.wi_1',
-    'mlp/wo': 'layer.1.DenseReluDense.wo',
-}
-_REL_BIAS = 'encoder.block.0.layer.0.SelfAttention.relative_attention_bias'
 
 
 def main() -> None:
@@ -60,10 +50,9 @@ def compare(args: argparse.Namespace) -> None:
   commands |= harness.beside(peer, not args.plain_malloc, PEER)
   running = {name: harness.Side(each) for name, each in commands.items()}
   with tempfile.TemporaryDirectory() as folder:
-    weights = f'{folder}/weights.npz'
     first = {}
     for name, side in running.items():
-      side.ask('share', weights)
+      side.ask('share', f'{folder}/model')
       first[name] = side.ask('encode', True)
     rounds = harness.in_turns(running, args.rounds, 'encode')
     saved, embeddings = {}, {}
@@ -107,15 +96,33 @@ class Ours:
     tokens = np.ones((1, 8), np.int32)
     boxed = jax.jit(model.init)(jax.random.key(0), tokens, tokens)['params']
     shardings = partitioner.param_shardings(boxed)
+    self._encoder = model.encoder
     self._params = jax.device_put(nn.unbox(boxed), shardings)
     self._embedder = Embedder(model, partitioner, shardings, args.batch)
 
-  def share(self, file: str) -> None:
-    """Writes the weights for the peer."""
+  def share(self, folder: str) -> None:
+    """Writes the model for the peer."""
     from flax import traverse_util
 
-    flat = traverse_util.flatten_dict(self._params, sep='/')
-    np.savez(file, **{name: np.asarray(value) for name, value in flat.items()})
+    from dualenc_jax.interop import conversion, weights
+    from dualenc_jax.tensor_files.tensors import Tensor
+
+    arrays = traverse_util.flatten_dict(self._params, sep='/')
+    tensors = {
+        name: Tensor(name, array.shape, functools.partial(np.asarray, array))
+        for name, array in arrays.items()
+    }
+    length = self._tokenizer.passage_length
+    file = self._tokenizer.vocabulary.file
+    usage = weights.Usage(file, query_length=length, passage_length=length)
+    out = pathlib.Path(folder)
+    out.mkdir()
+    conversion.FORMS['sentence_transformers'].write(
+        weights.Weights(
+            'random', 'memory', tensors, self._encoder, usage=usage
+        ),
+        out,
+    )
 
   def encode(self, first: bool = False) -> harness.Figures:
     """Tokenises and encodes; the first time compiles."""
@@ -145,24 +152,16 @@ class Peer:
     self._args, self._peer = args, peer
     self._texts = _read_texts(args)
 
-  def share(self, file: str) -> None:
-    """Makes the model from the weights of our side."""
+  def share(self, folder: str) -> None:
+    """Reads the model of our side."""
+    import sentence_transformers
     import torch
 
-    peer, weights = self._peer, dict(np.load(file))
-    sizes = workload.MODELS[self._args.model]
-    encoder = peer.make_encoder(sizes)
-    state = {
-        name: torch.from_numpy(x.copy())
-        for name, x in _to_hf(weights, sizes.num_layers).items()
-    }
-    encoder.load_state_dict(state, strict=False)
-    tokenizer = peer.t5_tokenizer(self._args.vocabulary)
-    length = self._args.passage_length
-    model = peer.make_model(sizes, encoder, length, tokenizer)
-    projection = weights['projection/kernel'].T.copy()
-    model[-1].linear.weight.data = torch.from_numpy(projection)
-    self._model = model.to(peer.DEVICE, getattr(torch, self._args.dtype))
+    model = sentence_transformers.SentenceTransformer(
+        folder, device=self._peer.DEVICE
+    )
+    model.max_seq_length = self._args.passage_length
+    self._model = model.to(getattr(torch, self._args.dtype))
 
   def encode(self, first: bool = False) -> harness.Figures:
     """Encodes; the first time two batches alone."""
@@ -190,27 +189,6 @@ def _read_texts(args: argparse.Namespace) -> list[str]:
   with pathlib.Path(args.texts).open(encoding='utf-8') as f:
     rows = itertools.islice(f, args.passages)
     return [json.loads(line)['text'] for line in rows]
-
-
-def _to_hf(
-    weights: dict[str, np.ndarray], num_layers: int
-) -> dict[str, np.ndarray]:
-  """Our parameters by the encoder's names of theirs."""
-  embedding = weights['token_embedder/embedding']
-  result = {
-      'shared.weight': embedding,
-      'encoder.embed_tokens.weight': embedding,
-      'encoder.final_layer_norm.weight': weights['encoder/encoder_norm/scale'],
-      f'{_REL_BIAS}.weight': weights['encoder/relpos_bias/rel_embedding'].T,
-  }
-  for i in range(num_layers):
-    ours, theirs = f'encoder/layers_{i}/', f'encoder.block.{i}.'
-    for name, hf_name in _LAYER_KERNELS.items():
-      result[f'{theirs}{hf_name}.weight'] = weights[f'{ours}{name}/kernel'].T
-    for j, name in enumerate(['attention', 'mlp']):
-      scale = weights[f'{ours}pre_{name}_layer_norm/scale']
-      result[f'{theirs}layer.{j}.layer_norm.weight'] = scale
-  return result
 
 
 if __name__ == '__main__':

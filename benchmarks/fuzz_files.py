@@ -77,9 +77,10 @@ def files(folder: pathlib.Path) -> list[pathlib.Path]:
   ]
 
 
-def _copied(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """The files of a folder of tests/data, in this one."""
-  return files(shutil.copytree(_DATA / name, folder, dirs_exist_ok=True))
+def _copied(folder: pathlib.Path, name: str, *read: str) -> list[pathlib.Path]:
+  """Copies a folder of tests/data here; its files, or those that are read."""
+  found = files(shutil.copytree(_DATA / name, folder, dirs_exist_ok=True))
+  return [folder / each for each in read] or found
 
 
 def _all(*found: Iterable[Any]) -> None:
@@ -170,12 +171,17 @@ def _texts(folder: pathlib.Path) -> Reader:
 
 def _beir(folder: pathlib.Path) -> Reader:
   """A folder with qrels and hard negatives."""
-  paths = _copied(folder, 'beir/toy')
+  names = 'corpus.jsonl', 'queries.jsonl', 'qrels/train.tsv'
+  paths = _copied(folder, 'beir/toy', *names, 'hard-negatives.jsonl')
+  bm25, other = [{'pid': 'd2', 'ce-score': 0.5}], [{'pid': 'd3'}]
+  mined = {'qid': 'q1', 'pos': [{'pid': 'd1', 'ce-score': 9}]}
+  mined['neg'] = {'bm25': bm25, 'other': other}
+  write(folder, {'hard-negatives.jsonl': [mined]})
 
   def task(strict):
-    mined = str(folder / 'hard-negatives.jsonl')
+    path = str(folder / 'hard-negatives.jsonl')
     return Beir(
-        folder=str(folder), hard_negatives=mined, scores=True, strict=strict
+        folder=str(folder), hard_negatives=path, scores=True, strict=strict
     )
 
   return _of_tasks(paths, task, 'train', 'corpus')
@@ -246,7 +252,8 @@ def _dpr(folder: pathlib.Path) -> Reader:
 
 
 def _msmarco(folder: pathlib.Path) -> Reader:
-  paths = _copied(folder, 'msmarco')
+  names = 'collection', 'queries.train', 'qrels.train', 'triples.train.small'
+  paths = _copied(folder, 'msmarco', *(f'{name}.tsv' for name in names))
   of_qrels = MsMarco(root=str(folder), tolerance=1.0)
   triples = dataclasses.replace(of_qrels, train_from='triples', strict=False)
   return Reader(

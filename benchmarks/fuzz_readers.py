@@ -5,7 +5,7 @@ UserError. Anything else, a crash of the process, and a file that takes more
 than a few seconds or gigabytes, is a finding: it is printed once, with the line
 of the library where it came up, and its file is kept in --out. Files are
 changed by atheris, which keeps those that reach lines no other has reached, and
-by `fuzz_mutations`. Each reader runs in a process of its own. See
+by odd tokens and values. Each reader runs in a process of its own. See
 benchmarks/README.md.
 """
 
@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import pathlib
 import random
+import re
 import resource
 import shutil
 import signal
@@ -28,7 +29,6 @@ import traceback
 import zlib
 
 import atheris
-import fuzz_mutations
 
 with atheris.instrument_imports(['dualenc_jax']):
   import fuzz_files
@@ -44,6 +44,28 @@ _READERS = fuzz_files.READERS | fuzz_made_files.READERS
 _PACKED = 0x80
 # Bytes that any file may grow to.
 _LONGEST = 120_000
+# What parsers trip over.
+_TOKENS = (
+    b'', b'\x00', b'\xff', b'\xed\xa0\x80', b'\xef\xbb\xbf', b'\t', b'\n',
+    b'\r', b'\r\n', b'\x0b', b'\x1c', b'\x85', '\u2028'.encode(), b'"', b'""',
+    b'\\', b'\\ud800', b'\\u0000', b',', b':', b'{', b'}', b'[', b']', b'1_0',
+    '\u0663'.encode(), b'[' * 100_000, b'{"a":' * 20_000, b'../' * 9,
+    b'/dev/zero', b'A' * 70_000,
+)
+# What stands in the place of a number, a string in quotes or a word of JSON.
+_VALUES = (
+    b'null', b'true', b'0', b'-1', b'1', b'3', b'255', b'2147483648',
+    b'4294967296', b'9007199254740992', b'9223372036854775808',
+    b'18446744073709551616', b'0.5', b'-0', b'1e308', b'1e999', b'NaN',
+    b'-Infinity', b'9' * 400, b'9' * 5000, b'""', b'" "', b'"a"', b'"1"',
+    b'"\\u0000"', b'"\\ud800"', b'"../../x"', b'"/dev/zero"', b'[]', b'{}',
+    b'[[]]', b'[{}]', b'{"": ""}', b'[null]', b'[0, 1]', b'["a", "b"]',
+    b'{"a": {}}', b'"%s"' % (b'a' * 5000), b'[' * 900 + b']' * 900,
+    b'{"a":' * 990 + b'1' + b'}' * 990,
+)
+_SCALAR = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:e-?\d+)?|true|false|null'
+)
 
 
 class TooLong(BaseException):
@@ -109,11 +131,14 @@ def _fuzz(
   reader = _READERS[name](files)
   good = [path.read_bytes() for path in reader.files]
   reader.read()  # The good ones are read, and libraries imported.
+  inputs_of_good = []
   for place, content in enumerate(good):
-    (seeds / str(place)).write_bytes(bytes([place]) + content)
+    inputs_of_good.append(bytes([place]) + content)
     if _is_packed(content):
-      content = bytes([place | _PACKED]) + zlib.decompress(content, 31)
-      (seeds / f'{place}-content').write_bytes(content)
+      content = zlib.decompress(content, 31)
+      inputs_of_good.append(bytes([place | _PACKED]) + content)
+  for number, data in enumerate(inputs_of_good):
+    (seeds / str(number)).write_bytes(data)
   inputs = refused = 0
   began = time.monotonic()
 
@@ -145,6 +170,24 @@ def _fuzz(
       findings[what] += 1
     path.write_bytes(good[place])
 
+  def changed(data: bytes, size: int, seed: int) -> bytes:
+    """An input in place of one, of the same file, of `size` bytes at most."""
+    rng = random.Random(seed)
+    # libFuzzer keeps but one of good files that reach the same lines.
+    if not data or rng.random() < 0.3:
+      data = rng.choice(inputs_of_good)
+    if rng.random() < 0.4:
+      found = [match.span() for match in _SCALAR.finditer(data, 1)]
+      if found and rng.random() < 0.6:
+        (start, end), new = rng.choice(found), rng.choice(_VALUES)
+      else:
+        start = end = rng.randrange(1, len(data) + 1)
+        new = rng.choice(_TOKENS)
+      other = data[:start] + new + data[end:]
+      if len(other) <= size:
+        return other
+    return data[:1] + atheris.Mutate(data[1:], size - 1)
+
   longest = max(_LONGEST, 2 * max(map(len, good)))
   options = {
       'seed': args.seed + 1, 'max_len': longest, 'timeout': 0,
@@ -153,24 +196,13 @@ def _fuzz(
   with open(folder / 'log', 'wb') as log:
     os.dup2(log.fileno(), 2)
   flags = [f'-{option}={value}' for option, value in options.items()]
-  atheris.Setup(['', *flags, str(seeds)], one, custom_mutator=_changed)
+  atheris.Setup(['', *flags, str(seeds)], one, custom_mutator=changed)
   _limit_memory()
   atheris.Fuzz()
 
 
 def _is_packed(content: bytes) -> bool:
   return content[:2] == b'\x1f\x8b'
-
-
-def _changed(data: bytes, size: int, seed: int) -> bytes:
-  """An input in place of one, of the same file, of `size` bytes at most."""
-  rng = random.Random(seed)
-  data = data or b'\x00'
-  if rng.random() < 0.4:
-    changed = data[:1] + fuzz_mutations.changed(data[1:], rng)
-    if len(changed) <= size:
-      return changed
-  return data[:1] + atheris.Mutate(data[1:], size - 1)
 
 
 def _read(reader: fuzz_files.Reader) -> tuple[str, str]:

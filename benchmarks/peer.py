@@ -142,17 +142,15 @@ def make_model(
     sizes: workload.Sizes,
     encoder: transformers.T5EncoderModel,
     length: int,
-    tokenizer: transformers.PreTrainedTokenizerBase | None = None,
 ) -> SentenceTransformer:
   """The encoder, mean pooling, a projection of random weights."""
-  if tokenizer is None:
-    # The library wants one.
-    words = tokenizers.models.WordLevel({'<pad>': 0, '<unk>': 1}, '<unk>')
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer(words),
-        pad_token='<pad>',
-        unk_token='<unk>',
-    )
+  # The library wants a tokenizer.
+  words = tokenizers.models.WordLevel({'<pad>': 0, '<unk>': 1}, '<unk>')
+  tokenizer = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=tokenizers.Tokenizer(words),
+      pad_token='<pad>',
+      unk_token='<unk>',
+  )
   # It loads a model from a folder.
   with tempfile.TemporaryDirectory() as folder:
     encoder.save_pretrained(folder)
