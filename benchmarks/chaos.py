@@ -18,7 +18,7 @@ Forms: `1` and `8` devices of one host, and `2x4`, two hosts of 4 each.
 """
 
 import argparse
-import dataclasses
+import collections
 import functools
 import json
 import os
@@ -26,12 +26,9 @@ import pathlib
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-
-import numpy as np
 
 from dualenc_jax.errors import RUN_AGAIN
 
@@ -40,6 +37,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
 
 import interrupted  # noqa: E402
 import tiny_run  # noqa: E402
+import two_hosts  # noqa: E402
 
 _EVERY = 10
 # Within which all hosts end after one has.
@@ -48,17 +46,150 @@ _SECONDS = 60.0
 _flags = functools.cache(tiny_run.flags)
 
 
-@dataclasses.dataclass
-class Tally:
-  """What was done to the runs of a form, and what came of it."""
+class Runs:
+  """The runs of a form: `counts` of what was done to them; what was `lost`."""
 
-  kills: int = 0
-  terms: int = 0
-  saving: int = 0
-  ends: int = 0
-  resumed: int = 0
-  lost: list[str] = dataclasses.field(default_factory=list)
-  slowest: float = 0.0
+  def __init__(self, folder: pathlib.Path, form: str, steps: int, seed: int):
+    self.counts = collections.Counter(
+        dict.fromkeys(('kills', 'terms', 'saving', 'ends', 'resumed'), 0)
+    )
+    self.counts['slowest'] = 0.0
+    self.lost: list[str] = []
+    self._folder, self._steps = folder, steps
+    self._run = folder / 'run'
+    count, _, self._devices = form.rpartition('x')
+    self._hosts = int(count or 1)
+    self._rng = random.Random(f'{seed} {form}')
+    folder.mkdir(parents=True)
+    began = time.monotonic()
+    self._finish(folder / 'whole')
+    self._seconds = time.monotonic() - began
+    self._whole = interrupted.saved(folder / 'whole', steps)
+
+  def strike_all(self, blows: list[signal.Signals]) -> None:
+    """Strikes runs, and lets the last one come to its end."""
+    self._rng.shuffle(blows)
+    while blows:
+      blow, before = blows[-1], interrupted.newest(self._run)
+      hosts = self._start(self._run)
+      struck = self._strike(hosts, blow)
+      wrong = self._outcome(hosts, blow, struck)
+      if struck:
+        blows.pop()
+      now = interrupted.newest(self._run)
+      self.counts['resumed'] += struck and before > 0
+      if now < before:
+        wrong.append(f'step {before} is gone, {now} is the newest')
+      if now:
+        interrupted.saved(self._run, now)
+      self.lost += [f'{blow.name}: {line}' for line in wrong]
+      if now == self._steps:
+        self._compare()
+    if self._run.exists():
+      self._finish(self._run)
+      self._compare()
+
+  def _compare(self) -> None:
+    """Compares a run at its end with the one left alone, and removes it."""
+    found = interrupted.saved(self._run, self._steps)
+    self.counts['ends'] += 1
+    self.lost += [
+        f'{name} differs at the end'
+        for name in self._whole.keys() | found.keys()
+        if name not in self._whole
+        or name not in found
+        or self._whole[name].tobytes() != found[name].tobytes()
+    ]
+    shutil.rmtree(self._run)
+
+  def _start(self, model_dir: pathlib.Path) -> list[subprocess.Popen]:
+    """Starts the run on all of its hosts; what they log goes to a file each."""
+    several = self._hosts > 1
+    argv = [
+        sys.executable, '-m', 'dualenc_jax', 'train',
+        *_flags(self._folder), f'--gin.STEPS={self._steps}',
+        f'--gin.CHECKPOINT_EVERY={_EVERY}', f'--model_dir={model_dir}',
+        *['--multihost'] * several,
+    ]
+    # The last one counts.
+    flags = os.environ.get('XLA_FLAGS', '')
+    flags += f' --xla_force_host_platform_device_count={self._devices}'
+    joined = two_hosts.by_jax() if several else [{}]
+    hosts = []
+    for place, own in enumerate(joined):
+      with open(self._folder / f'host-{place}.log', 'ab') as log:
+        hosts.append(
+            subprocess.Popen(
+                argv,
+                env=os.environ | own | {'XLA_FLAGS': flags},
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        )
+    return hosts
+
+  def _finish(self, model_dir: pathlib.Path) -> None:
+    """Trains to the end."""
+    for host in self._start(model_dir):
+      if host.wait():
+        sys.exit(f'The run fails by itself; see {self._folder}')
+
+  def _strike(
+      self, hosts: list[subprocess.Popen], blow: signal.Signals
+  ) -> bool:
+    """Strikes one host; False where the run has ended before."""
+    rng, before = self._rng, interrupted.newest(self._run)
+    aim = rng.choice(('anywhere', 'training', 'saving'))
+    wait = rng.uniform(0.0, self._seconds)
+    if aim == 'training':
+      _until(hosts, lambda: interrupted.newest(self._run) > before)
+      wait = rng.uniform(0.0, 0.5)
+    if aim == 'saving':
+      for _ in range(rng.randrange(1, 6)):
+        _until(hosts, lambda: interrupted.newest(self._run) > before)
+        before = interrupted.newest(self._run)
+      _until(hosts, self._is_saving)
+      wait = rng.uniform(0.0, 0.05)
+    deadline = time.monotonic() + wait
+    _until(hosts, lambda: time.monotonic() > deadline)
+    victim = rng.choice(hosts)
+    if victim.poll() is not None:
+      return False
+    self.counts['saving'] += self._is_saving()
+    self.counts['kills' if blow == signal.SIGKILL else 'terms'] += 1
+    victim.send_signal(blow)
+    return True
+
+  def _is_saving(self) -> bool:
+    return any((self._run / 'checkpoints').glob('*tmp*'))
+
+  def _outcome(
+      self, hosts: list[subprocess.Popen], blow: signal.Signals, struck: bool
+  ) -> list[str]:
+    """What was wrong with how the hosts ended."""
+    began, wrong = time.monotonic(), []
+    for place, host in enumerate(hosts):
+      try:
+        host.wait(max(0.0, began + _SECONDS - time.monotonic()))
+      except subprocess.TimeoutExpired:
+        host.kill()
+        host.wait()
+        wrong.append(f'host {place} had not ended after {_SECONDS:.0f} s')
+    seconds = round(time.monotonic() - began, 1)
+    self.counts['slowest'] = max(self.counts['slowest'], seconds)
+    ends = [host.returncode for host in hosts]
+    # A run that was struck before it could train, or had just ended.
+    early = {0, -blow, 128 + blow}
+    fits = blow != signal.SIGTERM or {*ends} <= {RUN_AGAIN, *early}
+    if not (fits if struck else not any(ends)):
+      wrong.append(f'it ended with {ends}')
+    return wrong
+
+
+def _until(hosts: list[subprocess.Popen], there) -> None:
+  """Waits until something is there, or a host has ended."""
+  while not there() and all(host.poll() is None for host in hosts):
+    time.sleep(0.002)
 
 
 def main() -> None:
@@ -79,175 +210,11 @@ def main() -> None:
   bad = 0
   for place, form in enumerate(forms):
     own = blows[place :: len(forms)]
-    tally = measure(args.folder / form, form, own, args.steps, args.seed)
-    bad += len(tally.lost)
-    print(json.dumps({'form': form} | dataclasses.asdict(tally)), flush=True)
+    runs = Runs(args.folder / form, form, args.steps, args.seed)
+    runs.strike_all(own)
+    bad += len(runs.lost)
+    print(json.dumps({'form': form, **runs.counts, 'lost': runs.lost}))
   sys.exit(bool(bad))
-
-
-def measure(
-    folder: pathlib.Path,
-    form: str,
-    blows: list[signal.Signals],
-    steps: int,
-    seed: int,
-) -> Tally:
-  """Strikes the runs of a form, and lets the last one come to its end."""
-  rng, tally = random.Random(f'{seed} {form}'), Tally()
-  began = time.monotonic()
-  finish(folder / 'whole', form, steps)
-  seconds = time.monotonic() - began
-  whole, run = interrupted.saved(folder / 'whole', steps), folder / 'run'
-  rng.shuffle(blows)
-  while blows:
-    blow = blows[-1]
-    before = interrupted.newest(run)
-    hosts = start(run, form, steps)
-    struck = strike(hosts, run, blow, rng, seconds, tally)
-    told = outcome(hosts, blow, struck, tally)
-    if struck:
-      blows.pop()
-    now = interrupted.newest(run)
-    tally.resumed += struck and before > 0
-    if now < before:
-      told.append(f'step {before} is gone, {now} is the newest')
-    if now:
-      interrupted.saved(run, now)
-    tally.lost += [f'{blow.name}: {line}' for line in told]
-    if now == steps:
-      compare(whole, run, steps, tally)
-  if run.exists():
-    finish(run, form, steps)
-    compare(whole, run, steps, tally)
-  return tally
-
-
-def compare(
-    whole: dict[str, np.ndarray], run: pathlib.Path, steps: int, tally: Tally
-) -> None:
-  """Compares a run at its end with the one left alone, and removes it."""
-  found = interrupted.saved(run, steps)
-  tally.ends += 1
-  if found.keys() != whole.keys():
-    tally.lost.append('the end has other tensors')
-  tally.lost += [
-      f'{name} differs at the end'
-      for name in whole.keys() & found.keys()
-      if whole[name].tobytes() != found[name].tobytes()
-  ]
-  shutil.rmtree(run)
-
-
-def start(
-    model_dir: pathlib.Path, form: str, steps: int
-) -> list[subprocess.Popen]:
-  """Starts the run on all of its hosts; what they say goes to a log each."""
-  count, _, devices = form.rpartition('x')
-  count = int(count or 1)
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    port = s.getsockname()[1]
-  argv = [
-      sys.executable, '-m', 'dualenc_jax', 'train',
-      *_flags(model_dir.parent), f'--gin.STEPS={steps}',
-      f'--gin.CHECKPOINT_EVERY={_EVERY}',
-      f'--model_dir={model_dir}',
-  ]
-  together = {
-      'JAX_COORDINATOR_ADDRESS': f'localhost:{port}',
-      'JAX_NUM_PROCESSES': str(count),
-  }
-  hosts = []
-  for host in range(count):
-    more = together | {'JAX_PROCESS_ID': str(host)} if count > 1 else {}
-    # The last one counts.
-    flags = os.environ.get('XLA_FLAGS', '')
-    flags += f' --xla_force_host_platform_device_count={devices}'
-    with open(model_dir.parent / f'host-{host}.log', 'ab') as log:
-      hosts.append(
-          subprocess.Popen(
-              [*argv, *(['--multihost'] if count > 1 else [])],
-              env=os.environ | more | {'XLA_FLAGS': flags},
-              stdout=subprocess.DEVNULL,
-              stderr=log,
-          )
-      )
-  return hosts
-
-
-def finish(model_dir: pathlib.Path, form: str, steps: int) -> None:
-  """Trains to the end."""
-  model_dir.parent.mkdir(parents=True, exist_ok=True)
-  for host in start(model_dir, form, steps):
-    if host.wait():
-      sys.exit(f'{form}: the run fails by itself; see {model_dir.parent}')
-
-
-def strike(
-    hosts: list[subprocess.Popen],
-    run: pathlib.Path,
-    blow: signal.Signals,
-    rng: random.Random,
-    seconds: float,
-    tally: Tally,
-) -> bool:
-  """Strikes one host; False where the run has ended before."""
-  before = interrupted.newest(run)
-  aim = rng.choice(('anywhere', 'training', 'saving'))
-  wait = rng.uniform(0.0, seconds)
-  if aim == 'training':
-    _until(hosts, lambda: interrupted.newest(run) > before)
-    wait = rng.uniform(0.0, 0.5)
-  if aim == 'saving':
-    for _ in range(rng.randrange(1, 6)):
-      _until(hosts, lambda: interrupted.newest(run) > before)
-      before = interrupted.newest(run)
-    _until(hosts, lambda: any((run / 'checkpoints').glob('*tmp*')))
-    wait = rng.uniform(0.0, 0.05)
-  deadline = time.monotonic() + wait
-  _until(hosts, lambda: time.monotonic() > deadline)
-  victim = rng.choice(hosts)
-  if victim.poll() is not None:
-    return False
-  tally.saving += any((run / 'checkpoints').glob('*tmp*'))
-  if blow == signal.SIGKILL:
-    tally.kills += 1
-  else:
-    tally.terms += 1
-  victim.send_signal(blow)
-  return True
-
-
-def _until(hosts: list[subprocess.Popen], there) -> None:
-  """Waits until something is there, or a host has ended."""
-  while not there() and all(host.poll() is None for host in hosts):
-    time.sleep(0.002)
-
-
-def outcome(
-    hosts: list[subprocess.Popen],
-    blow: signal.Signals,
-    struck: bool,
-    tally: Tally,
-) -> list[str]:
-  """What was wrong with how the hosts ended."""
-  began, wrong = time.monotonic(), []
-  for place, host in enumerate(hosts):
-    try:
-      host.wait(max(0.0, began + _SECONDS - time.monotonic()))
-    except subprocess.TimeoutExpired:
-      host.kill()
-      host.wait()
-      wrong.append(f'host {place} had not ended after {_SECONDS:.0f} s')
-  tally.slowest = max(tally.slowest, round(time.monotonic() - began, 1))
-  ends = [host.returncode for host in hosts]
-  if not struck:
-    return wrong + [f'it ended with {ends}'] * any(ends)
-  # A run that was told of it before it could train, or had just ended.
-  early = {0, -blow, 128 + blow}
-  if blow == signal.SIGTERM and not {*ends} <= {RUN_AGAIN, *early}:
-    wrong.append(f'it ended with {ends}')
-  return wrong
 
 
 if __name__ == '__main__':

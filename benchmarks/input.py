@@ -1,7 +1,7 @@
 """Measures the input: token caches and batches; see benchmarks/README.md.
 
-  prepare   texts of a JSONL file, tokenised into a cache
-  cache     a million made-up passages: disk, time, and how long to open it
+  prepare   passages of a JSONL file, or made up, tokenised into a cache: time,
+            disk, and how long to open it
   batches   pairs gathered from a cache into batches, on one core, by layout
   memory    resident memory over many batches
 """
@@ -32,7 +32,7 @@ from dualenc_jax.data import (
   Tokenizer,
   Vocabulary,
 )
-from dualenc_jax.readers import Pairs, Texts
+from dualenc_jax.readers import Texts
 from dualenc_jax.text.ragged import fingerprints, lengths_to_offsets
 
 LAYOUTS = {
@@ -49,7 +49,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  whats = {run.__name__: run for run in (prepare, cache, batches, memory)}
+  whats = {run.__name__: run for run in (prepare, batches, memory)}
   add = parser.add_argument
   add('what', choices=whats, metavar='WHAT')
   add('--work_dir', help='for files; a temporary one by default')
@@ -67,7 +67,7 @@ def main() -> None:
   add('--count', type=int, help='rows')
   args = parser.parse_args()
   args.steps = args.steps or (20_000 if args.what == 'memory' else 200)
-  million = args.what in ('cache', 'batches')
+  million = args.what == 'batches'
   args.count = args.count or (1_000_000 if million else 100_000)
   with tempfile.TemporaryDirectory(dir=args.work_dir) as folder:
     result = whats[args.what](args, pathlib.Path(folder))
@@ -75,69 +75,49 @@ def main() -> None:
 
 
 def prepare(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-  """Passages a second from a JSONL file to a complete cache."""
-  tokenizer = _tokenizer(args)
+  """Passages a second from a JSONL file to a complete cache; disk; opening."""
+  tokenizer = Tokenizer(
+      Vocabulary(args.vocabulary), args.query_length, args.passage_length
+  )
   tokenizer.encode_queries([''])  # Loads the vocabulary.
-  path = folder / 'pairs.jsonl'
-  count = _write_pairs(args, path)
-  task = Pairs(train=str(path))
-  texts = [e['passage'] for e in task.examples('train')]
-  rates = {'read': [], 'tokenise': [], 'prepare': []}
-  for number in range(args.rounds):
-    cache_dir = folder / str(number)
-    for name, run in {
-        'read': lambda: sum(1 for _ in task.examples('train')),
-        'tokenise': lambda: tokenizer.encode_passages(texts, args.workers),
-        'prepare': lambda: prepare_cache(
-            task, 'train', tokenizer, cache_dir, threads=args.workers
-        ),
-    }.items():
-      rates[name].append(count / harness.seconds(run))
-    _say(f'{rates["prepare"][-1]:,.0f} passages/s')
-  (built,) = (folder / '0').glob('pairs-*')
-  tokens = Cache.open(built).passage_tokens.lengths
-  for name, found in rates.items():
-    print(f'{name:9} {_spread(found)} passages/s')
-  print(f'{count:,} passages of {tokens.mean():.1f} tokens, a query each')
-  return {'rates': rates, 'mean_tokens': float(tokens.mean())}
-
-
-def cache(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-  """Disk, time and time to open of a cache of passages without queries."""
   path = folder / 'corpus.jsonl'
   with path.open('w') as stream:
-    for number, text in enumerate(_texts(args, args.mean_passage, seed=0)):
-      row = {'_id': str(number), 'text': text}
-      stream.write(json.dumps(row) + '\n')
-  tokenizer = _tokenizer(args)
-  seconds = harness.seconds(
-      lambda: prepare_cache(
-          Texts(str(path)), 'corpus', tokenizer, folder, threads=args.workers
-      )
-  )
-  (built,) = folder.glob('texts-*')
-  opened = [
-      harness.seconds(lambda: Cache.open(built)) for _ in range(args.rounds)
+    for number, text in enumerate(_texts(args)):
+      stream.write(json.dumps({'_id': str(number), 'text': text}) + '\n')
+  task = Texts(str(path))
+  texts = [e['passage'] for e in task.examples('corpus')]
+  rates = {'read': [], 'tokenise': [], 'prepare': [], 'open': []}
+  for number in range(args.rounds):
+    made = []
+    for name, run in {
+        'read': lambda: sum(1 for _ in task.examples('corpus')),
+        'tokenise': lambda: tokenizer.encode_passages(texts, args.workers),
+        'prepare': lambda: made.append(prepare_cache(
+            task, 'corpus', tokenizer, folder / str(number),
+            threads=args.workers,
+        )),
+        'open': lambda: Cache.open(made[0].folder),
+    }.items():
+      rates[name].append(len(texts) / harness.seconds(run))
+  built = made[0]
+  sizes = {name: size for name, (_, size) in built.header['files'].items()}
+  for name, found in rates.items():
+    print(f'{name:9} {_spread(found)} passages/s')
+  rows = [
+      f'{name} | {size / len(texts):.1f}'
+      for name, size in sizes.items()
+      if size > 8
   ]
-  header = Cache.open(built).header
-  sizes = {name: size for name, (_, size) in header['files'].items()}
-  total = sum(sizes.values())
-  print('| file | bytes a row |\n|---|---|')
-  for name, size in sizes.items():
-    if size > 8:
-      print(f'| {name} | {size / args.count:.1f} |')
+  print(harness.table('file | bytes a row', rows))
+  total, scale = sum(sizes.values()), MS_MARCO / len(texts)
   print(
-      f'{args.count:,} passages: {total / args.count:.0f} bytes a row, of the'
-      f' source {path.stat().st_size / args.count:.0f}; {seconds:.1f} s,'
-      f' {args.count / seconds:,.0f} a second; opened in'
-      f' {min(opened) * 1e3:.1f} ms'
+      f'{len(texts):,} passages of {built.passage_tokens.lengths.mean():.1f}'
+      f' tokens: {total / len(texts):.0f} bytes a row, of the source'
+      f' {path.stat().st_size / len(texts):.0f}; {MS_MARCO:,} take'
+      f' {total * scale / 1e9:.2f} GB,'
+      f' {MS_MARCO / statistics.median(rates["prepare"]):.0f} s'
   )
-  scale = MS_MARCO / args.count
-  print(
-      f'{MS_MARCO:,} passages: {total * scale / 1e9:.2f} GB,'
-      f' {seconds * scale:.0f} s'
-  )
-  return {'sizes': sizes, 'seconds': seconds, 'open_seconds': opened}
+  return {'rates': rates, 'sizes': sizes}
 
 
 def batches(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
@@ -183,32 +163,18 @@ def memory(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   return {'slopes': slopes}
 
 
-def _tokenizer(args: argparse.Namespace) -> Tokenizer:
-  return Tokenizer(
-      Vocabulary(args.vocabulary), args.query_length, args.passage_length
-  )
+def _texts(args: argparse.Namespace) -> Iterator[str]:
+  """Texts of the file, again and again, or else made up.
 
-
-def _write_pairs(args: argparse.Namespace, path: pathlib.Path) -> int:
-  """Writes rows of query and passage; returns how many."""
-  queries = _texts(args, args.mean_query, seed=1)
-  passages = _texts(args, args.mean_passage, seed=0)
+  Those are words of the vocabulary, of natural lengths in tokens; the
+  frequencies of the words follow Zipf's law.
+  """
   if args.texts:
     lines = pathlib.Path(args.texts).read_text('utf-8').splitlines()
-    texts = [json.loads(line)['text'] for line in lines]
-    found = itertools.cycle([text for text in texts if text.strip()])
-    passages = itertools.islice(found, args.count)
-  with path.open('w') as stream:
-    for query, passage in zip(queries, passages):
-      stream.write(json.dumps({'query': query, 'passage': passage}) + '\n')
-  return args.count
-
-
-def _texts(args: argparse.Namespace, mean: float, seed: int) -> Iterator[str]:
-  """Texts of words of the vocabulary, of natural lengths in tokens.
-
-  The frequencies of the words follow Zipf's law.
-  """
+    found = [json.loads(line)['text'] for line in lines]
+    found = [text for text in found if text.strip()]
+    yield from itertools.islice(itertools.cycle(found), args.count)
+    return
   processor = sentencepiece.SentencePieceProcessor()
   processor.load(str(Vocabulary(args.vocabulary).file))
   pieces = (
@@ -216,10 +182,12 @@ def _texts(args: argparse.Namespace, mean: float, seed: int) -> Iterator[str]:
   )
   words = [p[1:] for p in pieces if p[0] == '\u2581' and p[1:].isalpha()]
   weights = 1 / np.arange(10, 10 + len(words))
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   for start in range(0, args.count, _CHUNK):
     count = min(_CHUNK, args.count - start)
-    lengths = workload.natural_lengths(rng, count, mean, args.passage_length)
+    lengths = workload.natural_lengths(
+        rng, count, args.mean_passage, args.passage_length
+    )
     ends = np.cumsum(lengths - 1)  # And EOS.
     drawn = rng.choice(len(words), ends[-1], p=weights / weights.sum())
     for chosen in np.split(drawn, ends[:-1]):
@@ -297,10 +265,6 @@ def _spread(values: list[float]) -> str:
       f'{statistics.median(values):10,.0f} ({min(values):,.0f} to'
       f' {max(values):,.0f})'
   )
-
-
-def _say(text: str) -> None:
-  print(f'{text}, load {os.getloadavg()[0]:.1f}', flush=True)
 
 
 if __name__ == '__main__':

@@ -63,9 +63,20 @@ def main() -> None:
   for name in filter(None, args.searches.split(',')):
     print(search(name), flush=True)
   for name in filter(None, args.steps.split(',')):
-    print(step(name, args.folder), flush=True)
+    print(
+        _check(
+            'runs/finetune.gin', args.folder, 16 * _PAIRS, 'python_code_8k',
+            name, f'--gin.BATCH_SIZE={_PAIRS}',
+        ),
+        flush=True,
+    )
   for name in filter(None, args.runs.split(',')):
-    print(run(name, args.folder, args.vocabulary), flush=True)
+    # The name ends in that of a slice.
+    file, slice_ = f'runs/tpu/{name}.gin', f'v5e:{name.rpartition("_")[2]}'
+    pairs = 2**20 if name.startswith('million') else 2**14
+    print(
+        _check(file, args.folder, pairs, args.vocabulary, slice_), flush=True
+    )
 
 
 def ring(name: str, loss: str) -> str:
@@ -108,26 +119,11 @@ def search(name: str) -> str:
   )
 
 
-def step(name: str, folder: pathlib.Path) -> str:
-  """What the command says of the base model's step, packed, in bfloat16."""
-  return _check(
-      'runs/finetune.gin', folder, 16 * _PAIRS, 'python_code_8k', name,
-      f'--gin.BATCH_SIZE={_PAIRS}',
-  )
-
-
-def run(name: str, folder: pathlib.Path, vocabulary: str) -> str:
-  """The same of a file of gin/runs/tpu, whose name ends in that of a slice."""
-  pairs = 2**20 if name.startswith('million') else 2**14
-  slice_ = f'v5e:{name.rpartition("_")[2]}'
-  file = f'runs/tpu/{name}.gin'
-  return _check(file, folder, pairs, vocabulary, slice_)
-
-
 def _check(
     gin_file: str, folder: pathlib.Path, pairs: int, vocabulary: str,
     slice_: str, *flags: str,
 ) -> str:
+  """What the command reports of a file's step on a slice."""
   words = Vocabulary(vocabulary)
   file = folder / f'{words.file.stem}-{pairs}.jsonl'
   if not file.exists():

@@ -15,7 +15,7 @@ def tokens(text: str) -> list[str]:
   """Tokens of DPR's SimpleTokenizer, after NFD, in lower case.
 
   A token is a run of letters, digits and marks (Unicode's L, N and M), or
-  another character that is no separator or control (Z and C).
+  another character that is not a separator or control (Z and C).
   """
   # Spaces end a word for the lower case of the Greek sigma, too.
   text = unicodedata.normalize('NFD', text).translate(_SPACING)
@@ -56,7 +56,7 @@ def each_hit(
 
   A text has an answer whose tokens stand in it one after the other; as in DPR
   an answer without a token is in every text. Arguments are those of
-  `top_k_matches`; a row below 0 is no hit.
+  `top_k_matches`; a row below 0 is not a hit.
   """
 
   @functools.lru_cache(_KEPT)

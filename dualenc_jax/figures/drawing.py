@@ -23,7 +23,7 @@ _LETTERS = 10  # That fit an inch.
 def fitted(text: str, inches: float = 9.0) -> str:
   """A text for matplotlib to draw as it is, in lines of so many inches at most.
 
-  What stands between two dollars is no formula.
+  What stands between two dollars is not a formula.
   """
   lines = textwrap.fill(untrusted.visible(text), max(int(_LETTERS * inches), 1))
   return lines.replace('$', r'\$')

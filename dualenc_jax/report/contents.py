@@ -122,14 +122,14 @@ def read(model_dir: str) -> Contents:
   to be.
 
   Raises:
-    UserError: it is no model_dir, or its config or the metrics.json of a result
-      cannot be read.
+    UserError: it is not a model_dir, or its config or the metrics.json of a
+      result cannot be read.
   """
   folder = pathlib.Path(model_dir)
   if not (folder / CONFIG).is_file():
     raise UserError(
-        f'{model_dir} is no model_dir: it has no {CONFIG}. Give the folder that'
-        ' `dualenc train` wrote (its MODEL_DIR).'
+        f'{model_dir} is not a model_dir: it has no {CONFIG}. Give the folder'
+        ' that `dualenc train` wrote (its MODEL_DIR).'
     )
   config = json_file.read_text(folder / CONFIG, _RESTORE)
   lines, problems = curves.read(folder / curves.FILE)

@@ -54,7 +54,7 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
 
   Returns:
     The curves, and a sentence on damage if there is any. A last line that is
-    not whole is no damage: a run may be writing it, or was stopped there.
+    not whole is not damage: a run may be writing it, or was stopped there.
   """
   try:
     lines = untrusted.read(path, _LARGEST).split(b'\n')

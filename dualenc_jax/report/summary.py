@@ -39,7 +39,7 @@ _USES = {
     ' for a retriever. What it writes is not checked for truth.',
     '': 'Finds the passages that answer a query: both are embedded as vectors'
     ' of norm one, and the inner product of two says how near they are. Scores'
-    ' order passages; they are no probabilities.',
+    ' order passages; they are not probabilities.',
 }
 
 # A number in large: what it is, its text, and what it was measured on.

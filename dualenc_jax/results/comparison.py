@@ -339,8 +339,8 @@ def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
       yield f'{group}, BM25 and re-ranked: {pair.describe(metric)}.'
       if pair.after <= pair.before:
         yield (
-            'WARNING: it does not beat BM25, whose hits it orders, so it is no'
-            ' teacher yet. Train it longer, from a pretrained T5, or with'
+            'WARNING: it does not beat BM25, whose hits it orders, so it cannot'
+            ' teach yet. Train it longer, from a pretrained T5, or with'
             ' harder negatives.'
         )
 

@@ -250,8 +250,8 @@ def read_result(folder: pathlib.Path) -> Result:
   """Reads one result folder; its per-query values only when asked for.
 
   Raises:
-    UserError: metrics.json is missing, is no JSON, lacks a field, or has one of
-      another type.
+    UserError: metrics.json is missing, is not JSON, lacks a field, or has one
+      of another type.
   """
   path = folder / METRICS
   content = json_file.read(path, AGAIN)

@@ -139,7 +139,7 @@ class _Judgements:
   @classmethod
   def read(cls, path: pathlib.Path, level: int) -> '_Judgements':
     if not path.is_file():
-      raise UserError(f'--qrels: {path} is no file.')
+      raise UserError(f'--qrels: {path} is not a file.')
     source = hashlib.sha256(path.read_bytes()).hexdigest()
     try:
       found = trec.read_qrels(path)

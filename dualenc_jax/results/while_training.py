@@ -222,7 +222,7 @@ def _calibrate(
     found = dataclasses.replace(found, step=step, candidates=what)
   elif step:
     _LOG.warning(
-        'Its scores on split %s become no probabilities: relevant pairs do not'
+        'Scores on split %s cannot become probabilities: relevant pairs do not'
         ' score higher there, or there are none.',
         VALIDATION,
     )

@@ -338,7 +338,7 @@ def test_what_is_refused(tmp_path, runs):
       ([a, f'{a}+{b}'], 'is fused of runs: give --qrels'),
       ([a, good], 'good.trec is a run file: give --qrels'),
       ([good, bad], 'good.trec is a run file: give --qrels'),
-      ([good, bad, '--qrels=none'], '--qrels: none is no file'),
+      ([good, bad, '--qrels=none'], '--qrels: none is not a file'),
       (
           [good, bad, f'--qrels={good}'],
           f'^--qrels: {good}:1: 6 columns as a run file has, expected query id',
