@@ -79,13 +79,15 @@ def make_cache(
   )
 
 
-def random_cache(size, seed=0, query_length=16, passage_length=64, most=4):
+def random_cache(
+    size, seed=0, query_length=16, passage_length=64, most=4, vocab=900
+):
   """Log-normal lengths, 0 to `most` hard negatives a query."""
   rng = np.random.default_rng(seed)
 
   def rows(count, limit):
     lengths = np.clip(rng.lognormal(np.log(limit / 4), 0.5, count), 1, limit)
-    return [rng.integers(2, 900, int(n)).tolist() for n in lengths]
+    return [rng.integers(2, vocab, int(n)).tolist() for n in lengths]
 
   return make_cache(
       rows(size, query_length),

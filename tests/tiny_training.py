@@ -7,8 +7,13 @@ import jax
 import numpy as np
 import optax
 
-from dualenc_jax.losses import LearnableTemperature, SamToNe, Similarity
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.losses import (
+  init as loss_params,
+  LearnableTemperature,
+  SamToNe,
+  Similarity,
+)
+from dualenc_jax.models import abstract_params, DualEncoder
 from dualenc_jax.models.dual_encoder import Projection
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.t5_encoder import T5Encoder
@@ -33,8 +38,8 @@ class OneDevice(Partitioner):
 
 
 def make_model(separate_towers=False, width=32, **options):
-  """SDE, or ADE-SPL: two layers, four heads; options are the encoder's."""
-  sizes = dict(num_layers=2, num_heads=4, head_dim=8, mlp_dim=64)
+  """SDE, or ADE-SPL: one layer, four heads; options are the encoder's."""
+  sizes = dict(num_layers=1, num_heads=4, head_dim=8, mlp_dim=64)
   encoder = T5Encoder(**(sizes | options))
   own = {}
   if separate_towers:
@@ -123,14 +128,30 @@ def plan(
 
 @functools.cache
 def unsharded_params(separate_towers=False, width=32):
-  """The initial parameters of `make_model` without any mesh; host arrays."""
+  """Parameters of `make_model`; host arrays."""
   return init_params(make_model(separate_towers, width))
 
 
 def init_params(model, loss=LOSS, similarity=SIMILARITY, seed=0):
-  """Initial parameters of a model and a loss; host arrays."""
-  init = Contrastive(model, loss, similarity).init
-  return jax.device_get(nn.unbox(jax.jit(lambda: init(jax.random.key(seed)))()))
+  """Random parameters of a model, and those of a loss; host arrays.
+
+  No initialiser is compiled.
+  """
+  params = nn.unbox(abstract_params(model))
+  rng = np.random.default_rng(seed)
+
+  def random(leaf):
+    values = rng.standard_normal(leaf.shape, dtype=np.float32)
+    # Scales are near one, and products keep the scale of what they are of.
+    return 1 + 0.1 * values if leaf.ndim == 1 else values / leaf.shape[0] ** 0.5
+
+  params = jax.tree.map(random, params)
+  table = params['token_embedder']['embedding']
+  for name in ('token_embedder', 'passage_token_embedder'):
+    if name in params:
+      params[name]['embedding'] *= len(table) ** 0.5
+  own = jax.device_get(loss_params(loss, similarity))
+  return {**params, 'loss': own} if own else params
 
 
 def make_state(abstract, separate_towers=False, params=None):

@@ -81,10 +81,10 @@ def assert_close(actual, expected, atol=1e-5):
 @pytest.mark.parametrize(
     'options',
     [
-        dict(remat=True),
-        dict(scan_layers=True),
-        dict(scan_layers=True, remat=True),
-        dict(attention_fn=t5_encoder.einsum_attention),
+        pytest.param({'remat': True}, marks=pytest.mark.slow),
+        pytest.param({'scan_layers': True}, marks=pytest.mark.slow),
+        {'scan_layers': True, 'remat': True},
+        {'attention_fn': t5_encoder.einsum_attention},
     ],
     ids='-'.join,
 )
@@ -126,7 +126,9 @@ def test_remat_draws_the_same_dropout(scan_layers):
   assert np.abs(plain[0] - other).max() > 0.1
 
 
-@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize(
+    'scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_dropout_follows_its_key(scan_layers):
   params = random_params()
   if scan_layers:
@@ -153,12 +155,16 @@ def test_dropout_of_the_output_is_unbiased():
   rate, rows = 0.25, 400
   encoder = t5_encoder.T5Encoder(0, 1, 1, 1, dropout_rate=rate)
   x, lengths = jnp.ones((rows, L, E)), jnp.full((rows, 1), L)
-  variables = encoder.init(jax.random.key(0), x, lengths)
-  key = {'dropout': jax.random.key(1)}
-  out = encoder.apply(
-      variables, x, lengths, jnp.arange(rows)[:, None], rngs=key
-  )
-  out = np.asarray(out)
+
+  @jax.jit
+  def run(x, lengths):
+    variables = encoder.init(jax.random.key(0), x, lengths)
+    key = {'dropout': jax.random.key(1)}
+    return encoder.apply(
+        variables, x, lengths, jnp.arange(rows)[:, None], rngs=key
+    )
+
+  out = np.asarray(run(x, lengths))
   # Dropout of the input drops whole columns of a row, and that of the output
   # entries: an entry survives both with probability (1 - rate) ** 2.
   dead_columns = (out == 0).all(axis=1)

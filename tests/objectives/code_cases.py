@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import tiny_training
 
-from dualenc_jax.compression import Codec, codec_file
+from dualenc_jax.compression import Codec, codec_file, model_codec
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import packed
 from dualenc_jax.compression.transforms import Linear
@@ -30,6 +30,16 @@ def write_codec(folder, bits=3, rotated=True, seed=0):
   )
   codec_file.write(folder / codec_file.FILE, codec)
   return str(folder)
+
+
+def start(kind, folder, bits=3, rotated=True, **options):
+  """An objective over a new codec, its parameters, a batch and its codes."""
+  model = tiny_training.make_model(separate_towers=True)
+  objective = kind(model, write_codec(folder, bits, rotated), **options)
+  params = tiny_training.init_params(model)
+  del params['loss']
+  params['codec'] = model_codec.arrays(objective.codec)
+  return objective, params, *make_batch(bits)
 
 
 def make_batch(bits, seed=0):

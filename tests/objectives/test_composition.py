@@ -52,16 +52,14 @@ CASES = [
 
 @functools.cache
 def make_cache():
-  cache = text_reading.random_cache(64, 0, QUERY, PASSAGE)
+  cache = text_reading.random_cache(
+      64, 0, QUERY, PASSAGE, vocab=tiny_training.VOCAB
+  )
   rng = np.random.default_rng(0)
-  for name in ('query', 'passage', 'negative'):
-    values = getattr(cache, f'{name}_tokens').values
-    values[values > 1] = values[values > 1] % (tiny_training.VOCAB - 2) + 2
-    if name != 'query':
-      prefix = 'negative_' if name == 'negative' else ''
-      count = len(getattr(cache, f'{name}_tokens'))
-      scores = rng.normal(scale=4, size=count).astype(np.float32)
-      setattr(cache, f'{prefix}teacher_scores', scores)
+  cache.teacher_scores, cache.negative_teacher_scores = (
+      rng.normal(scale=4, size=len(tokens)).astype(np.float32)
+      for tokens in (cache.passage_tokens, cache.negative_tokens)
+  )
   return cache
 
 
@@ -70,7 +68,7 @@ def value_and_gradients(name, implementation, micro, layout):
   """Of one batch, and one model."""
   loss, options = LOSSES[name]
   objective = Contrastive(
-      tiny_training.make_model(num_layers=1), loss,
+      tiny_training.make_model(), loss,
       losses.Similarity(0.2, implementation, 4, **options), K, micro, layout,
   )
   batch = Batches(

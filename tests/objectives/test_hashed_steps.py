@@ -19,13 +19,9 @@ SIMILARITY = Similarity(0.2)
 LOSS = Hashed(gamma=0.5)
 
 
-def make_model():
-  return tiny_training.make_model(num_layers=1)
-
-
 def trained(micro_batch_size=None, implementation='auto', steps=3):
   """Metrics of the first steps, and the gradients of the last."""
-  model, partitioner = make_model(), Partitioner(2)
+  model, partitioner = tiny_training.make_model(), Partitioner(2)
   abstract, _, step = tiny_training.plan(
       partitioner, model=model, loss=LOSS,
       similarity=dataclasses.replace(
@@ -46,7 +42,7 @@ def trained(micro_batch_size=None, implementation='auto', steps=3):
 
 def by_hand(steps=3):
   """The same by plain JAX: the step is given to the loss as it is."""
-  model = make_model()
+  model = tiny_training.make_model()
   params = tiny_training.init_params(model, LOSS, SIMILARITY)
   found = []
 
@@ -89,7 +85,7 @@ def test_beta_follows_the_step(micro_batch_size, implementation):
 
 
 def test_the_part_whose_memory_is_reported_needs_no_step():
-  objective = Contrastive(make_model(), LOSS, SIMILARITY)
+  objective = Contrastive(tiny_training.make_model(), LOSS, SIMILARITY)
   params = jax.eval_shape(objective.init, jax.random.key(0))
   batch = tiny_training.make_batch(16, 1)
   value, own, vectors, rest = objective.apart(params, batch)

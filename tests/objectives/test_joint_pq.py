@@ -2,7 +2,7 @@
 
 import types
 
-from code_cases import DIM, embed, make_batch, PARTS, write_codec
+from code_cases import DIM, embed, PARTS, start
 import differences
 import hlo
 import jax
@@ -25,13 +25,8 @@ TEMPERATURE = 0.1
 
 
 def case(folder, bits=3, rotated=True, **options):
-  model = tiny_training.make_model(separate_towers=True)
   options = {'depth': 12, 'cut': 8, 'temperature': TEMPERATURE, **options}
-  objective = JointPq(model, write_codec(folder, bits, rotated), **options)
-  params = tiny_training.init_params(model)
-  params.pop('loss')
-  params['codec'] = jax.device_get(objective.init(jax.random.key(0))['codec'])
-  return objective, params, *make_batch(bits)
+  return start(JointPq, folder, bits, rotated, **options)
 
 
 def reference(objective, query, codec, numbers, targets, valid, searched=None):

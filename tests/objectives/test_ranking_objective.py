@@ -24,11 +24,9 @@ SLOW = pytest.mark.slow
 
 
 def make_cache():
-  cache = text_reading.random_cache(64, 0, QUERY, PASSAGE)
-  for name in ('query', 'passage', 'negative'):
-    values = getattr(cache, f'{name}_tokens').values
-    values[values > 1] = values[values > 1] % (tiny_training.VOCAB - 2) + 2
-  return cache
+  return text_reading.random_cache(
+      64, 0, QUERY, PASSAGE, vocab=tiny_training.VOCAB
+  )
 
 
 def make_batch(cache, layout, cells=1, step=0):
@@ -82,11 +80,14 @@ def ids_of(cache, name, row):
   return value & 0xFFFFFFFF, value >> 32
 
 
-@pytest.mark.parametrize('pooling', ['mean', 'first'])
 @pytest.mark.parametrize(
-    'layout, cells', [(Packed(), 1), (Padded(), 4), (Grouped(2, step=4), 4)]
+    'layout, cells, pooling',
+    [
+        (Packed(), 1, 'first'), (Padded(), 4, 'mean'),
+        pytest.param(Grouped(2, step=4), 4, 'mean', marks=SLOW),
+    ],
 )
-def test_scores_are_those_of_each_pair_alone(pooling, layout, cells):
+def test_scores_are_those_of_each_pair_alone(layout, cells, pooling):
   cache, objective = make_cache(), make_objective(layout, pooling)
   batch = make_batch(cache, layout, cells)
   params = nn.unbox(jax.jit(objective.init)(jax.random.key(1)))

@@ -5,7 +5,6 @@ import differences
 import jax
 import numpy as np
 import pytest
-import tiny_training
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.pair_scores import PairScores
@@ -19,15 +18,9 @@ DEPTH, TEMPERATURE = 9, 0.2
 def case(tmp_path_factory):
   """An objective, parameters, a batch with hits and scores, and its codes."""
   folder = tmp_path_factory.mktemp('codec')
-  model = tiny_training.make_model(separate_towers=True)
-  objective = TaughtPq(
-      model, code_cases.write_codec(folder), DEPTH, TEMPERATURE
+  objective, params, batch, numbers = code_cases.start(
+      TaughtPq, folder, depth=DEPTH, temperature=TEMPERATURE
   )
-  params = tiny_training.init_params(model)
-  params.pop('loss')
-  codec = objective.init(jax.random.key(0))['codec']
-  params['codec'] = jax.device_get(codec)
-  batch, numbers = code_cases.make_batch(3)
   rng = np.random.default_rng(1)
   size = len(batch['targets'])
   rows = np.stack([rng.permutation(61)[:DEPTH] for _ in range(size)])

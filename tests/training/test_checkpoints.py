@@ -83,6 +83,19 @@ def save_all(folder, abstract, steps, keep=3):
   return checkpoints
 
 
+@pytest.fixture(scope='module')
+def kept(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('kept')
+  save_all(folder, abstract_state(), [1, 2])
+  return folder
+
+
+@pytest.fixture
+def two(kept, tmp_path):
+  """A run with the checkpoints 1 and 2."""
+  return shutil.copytree(kept, tmp_path / 'run')
+
+
 def assert_bit_equal(got, want):
   assert jax.tree.structure(got) == jax.tree.structure(want)
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -120,15 +133,14 @@ def test_round_trip_of_a_model_and_its_optimizer(tmp_path):
 
 @pytest.mark.parametrize(
     'partitioner',
-    [Partitioner(4), Partitioner(2, FSDP), tiny_training.OneDevice()],
-    ids=['2x4', '4x2-FSDP', '1x1'],
+    [Partitioner(2, FSDP), tiny_training.OneDevice()],
+    ids=['4x2-FSDP', '1x1'],
 )
-def test_restores_onto_another_mesh(tmp_path, partitioner):
-  saved = abstract_state(Partitioner())
-  save_all(tmp_path, saved, [1])
+def test_restores_onto_another_mesh(two, partitioner):
   abstract = abstract_state(partitioner)
-  state, _ = Checkpoints(tmp_path).restore(abstract)
-  assert_bit_equal(jax.device_get(state), jax.device_get(fill(saved, 1)))
+  state, _ = Checkpoints(two).restore(abstract)
+  saved = fill(abstract_state(), 2)
+  assert_bit_equal(jax.device_get(state), jax.device_get(saved))
   kernel = state.opt_state[0].nu['encoder']['wi']['kernel']
   wanted = abstract.params['encoder']['wi']['kernel'].sharding
   assert kernel.sharding == wanted
@@ -160,11 +172,8 @@ def test_the_saved_state_may_be_donated_at_once(tmp_path):
 DAMAGE = {
     'meta': 'meta/metadata',
     'tree of the parameters': 'params/_METADATA',
-    'tree of the optimizer': 'optimizer/_METADATA',
-    'manifest of the parameters': 'params/manifest.ocdbt',
     'manifest of the optimizer': 'optimizer/manifest.ocdbt',
     'index of the parameters': 'params/d/*',
-    'data of the parameters': 'params/ocdbt.process_0/d/*',
     'data of the optimizer': 'optimizer/ocdbt.process_0/d/*',
     'everything': '**/*',
 }
@@ -183,29 +192,24 @@ def delete(path):
 
 
 # Truncated files are below.
-@pytest.mark.parametrize('what, how', zip(DAMAGE, 5 * [empty, delete]))
+@pytest.mark.parametrize('what, how', zip(DAMAGE, 3 * [empty, delete]))
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
-    tmp_path, caplog, what, how
+    two, caplog, what, how
 ):
-  abstract = abstract_state()
-  save_all(tmp_path, abstract, [1, 2])
-  found = (tmp_path / 'checkpoints/2').glob(DAMAGE[what])
+  found = (two / 'checkpoints/2').glob(DAMAGE[what])
   damaged = [path for path in found if path.is_file()]
   assert damaged
   for path in damaged:
     how(path)
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = Checkpoints(two)
   with caplog.at_level(logging.WARNING, 'dualenc_jax'):
-    assert_restores(checkpoints, abstract, 1)
+    assert_restores(checkpoints, abstract_state(), 1)
   said = [r.message for r in caplog.records if r.name.startswith('dualenc_jax')]
   assert len(said) == 1
   assert 'Checkpoint 2' in said[0] and 'broken_checkpoints' in said[0]
   assert len(said[0]) < 1000
-  assert (tmp_path / 'broken_checkpoints/2').is_dir()
+  assert (two / 'broken_checkpoints/2').is_dir()
   assert checkpoints.steps() == [1]
-  checkpoints.save(fill(abstract, 2), 2, META)
-  checkpoints.wait()
-  assert_restores(Checkpoints(tmp_path), abstract, 2)
 
 
 def test_each_truncated_file_is_harmless_or_noticed(tmp_path):
@@ -236,31 +240,28 @@ def test_a_second_broken_checkpoint_of_a_step_is_kept_too(tmp_path):
   assert sorted(os.listdir(tmp_path / 'broken_checkpoints')) == ['2', '2.2']
 
 
-def test_all_checkpoints_damaged(tmp_path):
-  abstract = abstract_state()
-  save_all(tmp_path, abstract, [1, 2])
+def test_all_checkpoints_damaged(two):
   for step in (1, 2):
-    delete(tmp_path / f'checkpoints/{step}/params/_METADATA')
+    delete(two / f'checkpoints/{step}/params/_METADATA')
   with pytest.raises(UserError, match='No checkpoint in .* can be read'):
-    Checkpoints(tmp_path).restore(abstract)
-  assert Checkpoints(tmp_path).steps() == [1, 2]
-  assert not (tmp_path / 'broken_checkpoints').exists()
+    Checkpoints(two).restore(abstract_state())
+  assert Checkpoints(two).steps() == [1, 2]
+  assert not (two / 'broken_checkpoints').exists()
 
 
-def test_a_half_written_checkpoint_is_ignored(tmp_path):
+def test_a_half_written_checkpoint_is_ignored(two):
   abstract = abstract_state()
-  save_all(tmp_path, abstract, [1, 2])
   # As Orbax leaves it when it is killed while it writes.
-  folder = tmp_path / 'checkpoints'
+  folder = two / 'checkpoints'
   (folder / '2').rename(folder / '2.orbax-checkpoint-tmp-0')
   delete(folder / '2.orbax-checkpoint-tmp-0/params/manifest.ocdbt')
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = Checkpoints(two)
   assert checkpoints.steps() == [1]
   assert_restores(checkpoints, abstract, 1)
-  assert not (tmp_path / 'broken_checkpoints').exists()
+  assert not (two / 'broken_checkpoints').exists()
   checkpoints.save(fill(abstract, 2), 2, META)
   checkpoints.wait()
-  assert_restores(Checkpoints(tmp_path), abstract, 2)
+  assert_restores(Checkpoints(two), abstract, 2)
 
 
 @pytest.mark.parametrize(
@@ -285,23 +286,20 @@ def test_a_half_written_checkpoint_is_ignored(tmp_path):
         ),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused(tmp_path, other, said):
-  save_all(tmp_path, abstract_state(), [1, 2])
+def test_a_checkpoint_of_another_model_is_refused(two, other, said):
   wanted = abstract_state(**other)
   with pytest.raises(UserError, match=said):
-    Checkpoints(tmp_path).restore(wanted)
-  assert Checkpoints(tmp_path).steps() == [1, 2]
-  assert not (tmp_path / 'broken_checkpoints').exists()
-  assert_restores(Checkpoints(tmp_path), abstract_state(), 2)
+    Checkpoints(two).restore(wanted)
+  assert Checkpoints(two).steps() == [1, 2]
+  assert not (two / 'broken_checkpoints').exists()
 
 
-def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path):
+def test_a_checkpoint_of_another_optimizer_is_refused(two):
   abstract = abstract_state()
-  save_all(tmp_path, abstract, [1])
   other = abstract._replace(opt_state=abstract.opt_state[:1])
   other = other._replace(opt_state=(other.opt_state[0]._replace(nu=()),))
   with pytest.raises(UserError, match='optimizer is of another model or opt'):
-    Checkpoints(tmp_path).restore(other)
+    Checkpoints(two).restore(other)
 
 
 @pytest.fixture

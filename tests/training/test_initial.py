@@ -10,6 +10,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 import small_vocabulary
+import tiny_evaluation
 import tiny_run
 import tiny_training
 
@@ -195,12 +196,10 @@ def test_another_architecture_is_refused_by_name(vocabulary):
   )
 
 
-@pytest.fixture(scope='module')
-def first(tmp_path_factory) -> pathlib.Path:
+@pytest.fixture
+def first() -> pathlib.Path:
   """A run of the tiny SDE of two layers."""
-  folder = tmp_path_factory.mktemp('first')
-  train.main([*tiny_run.flags(folder), f'--model_dir={folder / "model"}'])
-  return folder / 'model'
+  return tiny_evaluation.shared_model()
 
 
 @pytest.mark.slow

@@ -24,11 +24,9 @@ GROUPED, PACKED = LAYOUTS = Grouped(2, step=4), Packed()
 
 @functools.cache
 def make_cache():
-  cache = text_reading.random_cache(96, 0, QUERY, PASSAGE)
-  for name in ('query', 'passage', 'negative'):
-    values = getattr(cache, f'{name}_tokens').values
-    values[values > 1] = values[values > 1] % (tiny_training.VOCAB - 2) + 2
-  return cache
+  return text_reading.random_cache(
+      96, 0, QUERY, PASSAGE, vocab=tiny_training.VOCAB
+  )
 
 
 def make_batches(layout, num_negatives=0, cells=1):
@@ -40,7 +38,7 @@ def make_batches(layout, num_negatives=0, cells=1):
 
 def make_model(rate=0.2, **options):
   return tiny_training.make_model(
-      **(dict(num_layers=1, dropout_rate=rate) | options)
+      **(dict(dropout_rate=rate) | options)
   )
 
 
@@ -77,8 +75,8 @@ def by_number(embeddings, batch):
 @pytest.mark.parametrize(
     'layout, num_negatives, cells, micro',
     [
-        (GROUPED, 0, 4, None),
-        pytest.param(GROUPED, 3, 8, 4, marks=SLOW),
+        (GROUPED, 3, 4, None),
+        pytest.param(GROUPED, 0, 8, 4, marks=SLOW),
         pytest.param(PACKED, 0, 8, 4, marks=SLOW),
         pytest.param(PACKED, 3, 1, None, marks=SLOW),
     ],
@@ -94,7 +92,9 @@ def test_embeddings_equal_each_text_alone(layout, num_negatives, cells, micro):
     tokens = np.zeros((len(texts), length), np.int32)
     for row, text in zip(tokens, texts):
       row[: len(text)] = text
-    return model.apply({'params': model_params(params)}, tokens, method=method)
+    variables = {'params': model_params(params)}
+    apply = jax.jit(model.apply, static_argnames='method')
+    return apply(variables, tokens, method=method)
 
   pairs = text_reading.pairs_of(batch, num_negatives)
   pairs.sort(key=lambda pair: pair[3])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiny_evaluation
 import tiny_run
 
 from dualenc_jax.commands import check, train
@@ -148,15 +149,14 @@ def test_from_a_checkpoint_of_its_own(teacher, tmp_path):
     ])
 
 
-def test_what_cannot_start(teacher, tmp_path):
-  flags = tiny_run.flags(
-      tmp_path, *DEEP, f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
-      '--gin.QUERY_LAYERS_FROM=first',
-  )
+def test_what_cannot_start(tmp_path):
+  start = f'--gin.INITIAL_CHECKPOINT_PATH={tiny_evaluation.shared_model()}'
+  flags = tiny_run.flags(tmp_path, start, '--gin.QUERY_LAYERS_FROM=first')
   with pytest.raises(UserError, match='the towers share their encoder. Give'):
     check.main([*flags, '--no_compile'])
   # Another architecture after it leaves no trace.
-  light = tiny_run.flags(
-      tmp_path, *STILL, f'--gin.INITIAL_CHECKPOINT_PATH={teacher}'
-  )
-  check.main([*light, '--gin_file=architectures/sde.gin', '--no_compile'])
+  light = '--gin_file=architectures/light_query.gin', start
+  check.main([
+      *tiny_run.flags(tmp_path, *light), '--gin_file=architectures/sde.gin',
+      '--no_compile',
+  ])

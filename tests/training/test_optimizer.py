@@ -190,10 +190,10 @@ def test_multipliers_scale_updates_exactly(make):
       make(),
       SCHEDULE,
       # The second rule comes too late for 'wide'.
-      multipliers=(('wide/.*', 0.25), ('.*/kernel', 3.0), ('tiny/.*', 0.0)),
+      multipliers=(('wide/.*', 0.25), ('.*/kernel', 4.0), ('tiny/.*', 0.0)),
   ).build(params)
   want, got = first_updates(plain, params), first_updates(scaled, params)
-  factors = {'wide': 0.25, 'tall': 3.0, 'small': 3.0, 'norm': 1.0, 'tiny': 0.0}
+  factors = {'wide': 0.25, 'tall': 4.0, 'small': 4.0, 'norm': 1.0, 'tiny': 0.0}
   for name, factor in factors.items():
     for kind, update in want[name].items():
       assert np.any(update != 0)
