@@ -109,14 +109,10 @@ def test_the_loss_is_that_of_transformers(version, layout):
     np.testing.assert_allclose(metrics['tokens'], wanted[2], rtol=1e-5)
 
 
+@SLOW
 @pytest.mark.parametrize(
     'layout, model_parallel, micro',
-    [
-        pytest.param(Packed(), 1, None, marks=SLOW),
-        pytest.param(Packed(), 2, 8, marks=SLOW),
-        pytest.param(Padded(), 1, 8, marks=SLOW),
-        pytest.param(Grouped(2, step=4), 4, None, marks=SLOW),
-    ],
+    [(Packed(), 2, 8), (Padded(), 1, 8), (Grouped(2, step=4), 4, None)],
 )
 def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
   _, parts, _ = tiny_t5.make('1.0')

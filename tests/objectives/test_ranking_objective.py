@@ -98,14 +98,10 @@ def test_scores_are_those_of_each_pair_alone(layout, cells, pooling):
   np.testing.assert_allclose(found[there], wanted[there], rtol=1e-5, atol=1e-5)
 
 
+@SLOW
 @pytest.mark.parametrize(
     'layout, model_parallel, micro',
-    [
-        (Packed(), 1, None),
-        pytest.param(Packed(), 2, 8, marks=SLOW),
-        pytest.param(Padded(), 1, 8, marks=SLOW),
-        pytest.param(Grouped(2, step=4), 4, None, marks=SLOW),
-    ],
+    [(Packed(), 2, 8), (Padded(), 1, 8), (Grouped(2, step=4), 4, None)],
 )
 def test_a_step_is_one_on_every_mesh(layout, model_parallel, micro):
   two_steps.assert_same(

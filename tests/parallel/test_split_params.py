@@ -28,13 +28,10 @@ def is_whole(path):
   return re.search('rel_embedding|loss', jax.tree_util.keystr(path))
 
 
+# A faster test looks at the traced program.
+@SLOW
 @pytest.mark.parametrize(
-    'model_parallel, size',
-    [
-        (1, None),
-        pytest.param(2, None, marks=SLOW),
-        pytest.param(1, 16, marks=SLOW),
-    ],
+    'model_parallel, size', [(1, None), (2, None), (1, 16)]
 )
 def test_each_parameter_is_gathered_and_its_gradient_scattered(
     model_parallel, size
