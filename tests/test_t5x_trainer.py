@@ -81,14 +81,13 @@ def t5x_trainer(model, batch, num_microbatches=None):
 @pytest.mark.parametrize(
     'files, bindings',
     [
-        (['losses/softmax.gin'], []),
         (
             ['architectures/ade_spl.gin'],
             [*LEARNT, 'NUM_NEGATIVES = 2', 'LOSS_IMPLEMENTATION = "ring"'],
         ),
         (['architectures/ade_fte.gin'], ['MICRO_BATCH_SIZE = 8']),
     ],
-    ids=['sde', 'ade_spl, learnt temperature, negatives', 'ade_fte, cached'],
+    ids=['ade_spl, learnt temperature, negatives', 'ade_fte, cached'],
 )
 def test_steps_are_those_of_our_trainer(tmp_path, files, bindings):
   run = experiment(tmp_path, *bindings, files=files)

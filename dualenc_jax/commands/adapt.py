@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import pathlib
 
 from dualenc_jax.commands import config, flags, generated_by_models, recipe
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 
 _EXPECTED = {
     'generator': 'a model that `dualenc generate` takes',
@@ -31,11 +31,8 @@ _EXPECTED = {
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   corpus, model = args.corpus, args.model_dir
-  if not corpus.is_dir():
-    raise UserError(
-        f'--corpus is {corpus}; expected a folder in BEIR\'s layout, with'
-        ' corpus.jsonl, and with queries.jsonl and qrels to measure on.'
-    )
+  layout = "a folder in BEIR's layout, with queries and qrels to measure on"
+  expect(corpus.is_dir(), '--corpus', str(corpus), layout)
   if not (model / 'config.gin').is_file():
     raise UserError(
         f'--model_dir is {model}, which has no config.gin; expected a folder of'

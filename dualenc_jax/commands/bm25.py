@@ -25,11 +25,10 @@ from dualenc_jax.search import bm25 as bm25_lib, hybrid
 def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
-  words = Words(args.k1, args.b, _language(args.language))
   inputs, chosen = tasks.without_model(args)
   if args.tasks:
     chosen = tasks.available(chosen, args.skip_missing)
-  options = evaluate.Options(k=args.k, baselines=Baselines(words=words))
+  options = evaluate.Options(k=args.k, baselines=Baselines(words=words(args)))
   output = pathlib.Path(args.output_dir)
   for task, split in chosen:
     folder = output / evaluate.folder_name(task, split, options)
@@ -60,23 +59,25 @@ def make_parser() -> flags.Parser:
       help='hits per query in the run file (default %(default)s)')
   add('--output_dir', default='bm25',
       help='folder of the results (default %(default)s)')
-  add_flags(parser, '')
+  add_flags(parser, '--')
   return parser
 
 
-def add_flags(parser: argparse.ArgumentParser, prefix: str = 'bm25_') -> None:
+def add_flags(
+    parser: argparse.ArgumentParser, prefix: str = '--bm25_'
+) -> None:
   """Adds k1, b and the language of BM25."""
   add = parser.add_argument
   add(
-      f'--{prefix}k1', type=float, default=bm25_lib.K1,
+      f'{prefix}k1', dest='bm25_k1', type=float, default=bm25_lib.K1,
       help='BM25: saturation of repeated words (default %(default)s)',
   )
   add(
-      f'--{prefix}b', type=float, default=bm25_lib.B,
+      f'{prefix}b', dest='bm25_b', type=float, default=bm25_lib.B,
       help='BM25: penalty of long passages (default %(default)s)',
   )
   add(
-      f'--{prefix}language', default=bm25_lib.LANGUAGE,
+      f'{prefix}language', dest='bm25_language', default=bm25_lib.LANGUAGE,
       help='BM25: language of stop words and stems; none for neither (default'
       ' %(default)s)',
   )
@@ -84,7 +85,8 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = 'bm25_') -> None:
 
 def words(args: argparse.Namespace) -> Words:
   """The BM25 of the flags of `add_flags`."""
-  return Words(args.bm25_k1, args.bm25_b, _language(args.bm25_language))
+  language = None if args.bm25_language == 'none' else args.bm25_language
+  return Words(args.bm25_k1, args.bm25_b, language)
 
 
 def baselines(args: argparse.Namespace) -> Baselines:
@@ -112,7 +114,3 @@ def share(text: str) -> float | str:
 def weight(text: str) -> float | str:
   """The type of --hybrid_weight."""
   return text if text == VALIDATION else share(text)
-
-
-def _language(name: str) -> str | None:
-  return None if name == 'none' else name

@@ -7,7 +7,7 @@ import pathlib
 import re
 from typing import NoReturn
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 
 # Help that several commands have.
 CANDIDATES = (
@@ -137,8 +137,5 @@ def check_hosts(args: argparse.Namespace) -> None:
     raise UserError('--host_count needs --host_index, the number of this'
                     ' machine.')
   args.host_index = index or 0
-  if not 0 <= args.host_index < count:
-    raise UserError(
-        f'--host_index is {args.host_index} and --host_count {count}; expected'
-        ' an index from 0 to the count less one.'
-    )
+  expected = f'an index from 0 to --host_count={count} less one'
+  expect(0 <= args.host_index < count, '--host_index', index, expected)

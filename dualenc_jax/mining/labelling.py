@@ -1,8 +1,7 @@
 """The labels of all queries of a set, by the scores of a teacher."""
 
 from collections.abc import Callable, Mapping, Sequence
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,15 +17,11 @@ from dualenc_jax.mining.labels import Candidate, Labelled, Pool, Rules, Truth
 _LIMITS = 1e-7, 1 - 1e-7
 
 
-@dataclasses.dataclass(frozen=True)
-class Labels:
-  """The labels of queries, and what they were chosen from.
+class Labels(NamedTuple):
+  """The labels of the queries that have something to train on, and counts.
 
-  Attributes:
-    pools: candidates by query, without those of evaluation splits.
-    known: labelled positives by query, with the teacher's scores.
-    written: the queries that have something to train on.
-    counts: of queries and labels, by name.
+  By query, without those of evaluation splits: `pools` of candidates, and
+  labelled positives that are `known`, with the teacher's scores.
   """
 
   pools: Mapping[int, Pool]

@@ -54,7 +54,9 @@ def test_a_run_takes_what_was_prepared(files, tmp_path, monkeypatch):
       '--gin.VOCAB_SIZE=8064',
       *LENGTHS,
   ]
-  data_prepare.main([*flags, '--split=train'])
+  assert cli.main(
+      ['data', 'prepare', *flags, '--split=train', '--workers=2']
+  ) == 0
   bindings = [*map(config.binding, flags[1:]), "MODEL_DIR = 'unused'"]
   experiment = model_dir.build_experiment(['runs/finetune.gin'], bindings, [])
 
@@ -89,13 +91,3 @@ def test_bad_flags(files, tmp_path, flag, message):
     data_prepare.main([*files, f'--gin.CACHE_DIR={tmp_path}', flag])
   with pytest.raises(UserError, match="Task 'pairs' has no splits"):
     data_prepare.main(['pairs'])
-
-
-def test_the_program_has_the_command(files, tmp_path, capfd):
-  folder = tmp_path / 'tokens'
-  flags = [f'--gin.CACHE_DIR={folder}', '--split=validation', '--workers=2']
-  assert cli.main(['data', 'prepare', *files, *flags]) == 0
-  assert 'pairs, validation: 7 examples' in capfd.readouterr().out
-  assert caches(folder) == {'validation': 7}
-  assert cli.main(['data', 'prepare', str(tmp_path / 'no.jsonl')]) == 2
-  assert 'there is no file' in capfd.readouterr().err

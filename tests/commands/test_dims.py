@@ -55,13 +55,10 @@ def metrics_of(folder):
   return tiny_evaluation.result_of(folder)['metrics']
 
 
-def test_a_codec_that_cuts_is_told_of_like_the_dim(model, tmp_path, capfd):
-  for codec, warned in (('truncate:20', True), ('truncate:32+int8', False)):
-    run(
-        'encode', f'--model_dir={model}', f'--codec={codec}',
-        f'--index_dir={tmp_path / codec}',
-    )
-    assert (WARNING.format(20) in said(capfd)) == warned
+def test_a_codec_that_cuts_is_warned_of_like_the_dim(model, tmp_path, capfd):
+  index = f'--index_dir={tmp_path / "index"}'
+  run('encode', f'--model_dir={model}', '--codec=truncate:20', index)
+  assert WARNING.format(20) in said(capfd)
 
 
 def test_encode_and_search(model, capfd):
@@ -196,7 +193,7 @@ def test_there_and_back_by_sentence_transformers(model, tmp_path, capfd):
 def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
   alone = tmp_path / 'alone'
   run('convert', model, '--to=jax_export', '--tower=query', '--dim=32',
-      f'--out={alone}')
+      f'--out={alone}', '--no-verify')
   index = model / 'dim-32' / 'index'
   if not index.exists():
     run('encode', f'--model_dir={model}', '--dim=32')
@@ -239,7 +236,7 @@ def test_a_dim_that_there_is_not(model, tmp_path, capfd):
 def test_without_a_projection_there_is_nothing_to_cut(model, tmp_path, capfd):
   weights = opening.read(model)
   source = tmp_path / 'encoder'
-  run('convert', model, '--to=safetensors', f'--out={source}')
+  run('convert', model, '--to=safetensors', f'--out={source}', '--no-verify')
   tensors = load_file(source / 'weights.safetensors')
   del tensors['projection/kernel']
   save_file(tensors, source / 'weights.safetensors')
