@@ -13,7 +13,7 @@ import pytest
 from dualenc_jax import readers
 from dualenc_jax.data import SeqioTask
 from dualenc_jax.data.columns import STANDARD
-from dualenc_jax.data.dataset import rows
+from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.readers import beir_sets
 from dualenc_jax.readers.multireqa_sets import SETS
 
@@ -70,40 +70,28 @@ def registry(data_root):
   patch.undo()
 
 
-def reader_of(name: str, root: pathlib.Path):
+def readers_by_task(root: pathlib.Path) -> dict[str, Dataset]:
   """What training reads, made without seqio."""
   options = {'data_root': str(root), 'tolerance': 1.0}
-  file = str(root / 'pairs.jsonl')
-  if name == 'pairs':
-    return readers.Pairs(train=file, validation=file, test=file)
-  if name == 'python_code':
-    return readers.PythonCode((str(root / 'code'),))
-  if name == 'open_nq':
-    return readers.OpenNQ(data_root=str(root))
-  if name == 'msmarco':
-    return readers.MsMarco(**options)
-  kind, _, rest = name.partition('_')
-  if kind == 'beir':
-    sets = {s.translate(SAFE): s for s in beir_sets.SETS}
-    return readers.Beir(dataset=sets[rest], **options)
-  sets = {s.lower(): s for s in SETS} | {'nq': 'NaturalQuestions'}
-  return readers.MultiReQA(sets[rest], **options)
+  file, nq = str(root / 'pairs.jsonl'), {'NaturalQuestions': 'nq'}
+  return {
+      'msmarco': readers.MsMarco(**options),
+      'open_nq': readers.OpenNQ(data_root=str(root)),
+      'pairs': readers.Pairs(train=file, validation=file, test=file),
+      'python_code': readers.PythonCode((str(root / 'code'),)),
+      **{
+          f'multireqa_{nq.get(name, name.lower())}':
+              readers.MultiReQA(name, **options)
+          for name in SETS
+      },
+      **{
+          f'beir_{name.translate(SAFE)}': readers.Beir(dataset=name, **options)
+          for name in beir_sets.SETS
+      },
+  }
 
 
-NAMES = [
-    'msmarco',
-    'open_nq',
-    'pairs',
-    'python_code',
-    *(
-        f'multireqa_{name}'
-        for name in (
-            'nq squad triviaqa searchqa hotpotqa bioasq relationextraction'
-            ' textbookqa duorc'
-        ).split()
-    ),
-    *(f'beir_{name.translate(SAFE)}' for name in beir_sets.SETS),
-]
+NAMES = [*readers_by_task(pathlib.Path())]
 
 
 def plain(row):
@@ -131,7 +119,7 @@ def test_all_names_are_registered(registry):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_a_task_has_the_examples_that_training_reads(registry, data_root, name):
-  own = reader_of(name, data_root)
+  own = readers_by_task(data_root)[name]
   splits = registry.get_mixture_or_task(name).splits
   # Benchmarks of one reader differ in names and splits: one split of each.
   few = name.startswith('beir_') and name != 'beir_msmarco'
@@ -150,7 +138,7 @@ def test_a_task_has_the_examples_that_training_reads(registry, data_root, name):
 def test_a_twin_has_the_same_as_tokens(registry, data_root, name):
   from dualenc_jax.data import Vocabulary
 
-  own = reader_of(name, data_root)
+  own = readers_by_task(data_root)[name]
   split = 'all' if name == 'python_code' else own.splits()[0]
   vocabulary = Vocabulary('python_code_8k')
   features = registry.get_mixture_or_task(f'{name}_tokenized').output_features
