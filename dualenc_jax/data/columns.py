@@ -155,7 +155,7 @@ def arrays(
 def example(
     values: Mapping[str, Any], more: Iterable[Column] = OPTIONAL
 ) -> dict[str, Any]:
-  """An example of these values, with the defaults of standard columns.
+  """Completes the values of an example with defaults of standard columns.
 
   Raises:
     TypeError: a value belongs to no column, standard or extra.

@@ -81,11 +81,11 @@ class Corpus:
     return TextColumn(self.cache.passage_texts, self.rows)
 
   def subset(self, indices: np.ndarray) -> 'Corpus':
-    """The passages of these indices, in their order."""
+    """The passages that `indices` [n] number, in this order."""
     return Corpus(self.cache, self.rows[indices])
 
   def find(self, ids: Sequence[str]) -> np.ndarray:
-    """The passages of these ids, int64 [n], -1 where none has it."""
+    """The numbers of the passages with n ids: int64 [n], -1 for none."""
     prints, order = self._by_id
     wanted = fingerprints(Ragged.from_texts(ids))
     at = np.minimum(np.searchsorted(prints, wanted), len(prints) - 1)

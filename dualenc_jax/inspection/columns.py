@@ -83,7 +83,7 @@ def found(
 
 
 def both(place: str, other: str) -> str:
-  """Two places; of one file, its name is there once."""
+  """Joins two places; two of one file name it once."""
   file = place.rpartition(':')[0]
   if file and other.startswith(f'{file}:'):
     other = other.removeprefix(f'{file}:')
@@ -119,7 +119,7 @@ def contradictions(
 
 
 def members(values: np.ndarray, others: np.ndarray) -> np.ndarray:
-  """Which values are something, and among the others: bool [n]."""
+  """Whether each value is among the others, and not `NONE`: bool [n]."""
   return np.isin(values, others, kind='sort') & (values != NONE)
 
 

@@ -114,7 +114,7 @@ def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:
 def with_scores(
     candidates: Candidates, ranked: RetrievalSet, score: Score
 ) -> Candidates:
-  """The same candidates, in their order, with the scores of a teacher."""
+  """The candidates in the same order, with the scores of a teacher."""
 
   def of(passages: np.ndarray) -> np.ndarray:
     real = passages >= 0

@@ -140,7 +140,7 @@ def scored(
 def _known(
     passages: np.ndarray, ranked: RetrievalSet, texts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Which candidates are positives of their query, by id and by text."""
+  """Whether candidates are positives of their query, by id and by text."""
   by_id, by_text = (np.zeros(passages.shape, bool) for _ in range(2))
   own = ranked.self_hits
   for query, positives in enumerate(ranked.gold):

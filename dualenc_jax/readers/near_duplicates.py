@@ -16,7 +16,7 @@ _WORD = re.compile(r'\w+')
 def near_duplicates(
     texts: Sequence[str], others: Sequence[str], least: float = SIMILARITY
 ) -> np.ndarray:
-  """Which of the texts are nearly equal to one of the others: bool [N]."""
+  """Whether each of the N texts nearly equals one of the others: bool [N]."""
   found = np.zeros(len(texts), bool)
   found[near_pairs(texts, others, least)[0]] = True
   return found
@@ -25,10 +25,10 @@ def near_duplicates(
 def near_pairs(
     texts: Sequence[str], others: Sequence[str], least: float = SIMILARITY
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Numbers of texts, and of those of the others that they nearly equal.
+  """Numbers of texts, and of the others that they nearly equal: int [n] each.
 
-  Two are where of their different pairs of neighbouring words a share of
-  `least` is in both (Jaccard).
+  Two texts are nearly equal where |A & B| >= least |A | B| (Jaccard) for their
+  sets A and B of pairs of neighbouring words.
   """
   if not len(texts) or not len(others):
     return np.zeros(0, int), np.zeros(0, int)

@@ -83,7 +83,7 @@ class Join:
           f'{message}. Expected all ids in the queries and the corpus.'
           f' {LENIENT} leaves out the others.'
       )
-    _LOG.warning('%s. These are left out.', message)
+    _LOG.warning('%s. They are left out.', message)
 
   def examples(self, training: bool) -> Iterator[dict[str, Any]]:
     """Yields a pair for each judgement whose query and passage exist.

@@ -157,10 +157,10 @@ def folder_of(
 def find(
     root: str | os.PathLike | None, names: Sequence[str], task: str, hint: str
 ) -> pathlib.Path:
-  """The first of these files of a task that exists; or SourceUnavailable.
+  """The first of several names of a file that exists.
 
   `root` is None if the user has given no folder; `hint` says where to get the
-  file and how large it is.
+  file and how large it is. Raises SourceUnavailable.
   """
   if root is None:
     raise SourceUnavailable(

@@ -20,7 +20,7 @@ _UTF_16 = re.compile(rb'\xff\xfe|\xfe\xff|(\0[^\0]){4}|([^\0]\0){4}', re.DOTALL)
 
 @contextlib.contextmanager
 def opened(path: pathlib.Path) -> Iterator[Any]:
-  """A file as it is; raises UserError if it is none or cannot be read."""
+  """Yields a binary file as it is; UserError where it cannot be read."""
   try:
     file = untrusted.open_file(path, 'Give a file.')
   except OSError as e:
@@ -31,7 +31,7 @@ def opened(path: pathlib.Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def unpacked(path: pathlib.Path) -> Iterator[Any]:
-  """`opened`, of a .gz file what is in it."""
+  """Yields a binary file, unpacked where its name ends with .gz."""
   with opened(path) as file:
     yield gzip.GzipFile(fileobj=file) if path.suffix == '.gz' else file
 
@@ -41,7 +41,7 @@ def lines(
 ) -> Iterator[tuple[int, bytes]]:
   """Yields (number from 1 on, line without its end) of a plain or .gz file.
 
-  A byte order mark is left out, and blank lines are unless `blank`.
+  A byte order mark is left out, and so are blank lines unless `blank`.
 
   Raises:
     UserError: damaged or truncated gzip, a line without an end, or UTF-16.

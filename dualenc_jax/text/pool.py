@@ -95,12 +95,12 @@ class Distinct:
     return len(self.fingerprints)
 
   def some(self, numbers: np.ndarray) -> Self:
-    """Those of these numbers, ascending."""
+    """Some of the texts, by their numbers in ascending order."""
     found = copy.copy(self)
     found.fingerprints = self.fingerprints[numbers]
     found.rows = self.rows[numbers]
     return found
 
   def numbers(self, fingerprints: np.ndarray) -> np.ndarray:
-    """Which texts these are, of some that are known."""
+    """The numbers of texts by their fingerprints, all of which are known."""
     return np.searchsorted(self.fingerprints, fingerprints)

@@ -51,8 +51,8 @@ class Ragged:
     except UnicodeDecodeError as e:
       file = getattr(self.values.base, 'filename', 'It')
       raise UserError(
-          f'{file} has a text {index} that is not UTF-8: {e}. Of a token cache,'
-          ' remove its folder: it is made again.'
+          f'{file} has a text {index} that is not UTF-8: {e}. If it is of a'
+          ' token cache, remove its folder: it is made again.'
       ) from e
 
   def padded(self, indices: np.ndarray, length: int) -> np.ndarray:
@@ -84,8 +84,10 @@ def lengths_to_offsets(lengths: np.ndarray) -> np.ndarray:
 def fingerprints(rows: Ragged) -> np.ndarray:
   """Fingerprints of rows of token ids of any dtype: uint64 [n].
 
-  Rows that differ in a token, in the order or in the number of tokens have, but
-  for a chance of 2^-64, others. Memory is 8 bytes a row and a few megabytes.
+  The fingerprint of a row is mix(sum of mix(token + 2^32 position) + mix(its
+  length)) modulo 2^64, with splitmix64's bijection mix. Rows that differ in
+  their tokens, or in the order of these, share one by a chance of 2^-64.
+  Memory is 8 bytes a row and a few megabytes.
   """
   out = np.empty(len(rows), np.uint64)
   start = 0

@@ -171,7 +171,7 @@ class Tokenizer:
   def prompted(
       self, query: str | None = None, passage: str | None = None
   ) -> 'Tokenizer':
-    """This with prompts of these names as prefixes; None leaves a prefix.
+    """The tokenizer with named prompts as prefixes; None leaves a prefix.
 
     Raises:
       UserError: no such prompt exists.

@@ -75,7 +75,7 @@ class ArrayWriter:
     self.last = values[-1] if len(values) else self.last
 
   def append_offsets(self, offsets: np.ndarray) -> None:
-    """Adds offsets [n + 1] from 0 on, moved to follow those that are there."""
+    """Adds offsets [n + 1], which begin with 0, after the existing ones."""
     if not self.rows:
       self.append(offsets[:1])
     self.append(offsets[1:] + self.last)
