@@ -112,8 +112,8 @@ class Interrupted(Words):
 
 @pytest.fixture
 def interrupt(tmp_path, monkeypatch):
-  """Leaves half a cache of a source, 35 examples of it, in this process."""
-  monkeypatch.setattr(cache_build, 'CHUNK', 7)
+  """Leaves half a cache of a source, 30 examples of it, in this process."""
+  monkeypatch.setattr(cache_build, 'CHUNK', 30)
   monkeypatch.setattr(cache_build, 'COMMIT_SECONDS', -1.0)
 
   def leave_half(source='source', tokenizer=TOKENIZER):
