@@ -49,7 +49,7 @@ def real_texts() -> list[str]:
     )
   apart = 2 * len(functions) // NUM_TEXTS
   chosen = functions[::apart][: NUM_TEXTS // 2]
-  return [f.query for f in chosen] + [f.passage for f in chosen]
+  return [f[side] for side in ('query', 'passage') for f in chosen]
 
 
 def ours(weights: Weights) -> Encode:

@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 import pathlib
+import re
 import sys
 import sysconfig
 import tokenize
@@ -36,23 +37,6 @@ _SPLITS = ('train', 'validation', 'test')
 _ROOTS = {'stdlib': ('stdlib',), 'site-packages': ('purelib', 'platlib')}
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (*_FUNCTION, ast.ClassDef)
-
-
-@dataclasses.dataclass(frozen=True)
-class Function:
-  """One documented function or method.
-
-  Attributes:
-    query: first paragraph of the docstring, whitespace collapsed.
-    passage: source from the first decorator on, without docstrings, dedented.
-  """
-
-  query: str
-  passage: str
-  id: str  # 'json/encoder.py:161:JSONEncoder.default'
-  name: str  # 'json.encoder.JSONEncoder.default'
-  location: str  # 'json/encoder.py:161', the line of `def`
-  module: str  # The top-level module or package, 'json'.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +69,7 @@ class PythonCode(Dataset):
   def examples(self, split: str) -> Iterator[dict]:
     """Yields the examples of a split, in order of root, path and line."""
     self.check_split(split)
-    kept = self._functions if split == 'all' else self._by_split[split]
-    for function in kept:
-      yield example(
-          function.query, function.passage, query_id=f'{function.id}#query',
-          passage_id=function.id, name=function.name,
-          location=function.location,
-      )
+    yield from self._functions if split == 'all' else self._by_split[split]
 
   def fingerprint(self, split: str) -> str:
     """Hash of Python's version and of the paths and sizes of the files."""
@@ -120,7 +98,7 @@ class PythonCode(Dataset):
     return list(dict.fromkeys(folders))
 
   @functools.cached_property
-  def _functions(self) -> list[Function]:
+  def _functions(self) -> list[dict[str, Any]]:
     found, seen, ids, skipped = [], set(), set(), []
     for root in self._folders:
       for path in _python_files(root):
@@ -130,18 +108,20 @@ class PythonCode(Dataset):
           skipped.append(f'{path} ({type(error).__name__})')
           continue
         for function in functions:
-          query, pair = function.query, (function.query, function.passage)
+          query = function['query']
+          pair = query, function['passage']
           is_short = len(query.split()) < MIN_QUERY_WORDS
           if pair in seen or is_short or query.startswith('>>>'):
             continue
           seen.add(pair)
           # Two roots may hold different files of one relative path.
-          unique, count = function.id, 1
+          unique, count = function['passage_id'], 1
           while unique in ids:
             count += 1
-            unique = f'{function.id}~{count}'
+            unique = f'{function["passage_id"]}~{count}'
           ids.add(unique)
-          found.append(dataclasses.replace(function, id=unique))
+          own = {'query_id': f'{unique}#query', 'passage_id': unique}
+          found.append(function | own)
     if skipped:
       logging.getLogger(__name__).warning(
           'python_code: skipped %d files that do not parse: %s%s',
@@ -151,11 +131,13 @@ class PythonCode(Dataset):
     return found
 
   @functools.cached_property
-  def _by_split(self) -> dict[str, list[Function]]:
-    splits: dict[str, list[Function]] = {split: [] for split in _SPLITS}
+  def _by_split(self) -> dict[str, list[dict[str, Any]]]:
+    splits: dict[str, list[dict[str, Any]]] = {split: [] for split in _SPLITS}
     for function in self._functions:
-      splits[split_of(function.module)].append(function)
-    held_out: list[Function] = []
+      # The top-level module or package, 'json' of 'json/encoder.py:161'.
+      module = re.split('[/:]', function['location'])[0].removesuffix('.py')
+      splits[split_of(module)].append(function)
+    held_out: list[dict[str, Any]] = []
     for split in ('test', 'validation', 'train'):
       kept = _unlike(splits[split], held_out)
       if left_out := len(splits[split]) - len(kept):
@@ -170,15 +152,15 @@ class PythonCode(Dataset):
 
 
 def _unlike(
-    functions: Sequence[Function], held_out: Sequence[Function]
-) -> list[Function]:
+    functions: Sequence[dict[str, Any]], held_out: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
   """Those whose docstring and code are not those of a held-out one."""
-  queries = {f.query for f in held_out}
+  queries = {f['query'] for f in held_out}
   near = near_duplicates(
-      [f.passage for f in functions], [f.passage for f in held_out]
+      [f['passage'] for f in functions], [f['passage'] for f in held_out]
   )
   kept = zip(functions, near)
-  return [f for f, is_near in kept if not is_near and f.query not in queries]
+  return [f for f, is_near in kept if not is_near and f['query'] not in queries]
 
 
 def split_of(module: str) -> str:
@@ -204,11 +186,15 @@ def _python_files(root: pathlib.Path) -> list[str]:
   return sorted(paths)
 
 
-def find_functions(file: pathlib.Path, path: str) -> list[Function]:
+def find_functions(file: pathlib.Path, path: str) -> list[dict[str, Any]]:
   """Functions of `file` that have a docstring and more than that, by line.
 
   Nested ones too, and once more within their parents. `path` is relative to the
-  file's root, with '/'.
+  file's root, with '/'. They are examples, without a query_id: a query is the
+  first paragraph of a docstring on one line, a passage the source from the
+  first decorator on, without docstrings, dedented. Of JSONEncoder.default the
+  location is 'json/encoder.py:161', the line of `def`; the passage_id is that
+  and ':JSONEncoder.default', the name 'json.encoder.JSONEncoder.default'.
 
   Raises:
     SyntaxError, ValueError, RecursionError: the file does not parse.
@@ -233,13 +219,12 @@ def find_functions(file: pathlib.Path, path: str) -> list[Function]:
     ):
       continue
     location = f'{path}:{node.lineno}'
-    functions.append(Function(
+    functions.append(example(
         query=first_paragraph(docstring),
         passage=_code(node, lines),
-        id=f'{location}:{qualname}',
+        passage_id=f'{location}:{qualname}',
         name=f'{module}.{qualname}' if module else qualname,
         location=location,
-        module=parts[0],
     ))
   return functions
 
