@@ -131,6 +131,8 @@ def test_halves_of_a_source_that_was_changed_are_removed(tmp_path, interrupt):
   with filelock.FileLock(f'{held}.lock'):  # By a process that builds it.
     before = interrupt('before')
     other = interrupt(tokenizer=Tokenizer(TOKENIZER.vocabulary, 8, 17))
+    # One of which nothing was committed.
+    before.with_name(f'{before.name[:-1]}-').mkdir()
     prepare(Words(COUNT), 'train', TOKENIZER, tmp_path, lines.append)
   assert {*halves(tmp_path)} == {held, other}
   assert f'Removed {before}' in lines[0]

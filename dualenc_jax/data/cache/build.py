@@ -24,8 +24,8 @@ from dualenc_jax.data.cache.format import (
   CacheWriter,
   DamagedCache,
   HEADER,
-  JOURNAL,
   read_header,
+  state_of,
 )
 from dualenc_jax.data.columns import Column, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
@@ -128,7 +128,7 @@ def _unchecked(
 ) -> Cache:
   """The newest complete cache whose key agrees in all but the source."""
   wanted = {name: value for name, value in key.items() if name != 'source'}
-  found = _with(wanted, cache_dir, HEADER)
+  found = _with(wanted, cache_dir)
   for path in sorted(found, key=os.path.getmtime, reverse=True):
     with contextlib.suppress(DamagedCache):
       cache = Cache.open(path.parent)
@@ -150,11 +150,11 @@ def _prefix(key: Mapping[str, Any]) -> str:
 
 
 def _with(
-    wanted: Mapping[str, Any], folder: pathlib.Path, file: str
+    wanted: Mapping[str, Any], folder: pathlib.Path
 ) -> dict[pathlib.Path, dict[str, Any]]:
-  """Headers or journals of caches that have these values, by their paths."""
+  """The headers of caches that have these values, by their paths."""
   found = {}
-  for path in folder.glob(f'{glob.escape(_prefix(wanted))}*/{file}'):
+  for path in folder.glob(f'{glob.escape(_prefix(wanted))}*/{HEADER}'):
     with contextlib.suppress(OSError, UserError):
       header = read_header(path)
       if all(header.get(name) == value for name, value in wanted.items()):
@@ -234,15 +234,20 @@ class CacheBuild:
     self.log(f'Tokenised {writer.examples:,} examples.')
 
   def _remove_outdated(self) -> None:
-    """Removes halves of the same cache of an earlier state of the source."""
+    """Removes halves of caches that no process will go on with.
+
+    Their source was changed, or nothing of them was committed.
+    """
     wanted = {n: value for n, value in self.key.items() if n != 'source'}
-    for path in _with(wanted, self.cache_dir / BUILDING, JOURNAL):
-      half = path.parent
+    pattern = f'{glob.escape(_prefix(self.key))}*'
+    for half in (self.cache_dir / BUILDING).glob(pattern):
+      if half.name == self.name or not half.is_dir():
+        continue
       lock = filelock.FileLock(half.with_name(f'{half.name}.lock'), timeout=0)
-      if half.name != self.name:
-        with contextlib.suppress(filelock.Timeout), lock:
+      with contextlib.suppress(filelock.Timeout), lock:
+        if state_of(half, wanted) or not state_of(half, {}):
           shutil.rmtree(half)
-          self.log(f'Removed {half}, begun before the source was changed.')
+          self.log(f'Removed {half}: its source was changed, or it was empty.')
 
   def _examples(self, done: int) -> tuple[Iterator[dict[str, Any]], int | None]:
     """The examples that are not done, and about how many there are in all."""
@@ -264,7 +269,7 @@ class CacheBuild:
     if len(head) == CHUNK:
       # A cache of the same source in other tokens knows it.
       same = {n: self.key[n] for n in ('task', 'options', 'split', 'source')}
-      others = [*_with(same, self.cache_dir, HEADER).values()]
+      others = [*_with(same, self.cache_dir).values()]
       total = others[0]['examples'] if others else sizes.count(head)
     # Those that are done are read once more, but not tokenised.
     rest = itertools.islice(itertools.chain(head, examples), done, None)

@@ -234,7 +234,7 @@ class CacheWriter(contextlib.ExitStack):
     super().__init__()
     self.folder = folder
     self._key = dict(key)
-    state = _state(folder, key)
+    state = state_of(folder, key)
     if state is None:
       shutil.rmtree(folder, ignore_errors=True)
       folder.mkdir(parents=True)
@@ -294,7 +294,7 @@ class CacheWriter(contextlib.ExitStack):
     (self.folder / JOURNAL).rename(self.folder / HEADER)
 
 
-def _state(
+def state_of(
     folder: pathlib.Path, key: Mapping[str, Any]
 ) -> dict[str, Any] | None:
   """The journal of a folder, None unless it is of this key and true."""
