@@ -1,0 +1,125 @@
+"""Readers of real files of ../shared, beside json and csv."""
+
+import csv
+import json
+
+import pytest
+from reading import column, judged, objects, refused
+from test_pairs import read, texts, TRIPLES
+
+from dualenc_jax.readers import Beir, MsMarco
+
+SPLADE = {
+    'collection': 'val_collection/raw.tsv',
+    'validation_qrels': 'qrel/qrel.json',
+    'validation_queries': 'val_queries/raw.tsv',
+    'triples': 'triplets/raw.tsv',
+}
+
+
+@pytest.fixture
+def samples(shared):
+  return shared / 'data' / 'hardneg_samples'
+
+
+def cells(path):
+  with open(path, encoding='utf-8', newline='\n') as stream:
+    return list(csv.reader(stream, delimiter='\t', quoting=csv.QUOTE_NONE))
+
+
+def expected(folder, split):
+  """As BEIR's own loader and models have it: title, space, text."""
+  passages = {
+      row['_id']: (row['title'] + ' ' + row['text']).strip()
+      for row in objects(folder / 'corpus.jsonl')
+  }
+  queries = {r['_id']: r['text'] for r in objects(folder / 'queries.jsonl')}
+  return [
+      (queries[query], passages[passage], query, passage, int(grade))
+      for query, passage, grade in cells(folder / 'qrels' / f'{split}.tsv')[1:]
+  ]
+
+
+def test_scifact_has_the_published_counts(shared):
+  folder = shared / 'data' / 'scifact'
+  reader = Beir(dataset='scifact', root=str(shared / 'data'))
+  assert reader.splits() == ('train', 'test', 'corpus')
+  corpus = column(reader.examples('corpus'), 'passage_id')
+  assert corpus == column(objects(folder / 'corpus.jsonl'), '_id')
+  assert len(corpus) == 5183
+  for split, queries, count in (('train', 809, 919), ('test', 300, 339)):
+    rows = judged(reader.examples(split))
+    assert rows == expected(folder, split)
+    assert (len({row[2] for row in rows}), len(rows)) == (queries, count)
+
+
+def test_a_cut_down_corpus_with_grades(shared):
+  folder = shared / 'data' / 'msmarco_v1_dl1920'
+  rows = judged(Beir(folder=str(folder)).examples('test'))
+  assert rows == expected(folder, 'test')
+  assert len(rows) == 9490 and len({row[2] for row in rows}) == 97
+
+
+def test_gpl_pairs_and_hard_negatives(samples):
+  folder = samples / 'gpl_sample-data/generated/fiqa'
+  mined = folder / 'hard-negatives.jsonl'
+  options = {'hard_negatives': str(mined), 'max_negatives': 6}
+  reader = Beir(folder=str(folder), prefix='qgen', **options)
+  passages = {r['_id']: r['text'] for r in objects(folder / 'corpus.jsonl')}
+  lists = {row['qid']: row['neg'] for row in objects(mined)}
+  pairs = cells(folder / 'qgen-qrels' / 'train.tsv')[1:]
+  rows = list(reader.examples('train'))
+  ids = zip(column(rows, 'query_id'), column(rows, 'passage_id'))
+  assert [*map(list, ids)] == [pair[:2] for pair in pairs] and len(rows) == 30
+  for row in rows:
+    ranks = zip(*lists[row['query_id']].values())
+    kept = dict.fromkeys(name for rank in ranks for name in rank)
+    wanted = [passages[name].strip() for name in [*kept][:6]]
+    assert row['negatives'] == wanted
+
+
+def test_a_collection_of_splade(samples):
+  root = samples / 'splade_toy'
+  options = {'root': str(root), 'files': SPLADE}
+  # One query is there twice.
+  strict = MsMarco(**options)
+  refused(lambda: strict.examples('validation'), "raw.tsv:7: id '1048876'")
+  reader = MsMarco(**options, strict=False)
+  passages = dict(cells(root / SPLADE['collection']))
+  # The first counts.
+  queries = dict(reversed(cells(root / SPLADE['validation_queries'])))
+  of_query = json.loads((root / SPLADE['validation_qrels']).read_text())
+  found = judged(reader.examples('validation'))
+  assert {*found} == {
+      (queries[query], passages[passage].strip(), query, passage, grade)
+      for query, grades in of_query.items()
+      for passage, grade in grades.items()
+      if passage in passages
+  }
+  assert len(found) == 11
+  corpus = {e['passage_id']: e['passage'] for e in reader.examples('corpus')}
+  assert corpus == {name: text.strip() for name, text in passages.items()}
+
+
+def test_triples_and_pairs_with_mojibake(samples):
+  root = samples / 'splade_toy'
+  reader = MsMarco(root=str(root), files=SPLADE, train_from='triples')
+  triples = root / SPLADE['triples']
+  found = texts(reader.examples('train'))
+  assert found == texts(read(triples, **TRIPLES)) == cells(triples)
+  assert len(found) == 100
+  path = samples / 'rocketqa/marco.tp.1k'
+  found = texts(read(path, format='tsv', columns=('query', 'passage')))
+  assert found == cells(path) and len(found) == 1000
+  # Next to U+0080 there is U+0085, which str.splitlines would break a line at.
+  assert any('\x85' in passage for _, passage in found)
+
+
+def test_medquad(shared):
+  path = shared / 'data' / 'medquad' / 'pairs.jsonl.gz'
+  names = {'query': 'question', 'passage': 'answer', 'passage_id': 'id',
+           'name': 'focus'}
+  examples, rows = read(path, **names), objects(path)
+  assert len(examples) == 16407
+  for field, name in names.items():
+    assert column(examples, field) == column(rows, name)
