@@ -127,11 +127,6 @@ class Batches:
     return tuple(both[side] for side in self.sides)
 
   @property
-  def num_candidates(self) -> int:
-    """The number of passages of a query."""
-    return 1 + self.num_negatives + self.num_others
-
-  @property
   def num_examples(self) -> int:
     return sum(len(cache) for cache in self.caches)
 
@@ -155,7 +150,7 @@ class Batches:
 
   def _sample(self) -> list[np.ndarray]:
     """Lengths of the texts of some cells, int64 [cells, T], by `names`."""
-    texts = self.batch_size * self.num_candidates
+    texts = self.batch_size * (1 + self.num_negatives + self.num_others)
     count = min(max(SAMPLE_TEXTS // texts, 8), SAMPLE_BATCHES)
     # Other batches than those to train on, or each of these would fit.
     rng = np.random.default_rng([self.seed, 2**31])
