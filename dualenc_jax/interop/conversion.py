@@ -286,11 +286,11 @@ def describe(weights: Weights) -> str:
   parts = {name.split('/')[0] for name in weights.tensors}
   own = sorted(part for part in parts if part.startswith('passage_'))
   alone = ', a query tower alone' if weights.passage_tower else ''
-  told = '' if weights.tells_activations else ' (by their number)'
+  guessed = '' if weights.tells_activations else ' (by their number)'
   facts = [
       f'{weights.kind}{alone}: {size.num_layers} layers',
       f'{model.token_embedder.features} wide',
-      f'{" x ".join(size.activations)}{told}',
+      f'{" x ".join(size.activations)}{guessed}',
   ]
   if size.num_buckets != T5Encoder.num_buckets:
     facts.append(f'{size.num_buckets} buckets of relative positions')

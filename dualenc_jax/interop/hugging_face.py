@@ -7,6 +7,7 @@ bias is [32, H] there and [H, 32] here: these are transposed.
 
 from collections.abc import Mapping
 import contextlib
+import dataclasses
 import pathlib
 import re
 from typing import Any
@@ -116,15 +117,13 @@ def read(path: pathlib.Path) -> Weights:
         f'{path}: only one of {" and ".join(TOWERS)} has {PROJECTION_FILE}; the'
         ' projection of the other is missing. Give both, or none.'
     )
-  tensors, passage_encoder, usage = two_towers.join(query, passage, path)
   left_out = {
       f'{tower}/{name}': reason
       for tower, weights in zip(TOWERS, (query, passage))
       for name, reason in weights.left_out.items()
   }
-  return Weights(
-      KIND, str(path), tensors, query.encoder, passage_encoder, usage, left_out
-  ).check()
+  joint = two_towers.join(query, passage, path)
+  return dataclasses.replace(joint, left_out=left_out).check()
 
 
 def decoder(path: pathlib.Path) -> dict[str, Tensor]:

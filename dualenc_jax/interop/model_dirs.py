@@ -277,7 +277,7 @@ def _encoder(
 ) -> T5Encoder:
   where = f'{tower} of the checkpoint'
   if facts.get('num_layers') == 0:
-    # No tensor tells the sizes of layers that do not exist.
+    # No tensor shows the sizes of layers that do not exist.
     sizes = {name: int for name in weights_lib.SIZES[:-1]}
     json_file.check(facts, {**sizes, 'activations': [str]}, where, _AGAIN)
     return T5Encoder(

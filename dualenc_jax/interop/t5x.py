@@ -246,8 +246,8 @@ def _one_by_one(
 ) -> dict[str, Tensor]:
   """One tensor a layer, two axes a kernel, one relative position bias a tower.
 
-  `widths` are E of each tower. UserError if the axis of the layers cannot be
-  told, or layers have relative position biases that differ.
+  `widths` are E of each tower. UserError if the axis of the layers is
+  ambiguous, or layers have relative position biases that differ.
   """
   found: dict[str, Tensor] = {}
   biases: dict[str, list[Tensor]] = {}

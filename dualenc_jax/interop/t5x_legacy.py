@@ -159,18 +159,18 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
 
 
 def _check_activations(weights: Weights) -> None:
-  """Raises UserError unless the tensors alone will tell the activations."""
+  """Raises UserError unless the tensors alone will show the activations."""
   for tower in ENCODERS:
     encoder = getattr(weights, tower)
     if encoder is None:
       continue
     own = tuple(encoder.activations)
-    told = infer_encoder(weights.tensors, None, tower).activations
-    if own != told:
+    shown = infer_encoder(weights.tensors, None, tower).activations
+    if own != shown:
       raise UserError(
           f"{weights} has the activations {' x '.join(own)} in its {tower}. A"
           ' T5X checkpoint does not name them, and readers expect'
-          f" {' x '.join(told)} for these tensors. Convert it to another form,"
+          f" {' x '.join(shown)} for these tensors. Convert it to another form,"
           ' such as safetensors.'
       )
 

@@ -10,20 +10,17 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference import tower_digest
 from dualenc_jax.inference.towers import PassageTower
-from dualenc_jax.interop.weights import Usage, Weights
-from dualenc_jax.models import T5Encoder
+from dualenc_jax.interop.weights import Weights
 from dualenc_jax.tensor_files.tensors import Tensor
 
 _PARTS = ('token_embedder', 'encoder', 'projection')
 
 
-def join(
-    query: Weights, passage: Weights, path: pathlib.Path
-) -> tuple[dict[str, Tensor], T5Encoder | None, Usage]:
+def join(query: Weights, passage: Weights, path: pathlib.Path) -> Weights:
   """One model of two towers; parts that are equal bit for bit are shared.
 
-  Returns:
-    The tensors, the passage encoder if it is not shared, and the usage.
+  What is left out is the query tower's alone. UserError if the towers have
+  different vocabularies.
   """
   own = [part for part in _PARTS if not _same_part(query, passage, part)]
   tensors = {
@@ -40,11 +37,12 @@ def join(
         f'{path}: query and passage have different vocabularies. Expected one'
         ' vocabulary for both towers.'
     )
-  usage = dataclasses.replace(
-      query.usage, passage_length=passage.usage.passage_length
+  length = passage.usage.passage_length
+  return dataclasses.replace(
+      query, path=str(path), tensors={**query.tensors, **tensors},
+      passage_encoder=passage.encoder if 'encoder' in own else None,
+      usage=dataclasses.replace(query.usage, passage_length=length),
   )
-  encoder = passage.encoder if 'encoder' in own else None
-  return {**query.tensors, **tensors}, encoder, usage
 
 
 def split(weights: Weights) -> tuple[Weights, Weights]:

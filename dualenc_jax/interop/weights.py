@@ -198,18 +198,18 @@ class Weights:
     return self
 
   def with_activations(self, activations: Sequence[str]) -> 'Weights':
-    """This, with what its feed-forward blocks compute, which no file tells."""
-    told = tuple(self.encoder.activations)
+    """This, with what its feed-forward blocks compute, which no file says."""
+    known = tuple(self.encoder.activations)
     given = ','.join(activations)
     if self.tells_activations:
       raise UserError(
           f'--activations={given} is for a T5X checkpoint, which does not name'
-          f" them. {self} does: {','.join(told)}. Leave it out."
+          f" them. {self} does: {','.join(known)}. Leave it out."
       )
-    if len(activations) != len(told) or set(activations) - ACTIVATIONS:
+    if len(activations) != len(known) or set(activations) - ACTIVATIONS:
       raise UserError(
           f'--activations={given}: feed-forward blocks of {self.path} take'
-          f' {len(told)}, as those of {" x ".join(told)}; expected as many of'
+          f' {len(known)}, as those of {" x ".join(known)}; expected as many of'
           f' {", ".join(sorted(ACTIVATIONS))}, with commas.'
       )
     encoders = {
@@ -221,7 +221,7 @@ class Weights:
 
 
 def _end(name: str) -> str:
-  """The end of a long name, which tells more than its folders."""
+  """The end of a long name, which says more than its folders."""
   return '...' * (len(name) > 120) + name[-120:]
 
 

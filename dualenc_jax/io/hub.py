@@ -59,7 +59,7 @@ def data(path: Any) -> Any:
     return path
   place = _place(path, 'hf://org/name/train.jsonl')
   if place['inner'] is None:
-    with _told(path, 'dataset'):
+    with _explained(path, 'dataset'):
       names = _files(place)
     raise UserError(
         f'{path} is a data set; expected a file in it, {path}/FILE. It has'
@@ -89,8 +89,8 @@ def push(folder: pathlib.Path, repo: str) -> str:
     SourceUnavailable: the hub cannot be reached, or refuses.
   """
   hub = _library(repo)
-  with _told(repo, 'model', f' {folder} is whole: upload it again with `hf'
-             f' upload {repo} {folder}`.'):
+  again = f' {folder} is whole: upload it again, `hf upload {repo} {folder}`.'
+  with _explained(repo, 'model', again):
     api = hub.HfApi()
     if not api.repo_exists(repo):
       api.create_repo(repo, private=True)
@@ -115,7 +115,7 @@ def _place(path: str, expected: str) -> dict[str, Any]:
 
 def _fetch(path: str, place: dict[str, Any], kind: str) -> str:
   hub, inner = _library(path), place['inner']
-  with _told(path, kind):
+  with _explained(path, kind):
     found = hub.snapshot_download(
         place['repo'],
         repo_type=kind,
@@ -127,7 +127,7 @@ def _fetch(path: str, place: dict[str, Any], kind: str) -> str:
     return found
   result = os.path.join(found, inner)
   if not os.path.exists(result):
-    with _told(path, kind):
+    with _explained(path, kind):
       names = _files(place, kind)
     raise UserError(
         f'{path}: {place["repo"]} has no {inner}.{did_you_mean(inner, names)}'
@@ -157,7 +157,7 @@ def _library(what: str):
 
 
 @contextlib.contextmanager
-def _told(what: str, kind: str, more: str = '') -> Iterator[None]:
+def _explained(what: str, kind: str, more: str = '') -> Iterator[None]:
   """Errors of the hub as ours, with what to do."""
   errors = _library(what).errors
   try:

@@ -30,7 +30,7 @@ class Progress(contextlib.ExitStack):
     super().__init__()
     self._what, self._total, self._unit = what, total, unit
     self._is_shown = is_shown
-    self._done = self._first = self._told = 0
+    self._done = self._first = self._last = 0
     self._began = self._logged = time.monotonic()
     self._bar: Any = None
     if total is not None:
@@ -61,7 +61,7 @@ class Progress(contextlib.ExitStack):
   def log(self, note: str = '') -> None:
     """Logs a line, where there is no bar and it was not logged before."""
     self._logged = time.monotonic()
-    is_new, self._told = self._done != self._told, self._done
+    is_new, self._last = self._done != self._last, self._done
     if is_new and self._is_shown and self._bar.disable:
       _LOG.info('%s', self._line(self._logged - self._began, note))
 

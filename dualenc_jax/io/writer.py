@@ -203,7 +203,7 @@ def _is_of_here(record: dict[str, Any]) -> bool:
 
 
 def _is_alive(folder: pathlib.Path, record: dict[str, Any]) -> bool:
-  """Whether the writer of a folder lives, as far as can be told from here."""
+  """Whether the writer of a folder lives, as far as can be seen from here."""
   if _is_of_here(record):
     # A process id comes again, but not with the same start.
     return _started(record['pid']) == record.get('started', '?')

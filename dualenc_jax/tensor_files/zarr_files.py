@@ -115,7 +115,7 @@ def is_tree(folder: ReadablePath) -> bool:
 
 
 def has_key(folder: ReadablePath, key: str) -> bool:
-  """Whether the tree of such an item has a key, told without reading it all."""
+  """Whether the tree of such an item has a key, without reading it all."""
   content = json_file.read_text(epath.Path(folder) / _METADATA)
   return f'"(\'{key}\',' in content
 

@@ -60,7 +60,7 @@ def read(path: pathlib.Path) -> Weights:
   towers = modules.read_towers(path)
   by_tower = {t: _read_tower(t, path) for t in dict.fromkeys(towers)}
   query, passage = (by_tower[tower] for tower in towers)
-  tensors, passage_encoder, texts = two_towers.join(query, passage, path)
+  joint = two_towers.join(query, passage, path)
   lengths = {
       f'{side}_length': modules.read_length(tower.transformer, task)
       for side, task, tower in zip(
@@ -68,15 +68,11 @@ def read(path: pathlib.Path) -> Weights:
       )
   }
   facts: dict[str, Any] = {n: x for n, x in lengths.items() if x}
-  usage = dataclasses.replace(texts, **facts, **modules.read_prompts(path))
-  return Weights(
-      query.kind if query.kind != KIND else passage.kind,
-      str(path),
-      tensors,
-      query.encoder,
-      passage_encoder,
-      usage,
-      {**query.left_out, **passage.left_out},
+  facts |= modules.read_prompts(path)
+  return dataclasses.replace(
+      joint, kind=query.kind if query.kind != KIND else passage.kind,
+      usage=dataclasses.replace(joint.usage, **facts),
+      left_out={**query.left_out, **passage.left_out},
   ).check()
 
 
