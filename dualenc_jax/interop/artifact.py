@@ -19,7 +19,7 @@ def is_one(path: pathlib.Path) -> bool:
 
 
 def read(path: pathlib.Path) -> Weights:
-  """Reads its weights lazily; UserError where a file is not what was saved."""
+  """Its weights, read on demand; UserError where a file has changed."""
   manifest = Manifest.read(path)
   manifest.check_model(path)
   types = {'checkpoint_step?': int | None, f'{TRAINED_DIMS}?': [int]}

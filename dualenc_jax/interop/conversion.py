@@ -36,12 +36,15 @@ class Form:
   """A form that models are written in.
 
   Attributes:
+    text: its description, for people.
     write: makes it in an empty folder; returns lines to print, if any.
-    encode: texts by whoever opens it; (folder, usage) -> side of `verify`.
-    usage_beside: lengths and prefixes lie in a file of their own, as it has no
-      place for them.
-    is_whole: only dual encoders, with a projection, can be written so.
-    may_be_alone: a query tower can be written so without its passage tower.
+    encode: (folder, usage) -> the `verify.Encode` of the library that opens it.
+    packages: those that `encode` needs.
+    usage_beside: whether lengths and prefixes lie in a file of their own, as
+      the form has no place for them.
+    is_whole: whether only dual encoders, with a projection, have this form.
+    may_be_alone: whether a query tower has it without its passage tower.
+    keeps_codec: whether the codec of the model is written, too.
   """
 
   text: str
@@ -281,7 +284,7 @@ def _alike(
 
 
 def describe(weights: Weights) -> str:
-  """What a checkpoint is, in a line or two."""
+  """The kind, sizes and usage of a checkpoint, in a line or two."""
   model, usage, size = weights.model(), weights.usage, weights.encoder
   parts = {name.split('/')[0] for name in weights.tensors}
   own = sorted(part for part in parts if part.startswith('passage_'))

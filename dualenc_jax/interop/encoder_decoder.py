@@ -60,7 +60,7 @@ def provenance(
     weights: Weights, tensors: Mapping[str, Tensor], tokenizer: Tokenizer,
     dtype: str,
 ) -> dict[str, Any]:
-  """What the outputs of a released model depend on, as JSON."""
+  """The facts that outputs of a released model depend on, as JSON."""
   digest = hashlib.sha256()
   for name in sorted(tensors):
     digest.update(np.ascontiguousarray(tensors[name].read()).data)

@@ -13,10 +13,11 @@ from dualenc_jax.tensor_files.tensors import DamageError
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-  """What was found in the checkpoint of a step.
+  """The findings in the checkpoint of a step.
 
   Attributes:
-    tensors: that it lists: parameters, optimizer, memory; one a layer.
+    tensors: how many it lists, of parameters, optimizer and memory; one a
+      layer.
     problems: a line each, with the file and the tensor; () of a good one.
     has_digests: whether its tensors could be compared with their digests.
   """

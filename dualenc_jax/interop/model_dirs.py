@@ -127,10 +127,10 @@ class Checkpoint:
   def provenance(
       self, model: Any, tokenizer: Tokenizer, seed: int | None = None
   ) -> dict[str, Any]:
-    """What numbers and vectors depend on, of a model as it is used.
+    """The facts that numbers and vectors of a model depend on, as JSON.
 
-    It may be of another dtype than it was trained in. `seed` is None for the
-    one that was saved.
+    The model may be of another dtype than it was trained in. `seed` is None for
+    the one that was saved.
     """
     dims = self.trained_dims
     return {
@@ -148,7 +148,7 @@ class Checkpoint:
 
 
 def texts_of(tokenizer: Tokenizer) -> dict[str, Any]:
-  """What the tokens of texts depend on, as JSON."""
+  """The facts that the tokens of texts depend on, as JSON."""
   names = 'query_length', 'passage_length', 'query_prefix', 'passage_prefix'
   facts = {name: getattr(tokenizer, name) for name in names}
   return {'vocabulary': tokenizer.vocabulary.sha256, **facts}
@@ -190,10 +190,10 @@ def decoder(path: pathlib.Path) -> dict[str, Tensor]:
 def restore(
     path: pathlib.Path, step: int | None, use: Callable[[Checkpoint], _T]
 ) -> _T:
-  """What `use` makes of a checkpoint of a model_dir.
+  """What `use` returns for a checkpoint of a model_dir.
 
-  It is that of a step, which must be readable then, or else the best or newest
-  that can be read. UserError where none can.
+  The checkpoint is that of `step`, or with None the best or newest that can be
+  read. UserError where none can.
   """
   unreadable = {}
   for candidate in wanted(path, step):
@@ -299,7 +299,7 @@ def kind_of(facts: Mapping[str, Any]) -> str:
 
 
 def facts_of(path: pathlib.Path) -> Mapping[str, Any]:
-  """What was saved of the model in a model_dir, of what `restore` opens."""
+  """The saved facts of the model in a model_dir, as `restore` opens it."""
   return restore(path, None, lambda checkpoint: checkpoint.meta['model'])
 
 

@@ -40,7 +40,7 @@ def read(
     path: str | os.PathLike[str], step: int | None = None,
     dim: int | None = None,
 ) -> Weights:
-  """What a checkpoint holds; its tensors are read when they are wanted.
+  """The contents of a checkpoint, whose tensors are read on demand.
 
   Args:
     path: a folder or a file; gs:// for T5X checkpoints.

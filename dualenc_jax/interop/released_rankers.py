@@ -23,12 +23,12 @@ _PIECES = {TRUE: '▁true', FALSE: '▁false'}
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-  """What a released ranker reads, and of which tokens its score is.
+  """The text that a released ranker reads, and the tokens of its score.
 
   Attributes:
     tokens: as of `Seq2SeqRanker`.
     text: as of `Template`.
-    calibration: from scores to probabilities, None where they tell none.
+    calibration: from scores to probabilities; None where none is known.
   """
 
   tokens: Sequence[int]

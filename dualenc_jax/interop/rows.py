@@ -29,7 +29,7 @@ class Rows:
 
   @classmethod
   def of(cls, store: Any) -> 'Rows':
-    """Those of a store [N, width]: an array, a memory map, an index's rows."""
+    """The rows of a store [N, width]: an array, a memory map, or an index."""
 
     def blocks() -> Iterator[np.ndarray]:
       for start in range(0, len(store), BLOCK):
@@ -44,7 +44,7 @@ class Rows:
   def mapped(
       self, function: Callable[[np.ndarray], np.ndarray], width: int, dtype: Any
   ) -> 'Rows':
-    """What a function makes of each block: [b, width] of a dtype."""
+    """The rows that a function makes of each block: [b, width] of a dtype."""
     return Rows(self.count, width, dtype, lambda: map(function, self.blocks()))
 
   @property

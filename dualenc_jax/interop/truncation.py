@@ -70,7 +70,7 @@ def of_model(
 
 
 def of_provenance(whole: Mapping[str, Any], dim: int | None) -> dict[str, Any]:
-  """What numbers depend on, of a model that is cut to `dim`, if to any."""
+  """The provenance of a model that is cut to `dim`, if to any."""
   if dim is None:
     return dict(whole)
   trained_dims = [d for d in whole.get(TRAINED_DIMS, ()) if d <= dim]

@@ -94,7 +94,7 @@ def query_alone(weights: Weights) -> Weights:
 
 
 def digest(tensor: Tensor) -> bytes:
-  """Of the numbers, so that two large tables are compared one after another."""
+  """The SHA-256 of the numbers: large tables are compared one after another."""
   return hashlib.sha256(np.ascontiguousarray(tensor.read()).data).digest()
 
 

@@ -73,6 +73,7 @@ class Usage:
     return {n: x for n, x in found.items() if n != 'prompts' or x}
 
   def save_vocabulary(self, folder: pathlib.Path) -> None:
+    """Copies the SentencePiece file, if there is one, into a folder."""
     if self.vocabulary is not None:
       shutil.copyfile(self.vocabulary, folder / VOCABULARY)
 

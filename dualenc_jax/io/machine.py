@@ -13,7 +13,7 @@ _LIBRARIES = ('flax', 'jax', 'jaxlib', 'numpy')
 
 
 def versions() -> dict[str, str]:
-  """Of Python and of the libraries that numbers depend on."""
+  """The versions of Python and of the libraries that numbers depend on."""
   return {
       'python': platform.python_version(),
       **{name: importlib.metadata.version(name) for name in _LIBRARIES},

@@ -59,7 +59,7 @@ class Progress(contextlib.ExitStack):
       self.log(note)
 
   def log(self, note: str = '') -> None:
-    """Logs a line, where there is no bar and it was not logged before."""
+    """Logs a line where no bar is shown, once for a count."""
     self._logged = time.monotonic()
     is_new, self._last = self._done != self._last, self._done
     if is_new and self._is_shown and self._bar.disable:

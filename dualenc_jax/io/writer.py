@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Lost(UserError):
-  """A folder is no more that of its writer."""
+  """A folder no longer belongs to its writer."""
 
 
 class Writer:

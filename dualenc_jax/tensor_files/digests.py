@@ -56,12 +56,12 @@ def of_array(array: np.ndarray) -> str:
 
 
 def listed(digests: Mapping[str, str]) -> dict[str, str]:
-  """What digests say before any number is read: dtype and shape, by name."""
+  """The dtypes and shapes that digests begin with, by name."""
   return {name: text.rpartition(' ')[0] for name, text in digests.items()}
 
 
 def header(name: str, dtype: Any, shape: Sequence[int]) -> dict[str, str]:
-  """The same of an array that is not read, for each of its layers."""
+  """The dtype and shape of each layer of an array, as of `listed`."""
   layers = layer_names(name, tuple(shape))
   return {layer: _header(dtype, each) for layer, each in layers.items()}
 
