@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 import sentence_transformers_folders as st
 import small_vocabulary
 import tiny_weights
-from tiny_weights import assert_same, SHIPPED, USAGE
+from tiny_weights import assert_same, SHIPPED
 import towers
 
 from dualenc_jax.interop import sentence_transformers
@@ -46,24 +46,15 @@ MODELS = {
 }
 
 
-def random_weights(dual_encoder, usage=USAGE):
-  return tiny_weights.random(dual_encoder, usage)
-
-
-def assert_library_agrees(weights, folder):
-  ours = towers.embed(weights, st.TEXTS)
-  for mine, theirs in zip(ours, st.encode(folder)):
-    np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize('name', MODELS)
 def test_the_library_gives_our_vectors(tmp_path, caplog, name):
-  weights = random_weights(MODELS[name])
+  weights = tiny_weights.random(MODELS[name])
   folder = tmp_path / 'model'
   sentence_transformers.write(weights, folder)
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    assert_library_agrees(weights, folder)
+    for mine, theirs in zip(towers.embed(weights, st.TEXTS), st.encode(folder)):
+      np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=0)
   assert not [r for r in caplog.records if r.levelname != 'INFO']
   back = sentence_transformers.read(folder)
   assert_same(back, weights)
@@ -100,7 +91,8 @@ def test_a_folder_of_the_library_comes_back_bit_for_bit(tmp_path, feed_forward):
     ],
 )
 def test_what_the_format_can_share_is_written_once(tmp_path, name, counts):
-  sentence_transformers.write(random_weights(MODELS[name]), tmp_path / 'model')
+  weights = tiny_weights.random(MODELS[name])
+  sentence_transformers.write(weights, tmp_path / 'model')
   names = [
       name
       for file in (tmp_path / 'model').rglob('*.safetensors')
@@ -112,7 +104,7 @@ def test_what_the_format_can_share_is_written_once(tmp_path, name, counts):
 
 def test_one_prompt_of_both_sides_is_that_of_encode(tmp_path):
   usage = Usage(SHIPPED.file, None, 40, 40, 'text: ', 'text: ')
-  weights = random_weights(MODELS['SDE'], usage)
+  weights = tiny_weights.random(MODELS['SDE'], usage)
   notes = sentence_transformers.write(weights, tmp_path / 'model')
   assert not notes
   plain = st.open_model(tmp_path / 'model').encode(st.TEXTS)
@@ -133,7 +125,8 @@ def test_one_prompt_of_both_sides_is_that_of_encode(tmp_path):
     ],
 )
 def test_notes_say_what_is_not_as_expected(tmp_path, name, length, expected):
-  weights = random_weights(MODELS[name], Usage(SHIPPED.file, None, length, 40))
+  usage = Usage(SHIPPED.file, None, length, 40)
+  weights = tiny_weights.random(MODELS[name], usage)
   notes = sentence_transformers.write(weights, tmp_path / 'model')
   assert len(notes) == len(expected)
   card = (tmp_path / 'model' / 'README.md').read_text()
@@ -154,7 +147,7 @@ def test_notes_say_what_is_not_as_expected(tmp_path, name, length, expected):
 )
 def test_a_prompt_stays_in_its_cell_of_the_card(prompt, cell):
   usage = Usage(SHIPPED.file, None, 16, 40, prompt, 'passage: ')
-  card = model_card(random_weights(MODELS['SDE'], usage), ())
+  card = model_card(tiny_weights.random(MODELS['SDE'], usage), ())
   assert f'\n| prompt | {cell} | `"passage: "` |\n' in card
 
 
@@ -162,7 +155,7 @@ def test_equal_lengths_need_no_setting_of_version_6(tmp_path):
   """These make older versions of the library fail."""
   for name, length in (('SDE', 40), ('ADE', 16)):
     usage = Usage(SHIPPED.file, None, length, 40)
-    weights = random_weights(MODELS[name], usage)
+    weights = tiny_weights.random(MODELS[name], usage)
     sentence_transformers.write(weights, tmp_path / name)
     for file in (tmp_path / name).rglob('sentence_bert_config.json'):
       names = json.loads(file.read_text()).keys()
