@@ -289,7 +289,7 @@ def describe(weights: Weights) -> str:
   parts = {name.split('/')[0] for name in weights.tensors}
   own = sorted(part for part in parts if part.startswith('passage_'))
   alone = ', a query tower alone' if weights.passage_tower else ''
-  guessed = '' if weights.tells_activations else ' (by their number)'
+  guessed = '' if weights.names_activations else ' (by their number)'
   facts = [
       f'{weights.kind}{alone}: {size.num_layers} layers',
       f'{model.token_embedder.features} wide',

@@ -113,7 +113,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
       loss=loss,
       optimizer=optimizer,
       step=_step(tree.get('state/step')),
-      tells_activations=False,
+      names_activations=False,
   ).check()
 
 

@@ -104,7 +104,7 @@ class Weights:
     passage_tower: of a query tower alone, which one it belongs to.
     trained_dims: of how many first components its embeddings were trained to
       be of use, all of them among these; () where that is not known.
-    tells_activations: whether its files say what the feed-forward blocks
+    names_activations: whether its files say what the feed-forward blocks
       compute; where not, it is taken from the number of their matrices.
   """
 
@@ -122,7 +122,7 @@ class Weights:
   passage_tower: PassageTower | None = None
   trained_dims: Sequence[int] = ()
   codec: Codec | None = None
-  tells_activations: bool = True
+  names_activations: bool = True
 
   @property
   def has_projection(self) -> bool:
@@ -202,7 +202,7 @@ class Weights:
     """This, with what its feed-forward blocks compute, which no file says."""
     known = tuple(self.encoder.activations)
     given = ','.join(activations)
-    if self.tells_activations:
+    if self.names_activations:
       raise UserError(
           f'--activations={given} is for a T5X checkpoint, which does not name'
           f" them. {self} does: {','.join(known)}. Leave it out."
@@ -218,7 +218,7 @@ class Weights:
         for name in ENCODERS
         if (encoder := getattr(self, name)) is not None
     }
-    return dataclasses.replace(self, tells_activations=True, **encoders)
+    return dataclasses.replace(self, names_activations=True, **encoders)
 
 
 def _end(name: str) -> str:

@@ -176,7 +176,7 @@ def check_activations(
     mine = tuple(facts[tower]['activations'])
     # A decoder has those of its encoder.
     theirs = tuple(getattr(weights, there, weights.encoder).activations)
-    known = weights.tells_activations or len(mine) != len(theirs)
+    known = weights.names_activations or len(mine) != len(theirs)
     if mine != theirs and known:
       raise _other_activations(weights, there, theirs, tower, mine)
 

@@ -110,21 +110,21 @@ def test_positions_in_other_numbers_of_buckets(tmp_path, arrays, count):
 
 
 @of_each_version
-def test_activations_are_not_told_and_can_be_given(name):
+def test_activations_are_not_named_and_can_be_given(name):
   weights = t5x.read(t5x_files.GOLDEN / name / 't5x_legacy')
-  assert not weights.tells_activations
+  assert not weights.names_activations
   gated = name == GATED
   given = ('silu', 'linear') if gated else ('silu',)
-  told = weights.with_activations(given)
-  assert told.encoder.activations == given
-  assert dataclasses.replace(told, encoder=weights.encoder) == (
-      dataclasses.replace(weights, tells_activations=True)
+  named = weights.with_activations(given)
+  assert named.encoder.activations == given
+  assert dataclasses.replace(named, encoder=weights.encoder) == (
+      dataclasses.replace(weights, names_activations=True)
   )
   for wrong in (('silu',) if gated else ('silu', 'linear'), ('Dense',) * 2):
     with pytest.raises(UserError, match='take ., as those of'):
       weights.with_activations(wrong)
   with pytest.raises(UserError, match='does: silu.* Leave it out'):
-    told.with_activations(given)
+    named.with_activations(given)
 
 
 def test_variables_that_are_no_parameters(tmp_path, arrays):
