@@ -52,9 +52,9 @@ def fit(
   if start is None:
     if count < FEW * centroids:
       _LOG.warning(
-          '%d vectors for %d centroids: below %d vectors a centroid the'
-          ' centroids are noisy (%d are recommended). Take fewer bits, or more'
-          ' vectors.', count, centroids, FEW, FEW * centroids,
+          '%d vectors for %d centroids: with fewer than %d vectors each,'
+          ' centroids are noisy. Take fewer bits, or %d vectors or more.',
+          count, centroids, FEW, FEW * centroids,
       )
     rng = np.random.default_rng(seed)
     start = np.stack([

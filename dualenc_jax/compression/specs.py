@@ -105,10 +105,15 @@ _NAMES: dict[str, tuple[Callable[..., Any], str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """A codec that is not trained yet: linear maps, and perhaps a quantiser."""
+  """A codec to train: linear maps, and perhaps a quantiser."""
 
   name: str
   parts: tuple[parts_lib.Part, ...]
+
+  @classmethod
+  def of(cls, codec: Codec) -> 'Spec':
+    """A codec that is trained already."""
+    return cls(codec.name, (parts_lib.Saved(codec),))
 
   @property
   def floats(self) -> str | None:
@@ -189,8 +194,7 @@ def spec(name: str) -> Spec:
   expect(isinstance(name, str), 'codec', name, 'a name, such as "int8"')
   path = pathlib.Path(name).expanduser() / codec_file.FILE
   if path.is_file():
-    codec, _ = codec_file.read(path)
-    return Spec(codec.name, (parts_lib.Saved(codec),))
+    return Spec.of(codec_file.read(path)[0])
   parts: list[parts_lib.Part] = []
   pieces = name.split('+')
   for piece in pieces:

@@ -43,9 +43,9 @@ def open_index(
     if CODEC_SHA256 in index.header.provenance:
       _LOG.warning(
           '%s: its codes, by %s, were trained for the queries of the model that'
-          ' made it, and this one has no codec: a query tower that was not'
-          ' trained with them finds worse. Search it with that model, or encode'
-          ' the passages with this one.',
+          ' made it. This model has no codec, so its queries find fewer of the'
+          ' right passages. Search with that model, or encode the passages with'
+          ' this one.',
           index.folder,
           index.header.codec,
       )

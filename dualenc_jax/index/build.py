@@ -32,8 +32,8 @@ class IndexBuild:
 
     build = IndexBuild(folder, header)
     build.start()
-    for shard, lock in build.claims(range(header.shards)):
-      build.write(shard, lock, embeddings, passages)
+    for shard in build.claims(range(header.shards)):
+      build.write(shard, embeddings, passages)
     is_complete = build.finish()
   """
 
@@ -60,6 +60,7 @@ class IndexBuild:
     self.folder = self._places.folder
     self._replace = replace
     self._make_codec = codec
+    self._locks: dict[int, filelock.BaseFileLock] = {}
     self._check()
 
   @property
@@ -86,11 +87,11 @@ class IndexBuild:
       if base == places.partial or not missing:
         return
       if places.partial.exists():
-        _LOG.info('Removing %s, half of another index.', places.partial)
+        _LOG.info('Removing %s, a part of another index.', places.partial)
         shutil.rmtree(places.partial)
       if base is not None:
         names = ', '.join(map(shard_lib.name, missing))
-        _LOG.info('%s is damaged; made again: %s.', places.folder, names)
+        _LOG.info('%s is damaged: %s will be made again.', places.folder, names)
         places.folder.rename(places.partial)
         return
       codec = None
@@ -101,10 +102,8 @@ class IndexBuild:
         codec_file.write(places.partial / CODEC, codec)
       self.header.write(places.partial)
 
-  def claims(
-      self, shards: Iterable[int]
-  ) -> Iterator[tuple[int, filelock.BaseFileLock]]:
-    """Yields the missing ones among these shards, each with its lock.
+  def claims(self, shards: Iterable[int]) -> Iterator[int]:
+    """Yields the missing ones among these shards, each locked for `write`.
 
     Shards that another process is writing come last: they are yielded only if
     that process fails.
@@ -112,19 +111,22 @@ class IndexBuild:
     busy: list[int] = []
     for wait, numbers in ((False, shards), (True, busy)):
       for shard in numbers:
-        lock = self._claim(shard, wait)
-        if lock is not None and lock.is_locked:
-          yield shard, lock
-        elif lock is not None:
+        claimed = self._claim(shard, wait)
+        if claimed:
+          yield shard
+        elif claimed is None:
           if not busy:
-            _LOG.info('Another process works on %s, too.', self.folder)
+            _LOG.info('Another process is writing %s, too.', self.folder)
           busy.append(shard)
 
+  def release(self, shard: int) -> None:
+    """Leaves a shard of `claims`, not written, to other processes."""
+    self._locks.pop(shard).release()
+
   def write(
-      self, shard: int, lock: filelock.BaseFileLock, embeddings: np.ndarray,
-      passages: Iterable[Passage],
+      self, shard: int, embeddings: np.ndarray, passages: Iterable[Passage]
   ) -> None:
-    """Writes a shard and releases its lock of `claims`.
+    """Writes a shard of `claims` and releases its lock.
 
     The embeddings [rows, D], or their codes, have the header's dtype; there are
     as many passages. A full disk raises UserError.
@@ -135,9 +137,10 @@ class IndexBuild:
         shard_lib.write(
             self._places.partial, shard, first, embeddings, passages, digest
         )
-        pathlib.Path(lock.lock_file).unlink(missing_ok=True)
+        lock_file = pathlib.Path(self._locks[shard].lock_file)
+        lock_file.unlink(missing_ok=True)
     finally:
-      lock.release()
+      self.release(shard)
 
   def finish(self) -> bool:
     """Moves the index into its place if no shard is missing.
@@ -218,11 +221,8 @@ class IndexBuild:
       return False
     return True
 
-  def _claim(self, shard: int, wait: bool) -> filelock.BaseFileLock | None:
-    """The lock of a shard, None if the shard is there by now.
-
-    It is not held where another process has it and `wait` is false.
-    """
+  def _claim(self, shard: int, wait: bool) -> bool | None:
+    """Locks a shard; False if it exists by now, None if another locks it."""
     partial = self._places.partial
     # Another thread than the one that takes it may let it go.
     lock = filelock.FileLock(
@@ -235,14 +235,15 @@ class IndexBuild:
         if growing.exists():
           lock.acquire(blocking=wait)
       except FileNotFoundError:
-        return None
+        return False
       except filelock.Timeout:
-        return lock
+        return None
     if growing.exists():
       if not self._is_whole(partial, shard, self._growing[1]):
-        return lock
+        self._locks[shard] = lock
+        return True
     lock.release()
-    return None
+    return False
 
   def _writing(self) -> contextlib.AbstractContextManager[None]:
     return files.writing(

@@ -61,8 +61,8 @@ class Corpus:
     )
     build = IndexBuild(folder, header, codec=lambda: codec)
     build.start()
-    for shard, lock in build.claims(range(header.shards)):
+    for shard in build.claims(range(header.shards)):
       rows = header.rows_of(shard)
       part = np.asarray(stored[rows.start : rows.stop])
-      build.write(shard, lock, part, map(self.passage, rows))
+      build.write(shard, part, map(self.passage, rows))
     build.finish()

@@ -186,7 +186,7 @@ def encode(
       futures.ThreadPoolExecutor(1) as writer,
   ):
     pending: futures.Future | None = None
-    for shard, lock in build.claims(shards):
+    for shard in build.claims(shards):
       rows = header.rows_of(shard)
       out = np.empty((len(rows), header.columns), header.dtype)
       try:
@@ -195,18 +195,18 @@ def encode(
         if pending is not None:
           pending.result()
       except BaseException:
-        lock.release()
+        build.release(shard)
         raise
       passages = map(source.passage, rows)
-      pending = writer.submit(build.write, shard, lock, out, passages)
+      pending = writer.submit(build.write, shard, out, passages)
     if pending is not None:
       pending.result()
   if clipped:
     _LOG.warning(
         '%s numbers lie beyond the ranges of the codec %s, which are those of'
-        ' its training sample, the farthest by %.1f steps of a range of 256;'
-        ' their codes are the ends of it. Where these are many, encode with'
-        ' --codec=int8:q0.999, whose ranges outliers do not widen, or fp16.',
+        ' its training sample, the farthest by %.1f steps of 256; they have the'
+        ' codes of the ends. If they are many, encode with --codec=int8:q0.999,'
+        ' whose ranges outliers do not widen, or fp16.',
         f'{clipped:,}',
         header.codec,
         farthest,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression import Codec, Coded, FLOATS, spec
+from dualenc_jax.compression import Codec, Coded, FLOATS, Spec, spec
 from dualenc_jax.compression.training import SAMPLE
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
@@ -63,24 +63,21 @@ def encode(
   """
   provenance, corpus = model.provenance, source.cache.header
   own = model.codec if source.tower == 'passage' else None
-  layout: dict[str, Any]
   if own is not None and codec in (None, own.name):
-    dtype, width = own.code_dtype.name, own.quantiser.width
-    layout = {'codec': own.name, 'dtype': dtype, 'width': width}
+    chosen = Spec.of(own)
   else:
     own, chosen = None, spec(codec or 'fp32')
-    chosen.check(model.dim, len(source))
-    layout = {'dtype': chosen.floats}
-    if not chosen.floats:
-      dtype, width = chosen.shape(model.dim)
-      layout = {'codec': chosen.name, 'dtype': dtype, 'width': width}
+  chosen.check(model.dim, len(source))
+  dtype, width = chosen.shape(model.dim)
   header = Header(
       len(source),
       model.dim,
       source.tower,
       getattr(model.tokenizer, f'{source.tower}_length'),
-      **layout,
+      dtype,
       shard_size=shard_size or header_lib.SHARD_SIZE,
+      codec=None if chosen.floats else chosen.name,
+      width=None if chosen.floats else width,
       provenance={
           **encoded_by(model, source.tower),
           **({} if own is None else codec_of(own)),
@@ -98,7 +95,7 @@ def encode(
   return build
 
 
-def _trained(codec: Any, model: Loaded, source: Source) -> Codec:
+def _trained(codec: Spec, model: Loaded, source: Source) -> Codec:
   """A codec that is trained on a sample of what it will encode."""
   texts = np.arange(len(source))
   if len(texts) > SAMPLE:

@@ -28,8 +28,8 @@ AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Shapes:
-  """Shapes of chunks; here each is as long as its longest text.
+class Shapes(abc.ABC):
+  """Shapes of chunks.
 
   Attributes:
     max_tokens: most tokens of a chunk, padding included; it has more than half
@@ -40,9 +40,9 @@ class Shapes:
   max_tokens: int
   least_chunks: ClassVar[int] = 1
 
+  @abc.abstractmethod
   def padded_length(self, longest: int) -> int:
     """Length of the rows that hold a text of `longest` tokens."""
-    return longest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Two-step search: the best codes by Hamming distance, scored again.
 
-As in BPR (Yamada et al. 2021), of codes with a bit a dimension the l nearest to
-the signs of the query are taken, and ordered by the float query,
+As in BPR (Yamada et al. 2021), codes have a bit per dimension, and the l codes
+nearest to the signs of the query are ordered by the float query,
 
   sum_d q_d (2 bit_d - 1).
 

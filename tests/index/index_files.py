@@ -26,11 +26,11 @@ def header(count=10, **fields):
 def write_shards(build, shards, embeddings, passages):
   """Makes those of some shards that are missing; returns which."""
   made = []
-  for shard, lock in build.claims(shards):
+  for shard in build.claims(shards):
     rows = build.header.rows_of(shard)
     part = slice(rows.start, rows.stop)
     block = embeddings[part].astype(build.header.dtype)
-    build.write(shard, lock, block, passages[part])
+    build.write(shard, block, passages[part])
     made.append(shard)
   return made
 

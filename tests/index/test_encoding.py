@@ -98,10 +98,12 @@ def test_row_i_is_passage_i(tmp_path, source, dtype):
 
 
 @pytest.mark.parametrize(
-    ('name', 'sample', 'told'),
+    ('name', 'sample', 'warnings'),
     [('int8', N, 0), ('int8', 9, 1), ('int8:q0.9', 9, 0), ('binary', 9, 0)],
 )
-def test_what_codes_clip_is_told(tmp_path, source, caplog, name, sample, told):
+def test_clipped_numbers_are_logged(
+    tmp_path, source, caplog, name, sample, warnings
+):
   vectors = np.stack([vector_of(row) for row in range(N)])
   vectors[-1] *= 20
   codec = compression.spec(name).fit(vectors[:sample])
@@ -115,8 +117,8 @@ def test_what_codes_clip_is_told(tmp_path, source, caplog, name, sample, told):
     encoding.encode(build, source, embed)
   messages = [record.message for record in caplog.records]
   found = [each for each in messages if 'beyond the ranges' in each]
-  assert len(found) == told
-  if told:
+  assert len(found) == warnings
+  if warnings:
     errors = np.abs(codec.decode(codec.encode(vectors)) - vectors)
     count = np.sum(errors > codec.quantiser.step)
     assert count and found[0].startswith(f'{count} numbers')

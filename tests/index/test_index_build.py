@@ -220,19 +220,19 @@ def test_two_processes_never_write_one_shard(tmp_path):
   first, second = (IndexBuild(folder, header(10)) for _ in range(2))
   first.start()
   second.start()
-  shard, lock = next(first.claims([0]))
+  shard = next(first.claims([0]))
   waiting = second.claims([0, 1, 2])
   # Shard 0 is being written; the others come first.
-  for expected, (other, own) in zip((1, 2), waiting):
+  for expected, other in zip((1, 2), waiting):
     assert other == expected
     rows = second.header.rows_of(other)
     part = embeddings_for(10)[rows.start : rows.stop]
-    second.write(other, own, part, passages_from(rows.start, len(rows)))
+    second.write(other, part, passages_from(rows.start, len(rows)))
   assert not second.finish()
   rest = []
   thread = threading.Thread(target=lambda: rest.extend(waiting))
   thread.start()
-  first.write(shard, lock, embeddings_for(10)[:4], passages_from(0, 4))
+  first.write(shard, embeddings_for(10)[:4], passages_from(0, 4))
   thread.join(30)
   assert not thread.is_alive() and rest == []
   assert second.finish() and first.finish()
@@ -243,13 +243,13 @@ def test_a_shard_whose_writer_gave_up_is_made_by_the_one_who_waits(tmp_path):
   first, second = (IndexBuild(tmp_path / 'index', header(10)) for _ in range(2))
   first.start()
   second.start()
-  _, lock = next(first.claims([0]))
+  next(first.claims([0]))
   found = []
   thread = threading.Thread(target=lambda: found.extend(second.claims([0])))
   thread.start()
-  lock.release()
+  first.release(0)
   thread.join(30)
-  assert [shard for shard, _ in found] == [0]
+  assert found == [0]
 
 
 def test_a_process_that_others_have_overtaken_ends_well(tmp_path):

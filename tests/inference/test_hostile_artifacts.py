@@ -107,7 +107,7 @@ def test_field(copied, path, value, word):
 def test_deep_json(copied):
   deep = '{"a":' * 100_000 + '1' + '}' * 100_000
   (copied / 'artifact.json').write_text(deep)
-  refused(copied, 'artifact.json is not JSON')
+  refused(copied, 'artifact.json', 'JSON')
 
 
 def test_parameters_that_are_not_finite(copied):

@@ -62,7 +62,7 @@ def slow(towers, name, clock, times):
 def test_what_is_said_of_the_calls(towers, clock):
   count = 40
   rng = np.random.default_rng(0)
-  # With tokens or with text, in an order that is not told: both are alike.
+  # With tokens or with text, in an order that nobody sees: both are alike.
   times = {
       name: np.repeat(scale * rng.gamma(9, size=count), 2)
       for name, scale in (('one', 6), ('other', 2))

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from dualenc_jax.inference import towers
-from dualenc_jax.inference.towers import Chunk, cut, deal, Fixed, Grid, Shapes
+from dualenc_jax.inference.towers import Chunk, cut, deal, Fixed, Grid
 from dualenc_jax.text.ragged import Ragged
 
 
-@pytest.mark.parametrize(
-    'shapes', [Shapes(64), Grid(64, 8), Fixed(64, (8, 16, 64))]
-)
+@pytest.mark.parametrize('shapes', [Grid(64, 8), Fixed(64, (8, 16, 64))])
 @pytest.mark.parametrize('devices', [1, 3])
 def test_a_program_sees_each_text_once_and_results_are_put_back(
     shapes, devices

@@ -43,24 +43,18 @@ _TYPES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Tower:
+class Tower(PassageTower):
   """One tower's programs.
 
   Attributes:
-    length: most tokens of a text, EOS included.
-    prefix: of every text.
     lengths: tokens of the rows of each program, ascending to `length`.
     params: names of the parameters that the programs take.
-    activations: of its feed-forward blocks.
-    sha256: `tower_digest.digest` of it.
+    activations: activations of its feed-forward blocks.
   """
 
-  length: int
-  prefix: str
   lengths: Sequence[int]
   params: Sequence[str]
   activations: Sequence[str]
-  sha256: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +162,7 @@ class Manifest:
       raise UserError(f'{path} is damaged: {bad[0]}. {_AGAIN}')
 
   @property
-  def passages(self) -> Tower | PassageTower:
+  def passages(self) -> PassageTower:
     """The passage tower, in this folder or another."""
     return self.passage_tower or self.towers['passage']
 

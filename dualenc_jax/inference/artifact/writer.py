@@ -7,10 +7,7 @@ import os
 import pathlib
 import shutil
 
-import jax
 from jax import export as jax_export
-import jax.numpy as jnp
-import numpy as np
 
 from dualenc_jax.compression import codec_file
 from dualenc_jax.errors import UserError
@@ -20,7 +17,6 @@ from dualenc_jax.inference.artifact.manifest import Manifest, Tower
 from dualenc_jax.inference.towers import Loaded, PassageTower
 from dualenc_jax.io import files, machine
 from dualenc_jax.tensor_files import safetensors_file
-from dualenc_jax.tensor_files.tensors import Tensor
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 
@@ -71,6 +67,7 @@ def fill(
   # Serving needs no Flax.
   from flax import traverse_util
 
+  from dualenc_jax.inference import tower_digest
   from dualenc_jax.inference.embedder import Embedder
 
   assert isinstance(loaded.embedder, Embedder)
@@ -83,10 +80,10 @@ def fill(
       name: Tower(
           getattr(tokenizer, f'{name}_length'),
           getattr(tokenizer, f'{name}_prefix'),
+          loaded.tower_digest(name),
           export.lengths_up_to(getattr(tokenizer, f'{name}_length')),
           export.params_of_tower(params, name),
           tuple(encoder.activations),
-          loaded.tower_digest(name),
       )
       for name, encoder in encoders.items()
   }
@@ -101,7 +98,7 @@ def fill(
   shutil.copyfile(tokenizer.vocabulary.file, folder / manifest_lib.VOCABULARY)
   safetensors_file.write(
       folder / manifest_lib.WEIGHTS,
-      {name: _tensor(name, value) for name, value in params.items()},
+      tower_digest.on_devices(params),
   )
   if loaded.codec is not None and passage_tower is None:
     codec_file.write(folder / codec_file.FILE, loaded.codec)
@@ -135,8 +132,3 @@ def _copy(artifact: Artifact, folder: pathlib.Path) -> Manifest:
       )
   return dataclasses.replace(artifact.manifest, files=files)
 
-
-def _tensor(name: str, value: jax.Array) -> Tensor:
-  # An array keeps the copy on the host that NumPy takes of it, a copy does not
-  # outlive it.
-  return Tensor(name, value.shape, lambda: np.asarray(jnp.copy(value)))
