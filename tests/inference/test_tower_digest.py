@@ -217,7 +217,9 @@ def test_it_is_computed_once_and_only_when_asked_for(towers, monkeypatch):
   assert calls == ['query', 'passage']
 
 
-@pytest.mark.parametrize('apart', [False, True])
+@pytest.mark.parametrize(
+    'apart', [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_all_forms_of_a_model_have_the_same(tmp_path, apart):
   towers = tiny_towers.loaded(apart=apart)
   lengths = {'query_length': 12, 'passage_length': 12}

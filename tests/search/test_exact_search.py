@@ -172,7 +172,8 @@ def test_blocks_of_many_groups_of_neighbours(both_forms, block_rows, several):
   """A single device's block so long that maxima of groups come first."""
   rng = np.random.default_rng(7)
   queries = reference.unit(rng.normal(size=(4, 8)))
-  passages = reference.unit(rng.normal(size=(40_000, 8)))
+  # Blocks of one size, or of two.
+  passages = reference.unit(rng.normal(size=(2**15 + 2**12, 8)))
   # All of the best are neighbours, late in the corpus, or each in a group of
   # its own; and a group of copies.
   passages[30_000:30_050] = queries[0] + 1e-3 * rng.normal(size=(50, 8))
@@ -196,6 +197,7 @@ def test_queries_in_parts(monkeypatch):
   rng = np.random.default_rng(8)
   queries, passages = search_cases.pairs(rng)
   queries = np.concatenate([queries, passages[:3]])
+  passages = passages[:2560]
   ids = reference.shuffled_ids(rng, len(passages))
   full = reference.full_ranking(queries, passages, ids)
   found = search(passages, ids)
