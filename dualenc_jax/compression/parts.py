@@ -155,7 +155,8 @@ class Tldr(_Map):
     vectors = training.sample()
     if self.by_queries:
       vectors = np.concatenate([vectors, training.of_queries('tldr')])
-    matrix = tldr.fit(vectors, self.dim, training.seed, _NEIGHBOURS)
+    twins = tldr.nearest_neighbours(vectors, _NEIGHBOURS)
+    matrix, _ = tldr.train(vectors, twins, self.dim, training.seed)
     return (Linear(matrix),), None
 
 

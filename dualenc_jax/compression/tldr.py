@@ -35,20 +35,6 @@ _BASE_BATCH, _FINAL = 256, 1e-3
 _LOG = logging.getLogger(__name__)
 
 
-def fit(
-    vectors: np.ndarray, dim: int, seed: int, neighbours: int = 5,
-    **training: Any,
-) -> np.ndarray:
-  """Fits the encoder y = A x to vectors float32 [n, D]: A, float32 [d, D].
-
-  The twin of a vector is one of its neighbours by inner product, at each step.
-  With passages alone, queries are none of what the encoder was trained for. For
-  more settings see `train`.
-  """
-  twins = nearest_neighbours(vectors, neighbours)
-  return train(vectors, twins, dim, seed, **training)[0]
-
-
 def nearest_neighbours(vectors: np.ndarray, count: int) -> np.ndarray:
   """int64 [n, count]: rows of the greatest inner products but a row's own."""
   total = len(vectors)
@@ -70,10 +56,12 @@ def train(
     epochs: int = 100, warmup_epochs: int = 10, batch: int = 1024,
     learning_rate: float = 0.2, hidden: int = 2048,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Trains the encoder below a projector that is then thrown away.
+  """Trains the encoder y = A x below a projector that is then thrown away.
 
-  The projector is d -> H, batch normalisation, ReLU -> H. With z1 and z2 the
-  normalised outputs for rows and their twins, and C = z1^T z2 / B,
+  Vectors are float32 [n, D]; twins are int64 [n, k], such as the nearest
+  neighbours of each vector, one of which is drawn at each step. The projector
+  is d -> H, batch normalisation, ReLU -> H. With z1 and z2 the normalised
+  outputs for rows and their twins, and C = z1^T z2 / B,
 
     loss = (sum_i (C_ii - 1)^2 + 0.0039 sum_{i != j} C_ij^2) / 32.
 

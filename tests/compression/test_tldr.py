@@ -88,10 +88,13 @@ def test_loss_falls_and_neighbours_are_kept():
 def test_seeds_of_few_vectors_with_constant_dims():
   rows = structured(7).copy()
   rows[:, 5:] = 0.25
-  one, same = (tldr.fit(rows, 3, 0, epochs=3, hidden=16) for _ in range(2))
+  twins = tldr.nearest_neighbours(rows, 5)
+  one, same = (
+      tldr.train(rows, twins, 3, 0, epochs=3, hidden=16)[0] for _ in range(2)
+  )
   assert one.shape == (3, 32) and np.isfinite(one).all()
   np.testing.assert_array_equal(one, same)
   encoders = [tldr._weights(32, 3, 16, seed)['encoder'] for seed in (0, 1)]
   assert not np.allclose(*encoders, atol=1e-3)
   with pytest.raises(UserError, match='5 neighbours of each of 5 vectors'):
-    tldr.fit(rows[:5], 3, 0)
+    tldr.nearest_neighbours(rows[:5], 5)
