@@ -47,12 +47,11 @@ def make_writer(model, partitioner, size):
 
 
 def write(
-    model, params, texts, sampling, count=1, devices=None, size=4, **kwargs
+    model, params, texts, sampling, count=1, devices=EIGHT, size=4, **kwargs
 ):
   """Tokens, log-probabilities and ends by source and number."""
-  partitioner = devices or EIGHT
-  placed = jax.device_put(params, partitioner.replicated)
-  writer = make_writer(model, partitioner, size)
+  placed = jax.device_put(params, devices.replicated)
+  writer = make_writer(model, devices, size)
   numbers = kwargs.pop('numbers', np.arange(len(texts), dtype=np.uint64))
   found = {}
   for text in writer.write(
@@ -68,9 +67,10 @@ def write(
 
 def test_greedy_is_that_of_transformers(tiny):
   theirs, model, params = tiny
-  # Of one static length or two.
-  texts = sources(40 if theirs.config.tie_word_embeddings else 30)
-  found = write(model, params, texts, GREEDY)
+  # Of two static lengths on eight devices, or of one on one.
+  tied = theirs.config.tie_word_embeddings
+  texts = sources(40 if tied else 30)
+  found = write(model, params, texts, GREEDY, devices=EIGHT if tied else ONE)
   lengths = set()
   for i in range(len(texts)):
     row = torch.tensor(texts.row(i)[None]).long()
@@ -112,7 +112,7 @@ def test_samples_do_not_depend_on_mates_or_devices(tiny, sampling):
   order = np.array([7, 2, 11])
   some = Ragged.from_rows([texts.row(i) for i in order], np.int32)
   found = write(
-      model, params, some, sampling, numbers=numbers[order], count=2, size=7
+      model, params, some, sampling, 2, ONE, 7, numbers=numbers[order]
   )
   for (i, number), text in found.items():
     assert text[0] == first[order[i], number][0]
