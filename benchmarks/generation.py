@@ -10,7 +10,6 @@ tokens. transformers decodes batches of --batch rows, sorted by length.
 
 import argparse
 from collections.abc import Callable
-import json
 
 import harness
 import numpy as np
@@ -28,30 +27,17 @@ def main() -> None:
   add('--queries', type=int, default=4)
   add('--length', type=int, default=24)
   add('--batch', type=int, default=64)
-  add('--sides', nargs='+', choices=('ours', 'theirs'))
   args = parser.parse_args()
   if args.side is not None:
     harness.serve(Side(args))
     return
-  running = {
-      name: harness.Side(harness.command(
-          name, args.peer_python if name == 'theirs' else None
-      ))
-      for name in args.sides or ('ours', 'theirs')
-  }
-  for side in running.values():
-    side.ask('generate')  # Ours compiles.
-  rounds = harness.in_turns(running, args.rounds, 'generate')
-  peaks = {name: side.ask('peak') for name, side in running.items()}
-  for side in running.values():
-    side.close()
+  commands = {'ours': harness.command('ours')}
+  commands['theirs'] = harness.command('theirs', args.peer_python)
   tokens = args.passages * args.queries * args.length
-  if not args.json:
-    print(harness.rates(rounds, peaks, tokens, 'tokens'))
-  print(json.dumps({'flags': vars(args), 'tokens': tokens, 'rounds': rounds}))
+  harness.compare(args, commands, tokens, 'tokens')
 
 
-class Side:
+class Side(harness.Timed):
   """One of the two, with its model."""
 
   def __init__(self, args: argparse.Namespace):
@@ -60,13 +46,7 @@ class Side:
         [*rng.integers(2, 32000, size).tolist(), 1]
         for size in rng.integers(40, 120, args.passages)
     ]
-    self._run = (ours if args.side == 'ours' else theirs)(args, rows)
-
-  def generate(self) -> harness.Figures:
-    return harness.turn(self._run)
-
-  def peak(self) -> int:
-    return harness.peak_resident_bytes()
+    self.work = (ours if args.side == 'ours' else theirs)(args, rows)
 
 
 def theirs(args: argparse.Namespace, rows: list[list[int]]) -> Callable:

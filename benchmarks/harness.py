@@ -213,6 +213,38 @@ def rates(
   )
 
 
+class Timed:
+  """A side that does the same `work` again and again."""
+
+  def work(self) -> Any:
+    raise NotImplementedError
+
+  def time(self) -> Figures:
+    return turn(self.work)
+
+  def peak(self) -> int:
+    return peak_resident_bytes()
+
+
+def compare(
+    args: argparse.Namespace,
+    commands: Mapping[str, Sequence[str]],
+    count: int,
+    what: str,
+) -> None:
+  """Runs sides that are `Timed` in turns and prints `rates`."""
+  running = {name: Side(each) for name, each in commands.items()}
+  for side in running.values():
+    side.ask('time')  # Compiles, and fills caches.
+  rounds = in_turns(running, args.rounds, 'time')
+  peaks = {name: side.ask('peak') for name, side in running.items()}
+  for side in running.values():
+    side.close()
+  if not args.json:
+    print(rates(rounds, peaks, count, what))
+  print(json.dumps({'flags': vars(args), what: count, 'rounds': rounds}))
+
+
 def seconds(run: Callable[[], Any]) -> float:
   """Wall time of one call."""
   begin = time.perf_counter()

@@ -28,28 +28,13 @@ def main() -> None:
   add('--length', type=int, default=256)
   add('--peer_batch', type=int, default=32, help="the peer's rows at once")
   args = parser.parse_args()
-  if args.side is None:
-    compare(args)
-  else:
+  if args.side is not None:
     harness.serve((Ours if args.side == OURS else Peer)(args))
-
-
-def compare(args: argparse.Namespace) -> None:
-  """Runs all sides in turns; prints medians."""
+    return
   peer = harness.peer_python(args.peer_python)
   commands = {OURS: harness.command(OURS)}
   commands |= harness.beside(peer, not args.plain_malloc, *PEERS)
-  running = {name: harness.Side(each) for name, each in commands.items()}
-  for side in running.values():
-    side.ask('score')
-  rounds = harness.in_turns(running, args.rounds, 'score')
-  peaks = {name: side.ask('peak') for name, side in running.items()}
-  for side in running.values():
-    side.close()
-  pairs = len(_texts(args)[0])
-  if not args.json:
-    print(harness.rates(rounds, peaks, pairs, 'pairs'))
-  print(json.dumps({'flags': vars(args), 'pairs': pairs, 'rounds': rounds}))
+  harness.compare(args, commands, len(_texts(args)[0]), 'pairs')
 
 
 def _texts(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -76,25 +61,10 @@ def _texts(args: argparse.Namespace) -> tuple[list[str], list[str]]:
   return tuple(map(list, zip(*chosen)))
 
 
-class Scored:
-  """A side, from texts to scores."""
-
-  def __init__(self, args: argparse.Namespace):
-    self._args = args
-    self._queries, self._passages = _texts(args)
-
-  def score(self) -> harness.Figures:
-    return harness.turn(self._score)
-
-  def peak(self) -> int:
-    return harness.peak_resident_bytes()
-
-
-class Ours(Scored):
+class Ours(harness.Timed):
   """Our cross-encoder."""
 
   def __init__(self, args: argparse.Namespace):
-    super().__init__(args)
     from flax import linen as nn
     import jax
     import ours  # noqa: F401  Which sets JAX up.
@@ -118,21 +88,23 @@ class Ours(Scored):
     around = Template(length=args.length).tokens(tokenizer)
     scorer = Scorer(model, partitioner, shardings, 256)
     self._teacher = Teacher(params, tokenizer, around, scorer, {})
+    self._queries, self._passages = _texts(args)
     self._pairs = np.repeat(np.arange(len(self._queries))[:, None], 2, axis=1)
 
-  def _score(self) -> None:
+  def work(self) -> None:
     self._teacher.scores(self._queries, self._passages, self._pairs)
 
 
-class Peer(Scored):
+class Peer(harness.Timed):
   """CrossEncoder.predict."""
 
   def __init__(self, args: argparse.Namespace):
-    super().__init__(args)
     import peer
     import sentence_transformers
     import transformers
 
+    self._args = args
+    self._pairs = list(zip(*_texts(args)))
     if args.side == 'bert':
       kind = transformers.BertForSequenceClassification
       config = transformers.BertConfig(
@@ -163,9 +135,9 @@ class Peer(Scored):
           folder, max_length=args.length, local_files_only=True
       )
 
-  def _score(self) -> None:
+  def work(self) -> None:
     self._model.predict(
-        list(zip(self._queries, self._passages)),
+        self._pairs,
         batch_size=self._args.peer_batch,
         show_progress_bar=False,
     )

@@ -43,7 +43,10 @@ def read(model_dir: pathlib.Path, others: Sequence[pathlib.Path]) -> Beside:
   """
   runs: dict[str, Curves] = {}
   notes, paths, tables = [], [], []
-  own_name, *names = _names([model_dir, *others])
+  folders = [model_dir, *others]
+  own_name, *names = systems.distinct(
+      [path.resolve().name for path in folders], folders
+  )
   for path, name in zip(others, names):
     found, problems = curves.read(path / curves.FILE)
     runs |= {name: found} if found else {}
@@ -73,12 +76,3 @@ def read(model_dir: pathlib.Path, others: Sequence[pathlib.Path]) -> Beside:
     except UserError as e:
       notes.append(f'There is no comparison: {e}')
   return Beside(own_name, tables, runs, notes)
-
-
-def _names(paths: Sequence[pathlib.Path]) -> list[str]:
-  """Names of folders; where two have one, what differs in their paths."""
-  names = [path.resolve().name for path in paths]
-  again = [i for i, name in enumerate(names) if names.count(name) > 1]
-  for i, short in zip(again, systems.differing([paths[i] for i in again])):
-    names[i] = short
-  return names

@@ -95,12 +95,11 @@ def _named(models: list[Model], names: Sequence[str] | None) -> list[Model]:
   """
   own = names or [m.name for m in models]
   places = [m.where for m in models]
-  chosen = list(own)
-  again = [i for i, name in enumerate(own) if own.count(name) > 1]
-  for i, short in zip(again, differing([places[i] for i in again])):
+  chosen = []
+  for name, short, place in zip(own, distinct(own, places), places):
     # BM25 beside a model has the model's path.
-    is_model = places.count(places[i]) == 1
-    chosen[i] = short if is_model else f'{own[i]} ({short})'
+    beside = own.count(name) > 1 and places.count(place) > 1
+    chosen.append(f'{name} ({short})' if beside else short)
   if len({*chosen}) < len(chosen):
     chosen = places
   if len({*chosen}) < len(chosen):
@@ -111,7 +110,16 @@ def _named(models: list[Model], names: Sequence[str] | None) -> list[Model]:
   return [dataclasses.replace(m, name=n) for n, m in zip(chosen, models)]
 
 
-def differing(paths: Sequence[str | pathlib.Path]) -> list[str]:
+def distinct(
+    names: Sequence[str], paths: Sequence[str | pathlib.Path]
+) -> list[str]:
+  """The names of paths; of those with one name what differs in their paths."""
+  again = [i for i, name in enumerate(names) if names.count(name) > 1]
+  shorter = dict(zip(again, _differing([paths[i] for i in again])))
+  return [shorter.get(i, name) for i, name in enumerate(names)]
+
+
+def _differing(paths: Sequence[str | pathlib.Path]) -> list[str]:
   """Paths without the folders that all of them begin and end with.
 
   Something is left of each.
