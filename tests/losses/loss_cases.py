@@ -18,16 +18,6 @@ from dualenc_jax.losses import (
 
 ALPHA = 0.3
 
-# Compiles in two thirds of the time. Arrays and what devices send each other
-# are as ever; the machine code for them is made in a simpler way.
-jit = functools.partial(
-    jax.jit,
-    compiler_options={
-        'xla_cpu_use_fusion_emitters': False,
-        'xla_cpu_parallel_codegen_split_count': 1,
-    },
-)
-
 
 def _pair(**denominator):
   return functools.partial(PAIR, alpha=ALPHA, **denominator)

@@ -2,7 +2,7 @@
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
-from loss_cases import jit, make, values_and_gradients
+from loss_cases import make, values_and_gradients
 import numpy as np
 import pytest
 from small_mesh import SmallPartitioner as SmallPartitioner
@@ -28,13 +28,14 @@ def without_kept_programs():
 def on_mesh(partitioner, function):
   """Jits function(params, embeddings), rows over the data axis if any."""
   if partitioner is None:
-    return jit(function)
+    return jax.jit(function)
 
   def scoped(params, embeddings):
     with partitioner.scope():
       return function(params, embeddings)
 
-  return jit(scoped, in_shardings=(partitioner.replicated, partitioner.rows))
+  shardings = partitioner.replicated, partitioner.rows
+  return jax.jit(scoped, in_shardings=shardings)
 
 
 def program(partitioner, names, **options):

@@ -158,38 +158,35 @@ def few(rows, draw, steps=1):
   return np.asarray(of_steps(*arrays)), scores
 
 
-def is_drawn_from(counts, probabilities, lowest=1e-4):
+def is_drawn_from(counts, probabilities):
   possible = probabilities > 0
   assert counts[~possible].sum() == 0
   assert possible.sum() > 1
   expected = probabilities[possible] * counts.sum()
   assert expected.min() > 5
   found = scipy.stats.chisquare(counts[possible], expected)
-  return found.pvalue > lowest
+  return found.pvalue > 1e-4
 
 
 @pytest.mark.parametrize(
-    'rows, steps', [(8_000, 1), (2, 4_000)], ids=['rows', 'steps']
+    'rows, steps, draw',
+    [
+        (8_000, 1, Draw()), (2, 4_000, Draw()), (8_000, 1, Draw(1, 4)),
+        (8_000, 1, Draw(1, 4, True)),
+    ],
+    ids=str,
 )
-def test_frequencies_are_the_softmax(rows, steps):
-  slots, scores = few(rows, Draw(), steps)
-  counts = np.bincount(slots.ravel(), minlength=12)
-  assert is_drawn_from(counts, scipy.special.softmax(scores))
-  # The check can fail.
-  assert not is_drawn_from(counts, scipy.special.softmax(0.7 * scores))
-
-
-@pytest.mark.parametrize('grouped', [False, True])
-def test_frequencies_are_the_softmax_of_the_kept(grouped):
-  slots, scores = few(8_000, Draw(1, 4, grouped))
-  kept = np.full(12, -np.inf)
-  if grouped:
+def test_frequencies_are_the_softmax_of_the_kept(rows, steps, draw):
+  slots, scores = few(rows, draw, steps)
+  best = np.argsort(-scores)[: draw.top_k]
+  if draw.grouped:
     best = [3 * i + int(np.argmax(scores[3 * i : 3 * i + 3])) for i in range(4)]
-  else:
-    best = np.argsort(-scores)[:4]
+  kept = np.full(12, -np.inf)
   kept[best] = scores[best]
   counts = np.bincount(slots.ravel(), minlength=12)
   assert is_drawn_from(counts, scipy.special.softmax(kept))
+  # The check can fail.
+  assert not is_drawn_from(counts, scipy.special.softmax(0.7 * kept))
 
 
 def test_several_are_drawn_without_replacement():

@@ -1,6 +1,7 @@
 """The loss of a model that knows nothing."""
 
-from loss_cases import jit, LOSSES, make, make_batch
+import jax
+from loss_cases import LOSSES, make, make_batch
 import numpy as np
 import pytest
 import tiny_run
@@ -14,7 +15,7 @@ def test_chance_is_the_loss_where_all_embeddings_are_one(num_negatives):
   losses = {name: make(name) for name in LOSSES}
   batch, _ = make_batch(12, num_negatives, dim=4)
   batch = batch.mapped(lambda x: np.full_like(x, 0.5))
-  values = jit(
+  values = jax.jit(
       lambda batch: {n: evaluate(*x, {}, batch)[0] for n, x in losses.items()}
   )(batch)
   for name, (loss, _) in losses.items():

@@ -5,7 +5,6 @@ import functools
 import jax
 from loss_cases import (
   assert_gradients_close,
-  jit,
   make_batch,
   values_and_gradients,
 )
@@ -89,8 +88,8 @@ def test_parameters_of_parts_have_their_names():
       'log_temperature',
   ]
   embeddings, _ = make_batch(6, 0)
-  function = jit(values_and_gradients({0: (loss, losses.Similarity(LEARNT))}))
-  (_, metrics), (gradients, _) = function(params, embeddings)[0]
+  function = values_and_gradients({0: (loss, losses.Similarity(LEARNT))})
+  (_, metrics), (gradients, _) = jax.jit(function)(params, embeddings)[0]
   np.testing.assert_allclose(metrics['temperature'], 0.1, rtol=1e-6)
   np.testing.assert_allclose(
       metrics['AtTemperature_3/temperature'], 0.2, rtol=1e-6

@@ -116,7 +116,7 @@ def value_and_gradients(loss, batch, step=STEP, **options):
   function = loss_cases.values_and_gradients({0: (loss, similarity)})
   batch = batch._replace(step=np.int32(step))
   result, (_, gradients) = jax.device_get(
-      loss_cases.jit(lambda batch: function({}, batch)[0])(batch)
+      jax.jit(lambda batch: function({}, batch)[0])(batch)
   )
   return result, gradients
 
@@ -126,7 +126,7 @@ def value_of_loss(loss, batch, step=STEP, **options):
   similarity = Similarity(**{'temperature': TEMPERATURE, **options})
   batch = batch._replace(step=np.int32(step))
   return jax.device_get(
-      loss_cases.jit(functools.partial(evaluate, loss, similarity, {}))(batch)
+      jax.jit(functools.partial(evaluate, loss, similarity, {}))(batch)
   )
 
 

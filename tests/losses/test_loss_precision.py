@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import jaxprs
-from loss_cases import jit, LOSSES, make, make_batch, values_and_gradients
+from loss_cases import LOSSES, make, make_batch, values_and_gradients
 import numpy as np
 import pytest
 import reference
@@ -24,7 +24,7 @@ def make_losses(implementation):
 def test_bfloat16_embeddings_are_scored_in_float32(implementation):
   embeddings, batch = make_batch(16, 1, dim=64, dtype=jnp.bfloat16)
   losses = make_losses(implementation)
-  got = jit(values_and_gradients(losses))({}, embeddings)
+  got = jax.jit(values_and_gradients(losses))({}, embeddings)
   for name, ((value, _), (_, gradients)) in got.items():
     want = reference.evaluate(
         batch, LOSSES[name][1](batch, True), reference.Options()

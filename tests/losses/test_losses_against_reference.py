@@ -17,7 +17,7 @@ LEARNT = LearnableTemperature(0.05, minimum=0.01, maximum=0.5)
 def compiled():
   """All losses as one jitted function."""
   losses = {name: loss_cases.make(name, temperature=LEARNT) for name in LOSSES}
-  return loss_cases.jit(loss_cases.values_and_gradients(losses))
+  return jax.jit(loss_cases.values_and_gradients(losses))
 
 
 def run(embeddings, temperature):

@@ -24,43 +24,23 @@ SIZE = 16
 NAMES = [name for name in LOSSES if not name.endswith('one_way')]
 TEMPERATURE = LearnableTemperature(0.05, minimum=0.001)
 
-NEGATIVES = (0, 1, 3)
-GROUPS = (
-    ('softmax_two_way', 'pair_with_queries_two_way'),
-    ('samtone_both_towers', 'pair_two_way', 'pair_released_two_way'),
-    ('samtone_two_way', 'pair_without_positive_two_way'),
-)
-# Shards that the tile divides, that it does not divide, and of one row each:
-# rows a shard, and the tile.
-SHARDS = ((4, 2), (3, 2), (1, None))
-# One device has its rows in one shard, and there the tile is of one row. The
-# batches of the last do not divide among all eight devices.
-ONE_SHARD = ((16, 4), (15, 4), (5, 1))
-ODD_SHARDS = ((9, 3), (3, 2), (1, None))
-MESHES = {
-    '1': (meshes.SmallPartitioner(devices=1), 1, ONE_SHARD),
-    '3': (meshes.SmallPartitioner(devices=3), 3, SHARDS),
-    '8': (Partitioner(), 8, SHARDS),
-    '4x2': (Partitioner(2), 8, SHARDS),
-    '4x2_over_data': (Partitioner(2), 4, ODD_SHARDS),
+SOFTMAX = 'softmax_two_way', 'pair_with_queries_two_way'
+BOTH = 'samtone_both_towers', 'pair_two_way', 'pair_released_two_way'
+SAMTONE = 'samtone_two_way', 'pair_without_positive_two_way'
+# Losses, pairs, hard negatives and the tile, by mesh: an odd and an even number
+# of devices; shards that the tile divides, that it does not divide, and of one
+# row each. Batches of the last two do not divide among all eight devices.
+RINGS = {
+    '1': (meshes.SmallPartitioner(devices=1), SOFTMAX, 15, 0, 4),
+    '3': (meshes.SmallPartitioner(devices=3), SAMTONE, 12, 0, 2),
+    '8': (Partitioner(), SAMTONE, 24, 3, 2),
+    '8_of_one_row': (Partitioner(), BOTH, 8, 0, None),
+    '4x2': (Partitioner(2), SOFTMAX, 32, 1, 2),
+    '4x2_over_data_of_one_row': (Partitioner(2), BOTH, 4, 1, None),
+    '4x2_over_data': (Partitioner(2), SOFTMAX, 36, 3, 3),
 }
-# Groups by mesh, so that with the shards below every two values of different
-# factors meet: losses, hard negatives, kinds of shards and meshes.
-SHIFTS = (0, 2, 0, 1, 0)
-# Between them these have all of what a ring does.
-FAST = {('8', 3), ('4x2_over_data', 1)}
-
-
-def ring_cases():
-  for i, (mesh, (partitioner, shards, kinds)) in enumerate(MESHES.items()):
-    for j, num_negatives in enumerate(NEGATIVES):
-      rows, tile = kinds[(i + j) % 3]
-      names = GROUPS[(j + SHIFTS[i]) % 3]
-      yield pytest.param(
-          partitioner, names, rows * shards, num_negatives, tile,
-          id=f'{mesh}-{num_negatives}-{rows}_by_{tile}-{names[0]}',
-          marks=[] if (mesh, num_negatives) in FAST else [pytest.mark.slow],
-      )
+FAST = '8', '4x2_over_data_of_one_row'
+SLOW = [pytest.mark.slow], []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +63,11 @@ def test_dense_is_equal_to_the_reference(num_negatives, model_parallel):
 
 
 @pytest.mark.parametrize(
-    'partitioner, names, size, num_negatives, tile', ring_cases()
+    'partitioner, names, size, num_negatives, tile',
+    [
+        pytest.param(*case, id=name, marks=SLOW[name in FAST])
+        for name, case in RINGS.items()
+    ],
 )
 def test_ring_is_equal_to_the_reference(
     partitioner, names, size, num_negatives, tile

@@ -67,7 +67,11 @@ def run(optimizer, params, steps=STEPS):
 def first_updates(transform, params):
   state = transform.init(params)
   gradients = make_gradients(params, 0)
-  return jax.jit(transform.update)(gradients, state, params)[0]
+  # So that equal products are rounded alike in programs that differ.
+  update = jax.jit(
+      transform.update, compiler_options={'xla_cpu_use_fusion_emitters': True}
+  )
+  return update(gradients, state, params)[0]
 
 
 class PaperAdafactor:
@@ -190,10 +194,10 @@ def test_multipliers_scale_updates_exactly(make):
       make(),
       SCHEDULE,
       # The second rule comes too late for 'wide'.
-      multipliers=(('wide/.*', 0.25), ('.*/kernel', 4.0), ('tiny/.*', 0.0)),
+      multipliers=(('wide/.*', 0.25), ('.*/kernel', 3.0), ('tiny/.*', 0.0)),
   ).build(params)
   want, got = first_updates(plain, params), first_updates(scaled, params)
-  factors = {'wide': 0.25, 'tall': 4.0, 'small': 4.0, 'norm': 1.0, 'tiny': 0.0}
+  factors = {'wide': 0.25, 'tall': 3.0, 'small': 3.0, 'norm': 1.0, 'tiny': 0.0}
   for name, factor in factors.items():
     for kind, update in want[name].items():
       assert np.any(update != 0)
