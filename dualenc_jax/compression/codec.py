@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from dualenc_jax.compression.linear import Linear
 from dualenc_jax.compression.quantisers import Floats, Hamming, Int8
-from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import expect, UserError
 from dualenc_jax.io import finite
 

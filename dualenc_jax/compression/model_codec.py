@@ -16,8 +16,8 @@ import numpy as np
 
 from dualenc_jax.compression import codec_file
 from dualenc_jax.compression.codec import Codec
+from dualenc_jax.compression.linear import Linear
 from dualenc_jax.compression.product import Product
-from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from dualenc_jax.compression import kmeans, linear, opq, quantisers
 from dualenc_jax.compression.codec import Codec
+from dualenc_jax.compression.linear import Linear
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.training import Training
-from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.errors import UserError
 
 # Of a passage, from which TLDR learns.

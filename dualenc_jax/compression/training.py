@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression.transforms import Linear
+from dualenc_jax.compression.linear import Linear
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
 

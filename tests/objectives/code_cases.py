@@ -7,9 +7,9 @@ import numpy as np
 import tiny_training
 
 from dualenc_jax.compression import Codec, codec_file, model_codec
+from dualenc_jax.compression.linear import Linear
 from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import packed
-from dualenc_jax.compression.transforms import Linear
 from dualenc_jax.models import model_params
 
 BATCH, DIM, PARTS = 8, 16, 4
