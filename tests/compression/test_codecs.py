@@ -245,7 +245,7 @@ def test_truncation_is_of_length_one(vectors, queries):
         ('binary:none', "'binary:none': expected binary or binary:200"),
         ('', "No codec is called ''"),
         # A folder without a codec.
-        ('/tmp', "No codec is called '/tmp'"),
+        ('/', "No codec is called '/'"),
     ],
 )
 def test_names_that_are_none(name, message):

@@ -78,10 +78,9 @@ def test_bad_passages(rows, message, value):
     search.gold_ranks(GOOD, [[1], [], [2]])
 
 
-@pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_bad_float16(value):
+def test_bad_float16():
   passages = np.ones((MANY, 4), np.float16)
-  passages[650, 0] = value
+  passages[650, 0] = np.inf
   search = ExactSearch(passages, MANY_IDS)
   with pytest.raises(UserError, match='passage embeddings of row 650 hold'):
     search.top_k(GOOD, 2)
