@@ -9,8 +9,6 @@ import argparse
 import importlib.util
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
@@ -112,26 +110,16 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _commands(args: argparse.Namespace) -> dict[str, list[str]]:
-  """Command of each side; peers that are not installed are left out."""
-  peer = args.peer_python or sys.executable
-  names = ['memory', *args.sides]
-  names += ['streamed_cold'] if args.drop_cache else []
+  """Command of each side; of this Python's peers those that are installed."""
+  names = ['memory', *args.sides, *['streamed_cold'] * args.drop_cache]
   return {
       name: [
-          *harness.command(name, peer if name in PEERS else sys.executable),
+          *harness.command(name, args.peer_python if name in PEERS else None),
           f'--folder={args.folder}',
       ]
       for name in names
-      if name not in PEERS or _has(peer, name)
+      if name not in PEERS or args.peer_python or importlib.util.find_spec(name)
   }
-
-
-def _has(python: str, module: str) -> bool:
-  if python == sys.executable:
-    return importlib.util.find_spec(module) is not None
-  code = f'import importlib.util as u; assert u.find_spec("{module}")'
-  command = [python, '-c', code]
-  return not subprocess.run(command, stderr=subprocess.DEVNULL).returncode
 
 
 def _add_agreement(

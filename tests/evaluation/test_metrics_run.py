@@ -13,7 +13,6 @@ import pytrec_eval
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, trec
-from dualenc_jax.search import ranking
 
 # success_1 is P_1, which is not among trec_eval's cuts.
 PRINTED = {
@@ -39,8 +38,13 @@ def fixture(shared):
   return run, trec.read_qrels(folder / 'qrels.test'), printed
 
 
-def check_printed(found, topics, printed):
+def test_trec_evals_own_fixture(fixture):
   """To the last digit, and what follows from the grades of the first hits."""
+  run, qrels, printed = fixture
+  assert len(run) == int(printed['all']['num_q']) == 3
+  found = metrics.evaluate_run(run, qrels)
+  topics = found.queries
+  assert topics == list(qrels) and found.depth == 500
   for name, theirs in PRINTED.items():
     for topic, value in zip(topics, found.values[name], strict=True):
       assert f'{value:.4f}' == printed[topic][theirs], (name, topic)
@@ -51,33 +55,6 @@ def check_printed(found, topics, printed):
     assert found.values['MRR@10'][i] == (1 / first if first else 0)
     recall = (grades[0] > '0') / int(printed[topic]['num_rel'])
     assert found.values['Recall@1'][i] == pytest.approx(recall)
-
-
-def test_trec_evals_own_fixture(fixture):
-  run, qrels, printed = fixture
-  assert len(run) == int(printed['all']['num_q']) == 3
-  found = metrics.evaluate_run(run, qrels)
-  assert found.queries == list(qrels)
-  assert found.depth == 500
-  check_printed(found, found.queries, printed)
-
-
-def test_trec_evals_own_fixture_as_a_ranking(fixture):
-  run, qrels, printed = fixture
-  ids = sorted(set().union(*run.values()))
-  row_of = {passage_id: row for row, passage_id in enumerate(ids)}
-  order = [
-      [row_of[p] for p in metrics_reference.trec_eval_order(hits)]
-      for hits in run.values()
-  ]
-  judgements = [
-      {row_of.get(p, -1 - i): g for i, (p, g) in enumerate(qrels[q].items())}
-      for q in run
-  ]
-  hits = ranking.Ranking(np.zeros((3, 500), np.float32), np.array(order))
-  # The hits of a topic are all passages that there are for it.
-  found = metrics.score(hits, judgements, 500)
-  check_printed(found, list(run), printed)
 
 
 @pytest.mark.parametrize(
