@@ -223,16 +223,17 @@ def _rows_at_a_time(
   with text_lines.opened(path) as file:
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
       for leaf in range(metadata.num_columns):
-        chunk = group.column(leaf)
-        name = chunk.path_in_schema.partition('.')[0]
-        if chunk.physical_type != 'BYTE_ARRAY' or not wanted(name):
+        column = metadata.schema.column(leaf)
+        name = column.path.partition('.')[0]
+        if column.physical_type != 'BYTE_ARRAY' or not wanted(name):
           continue
+        chunk = group.column(leaf)
         start = chunk.dictionary_page_offset or chunk.data_page_offset
         file.seek(max(0, min(start, chunk.data_page_offset)))
         begin = _PAGE.match(file.read(32))
         # What begins otherwise is read a row at a time, if at all.
         size = _number(begin['size']) if begin else _PARQUET_TEXTS
-        is_list = metadata.schema.column(leaf).max_repetition_level > 0
+        is_list = column.max_repetition_level > 0
         most = _OF_LISTS if is_list else text_lines.LONGEST_LINE
         if begin and begin['kind'] == _DICTIONARY and size > most:
           raise UserError(
