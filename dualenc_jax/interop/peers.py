@@ -16,6 +16,8 @@ from dualenc_jax.tensor_files import safetensors_file
 from dualenc_jax.text.ragged import Ragged
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
+# Texts that torch encodes at once.
+_ROWS = 8
 _ONLY_HERE: dict[str, Any] = {
     'local_files_only': True, 'trust_remote_code': False
 }
@@ -71,7 +73,7 @@ def sentence_transformers(
         model_kwargs={'dtype': torch.float32, 'use_safetensors': True},
     )
     options: dict[str, Any] = {
-        'batch_size': 8,
+        'batch_size': _ROWS,
         'normalize_embeddings': True,
         'show_progress_bar': False,
     }
@@ -160,11 +162,15 @@ def _encode_t5(folder: pathlib.Path, rows: Ragged) -> np.ndarray:
     )
   model.eval()
   vectors = np.empty((len(rows), config.d_model))
-  with torch.inference_mode():
-    for i in range(len(rows)):
-      ids = torch.from_numpy(rows.row(i).astype(np.int64))[None]
-      states = model(input_ids=ids).last_hidden_state[0]
-      vectors[i] = states.numpy().mean(axis=0, dtype=np.float64)
+  by_length = np.argsort(rows.lengths, kind='stable')
+  for some in np.array_split(by_length, -(-len(rows) // _ROWS)):
+    padded = rows.padded(some, rows.lengths[some].max())
+    ids = torch.from_numpy(padded.astype(np.int64))
+    mask = (ids != 0).to(torch.int64)
+    with torch.inference_mode():
+      states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    states, mask = states.double(), mask[..., None]
+    vectors[some] = ((states * mask).sum(1) / mask.sum(1)).numpy()
   file = folder / PROJECTION_FILE
   if file.is_file():
     (kernel,) = safetensors_file.read(file).values()
