@@ -140,12 +140,15 @@ def init_params(model, loss=LOSS, similarity=SIMILARITY, seed=0):
   params = nn.unbox(abstract_params(model))
   rng = np.random.default_rng(seed)
 
-  def random(leaf):
+  def random(path, leaf):
     values = rng.standard_normal(leaf.shape, dtype=np.float32)
-    # Scales are near one, and products keep the scale of what they are of.
-    return 1 + 0.1 * values if leaf.ndim == 1 else values / leaf.shape[0] ** 0.5
+    # Scales are near one, and products keep the scale of what they are of;
+    # layers in a scan have an axis before.
+    if path[-1].key == 'scale':
+      return 1 + 0.1 * values
+    return values / leaf.shape[-2] ** 0.5
 
-  params = jax.tree.map(random, params)
+  params = jax.tree.map_with_path(random, params)
   table = params['token_embedder']['embedding']
   for name in ('token_embedder', 'passage_token_embedder'):
     if name in params:

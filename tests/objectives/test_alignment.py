@@ -219,7 +219,7 @@ def test_what_cannot_be_aligned(teacher, tmp_path):
       ),
       (['--gin.KEEP_BEST=nDCG@9', until[1], '--gin.STEPS=2'], 'have P@1'),
       (['--gin.PATIENCE=2'], 'PATIENCE needs KEEP_BEST'),
-      ([until[0][:-2], until[1]], 'UNTIL is .*; expected, in gin'),
+      ([until[0][:-2], until[1]], 'UNTIL is .*; expected @run.UntilAligned'),
       (
           ['--gin.INITIAL_CHECKPOINT_PATH=None'],
           'Alignment learns from a trained passage tower, but INITIAL',
