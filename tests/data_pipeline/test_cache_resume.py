@@ -129,12 +129,14 @@ def interrupt(tmp_path, monkeypatch):
 def test_halves_of_a_source_that_was_changed_are_removed(tmp_path, interrupt):
   held, lines = interrupt('held'), []
   with filelock.FileLock(f'{held}.lock'):  # By a process that builds it.
-    before = interrupt('before')
+    before, recent = interrupt('before'), interrupt('recent')
+    for old in (held, before):
+      os.utime(old, times=(time.time() - 8 * 86_400,) * 2)
     other = interrupt(tokenizer=Tokenizer(TOKENIZER.vocabulary, 8, 17))
     # One of which nothing was committed.
     before.with_name(f'{before.name[:-1]}-').mkdir()
     prepare(Words(COUNT), 'train', TOKENIZER, tmp_path, lines.append)
-  assert {*halves(tmp_path)} == {held, other}
+  assert {*halves(tmp_path)} == {held, recent, other}
   assert f'Removed {before}' in lines[0]
 
 

@@ -48,6 +48,8 @@ COMMIT_SECONDS = 10.0
 # Below the folder of all caches: `<name>` is half of the cache of this name,
 # `<name>.lock` is locked by the process that builds it.
 BUILDING = '.building'
+# How long half a cache of another source is kept.
+_KEPT_SECONDS = 7 * 86_400
 _INSTEAD = 'another folder with --gin.CACHE_DIR'
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # The first examples may be longer than the others: a forecast is refused only
@@ -236,7 +238,9 @@ class CacheBuild:
   def _remove_outdated(self) -> None:
     """Removes halves of caches that no process will go on with.
 
-    Their source was changed, or nothing of them was committed.
+    Nothing of them was committed; or their source is another and for a week
+    nothing was added: until then it may be a file of the same name in another
+    folder, whose build was killed and continues later.
     """
     wanted = {n: value for n, value in self.key.items() if n != 'source'}
     pattern = f'{glob.escape(_prefix(self.key))}*'
@@ -244,8 +248,9 @@ class CacheBuild:
       if half.name == self.name or not half.is_dir():
         continue
       lock = filelock.FileLock(half.with_name(f'{half.name}.lock'), timeout=0)
-      with contextlib.suppress(filelock.Timeout), lock:
-        if state_of(half, wanted) or not state_of(half, {}):
+      with contextlib.suppress(OSError), lock:  # Timeout is one, too.
+        is_old = time.time() - half.stat().st_mtime > _KEPT_SECONDS
+        if is_old and state_of(half, wanted) or not state_of(half, {}):
           shutil.rmtree(half)
           self.log(f'Removed {half}: its source was changed, or it was empty.')
 
