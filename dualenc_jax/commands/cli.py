@@ -1,6 +1,7 @@
 """The `dualenc` program: picks a command. Imports nothing heavy itself."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import importlib
 import os
 import signal
@@ -8,7 +9,7 @@ import sys
 import traceback
 
 import dualenc_jax
-from dualenc_jax.commands import huge_pages, quick_help
+from dualenc_jax.commands import huge_pages, interrupts, quick_help
 from dualenc_jax.errors import INTERRUPTED, UserError
 from dualenc_jax.parallel import joining
 from dualenc_jax.suggest import did_you_mean
@@ -33,8 +34,8 @@ COMMANDS = {
     'check': 'explain a config and what it needs, without training',
     'recipe': 'run several commands in order, each only if it is out of date',
     'data check': 'inspect a data set: counts, lengths, faults',
-    'vocabulary': 'train a SentencePiece vocabulary on your own texts',
     'data prepare': 'build the token cache of a task in advance',
+    'vocabulary': 'train a SentencePiece vocabulary on your own texts',
 }
 # Those whose time goes into JAX's programs.
 COMPUTING = {
@@ -80,7 +81,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   name = module_name(command)
   if rest in (['--help'], ['-h']) and quick_help.show(name):
     return 0
-  return run(lambda rest: importlib.import_module(name).main(rest), rest)
+
+  def imported(rest: Sequence[str]) -> None:
+    with interrupts.held() if from_shell else contextlib.nullcontext():
+      module = importlib.import_module(name)
+    module.main(rest)
+
+  if from_shell:
+    interrupts.keep()
+  return run(imported, rest)
 
 
 def split(argv: Sequence[str]) -> tuple[str, list[str]]:

@@ -39,7 +39,8 @@ def check_is_one(folder: str) -> None:
     )
   path = pathlib.Path(folder) / saved_config.CONFIG
   if not path.exists():
-    what = f'has no {path.name}' if path.parent.is_dir() else 'does not exist'
+    what = 'is a file' if path.parent.is_file() else 'does not exist'
+    what = f'has no {path.name}' if path.parent.is_dir() else what
     raise UserError(
         f'{folder} is not a model_dir: it {what}. Give the folder that'
         ' `dualenc train` wrote (its MODEL_DIR).'

@@ -63,8 +63,8 @@ class Order:
     batches, rest = divmod(self.sizes[0], size)
     left = 'none is left over'
     if rest:
-      left = f'{rest:,} {"is" if rest == 1 else "are"} left over, in every'
-      left += ' epoch others, as each has an order of its own'
+      left = f'{rest:,} {"is" if rest == 1 else "are"} left over, other ones in'
+      left += ' each epoch, as each has its own order'
     return (
         f'An epoch is {batches:,} batch{"es" * (batches > 1)} of {size:,}; of'
         f' its {self.sizes[0]:,} examples {left}.'

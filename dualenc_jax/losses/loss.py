@@ -266,7 +266,13 @@ def evaluate(
   # Once and for all, or the parts of a bfloat16 gradient would be rounded one
   # by one.
   batch, similarity = batch.in_float32(), similarity.at(params)
-  value, metrics = loss(params, batch, similarity)
+  result = loss(params, batch, similarity)
+  if not isinstance(result, tuple) or len(result) != 2:
+    raise UserError(
+        f'{type(loss).__name__} returned {type(result).__name__}; expected a'
+        ' value and metrics by name, {} for none.'
+    )
+  value, metrics = result
   if jnp.shape(value):
     raise UserError(
         f'{type(loss).__name__} returned a value of shape {jnp.shape(value)};'

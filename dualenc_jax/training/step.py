@@ -195,9 +195,10 @@ def plan(
       value, *rest = objective.step(params, state.memory, batch, dropout)
       return value, rest
 
-    (_, (metrics, memory)), grads = jax.value_and_grad(value, has_aux=True)(
+    (loss, (metrics, memory)), grads = jax.value_and_grad(value, has_aux=True)(
         state.params
     )
+    metrics = {'loss': loss, **metrics}
     # Each device updates its part, and the new parameters are gathered.
     grads, old = (
         jax.lax.with_sharding_constraint(tree, updated_at)

@@ -132,7 +132,7 @@ def test_which_source_is_drawn_says_nothing_of_its_example(seed):
 @pytest.mark.parametrize(
     'sizes, batch_size, expected',
     [
-        ((10,), 3, '3 batches of 3; of its 10 examples 1 is left over, in eve'),
+        ((10,), 3, '3 batches of 3; of its 10 examples 1 is left over, other'),
         ((12,), 4, '3 batches of 4; of its 12 examples none is left over.'),
         ((7,), 6, '1 batch of 6; of its 7 examples 1 is left over'),
         ((1000, 300), 10, 'in steps: 200.0, 60.0; none leaves examples out.'),

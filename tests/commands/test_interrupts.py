@@ -1,0 +1,61 @@
+"""Ctrl-C in an import, and in a callback of the garbage collector."""
+
+import gc
+import signal
+import sys
+import time
+
+import pytest
+
+from dualenc_jax.commands import interrupts
+
+
+def test_a_held_one_comes_at_the_end():
+  before, done = signal.getsignal(signal.SIGINT), []
+  with pytest.raises(KeyboardInterrupt):
+    with interrupts.held():
+      signal.raise_signal(signal.SIGINT)
+      done.append(True)
+    done.append('not reached')
+  assert done == [True]
+  assert signal.getsignal(signal.SIGINT) is before
+  with interrupts.held():
+    pass
+
+
+@pytest.mark.parametrize(
+    'number, error',
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)],
+)
+def test_one_that_is_ignored_comes_again(monkeypatch, number, error):
+  def ended(*_):
+    raise SystemExit(1)
+
+  def callback(*_):
+    gc.callbacks.remove(callback)
+    signal.raise_signal(number)
+
+  monkeypatch.setattr(sys, 'unraisablehook', None)
+  interrupts.keep()
+  before = signal.signal(signal.SIGTERM, ended)
+  try:
+    with pytest.raises(error):
+      gc.callbacks.append(callback)
+      gc.collect()
+      time.sleep(30)
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_other_errors_that_are_ignored_are_reported(monkeypatch):
+  found = []
+  monkeypatch.setattr(sys, 'unraisablehook', found.append)
+  interrupts.keep()
+
+  def callback(*_):
+    gc.callbacks.remove(callback)
+    raise ValueError
+
+  gc.callbacks.append(callback)
+  gc.collect()
+  assert [each.exc_type for each in found] == [ValueError]
