@@ -391,7 +391,8 @@ FORMS = {
         usage_beside=True, is_whole=False,
     ),
     'jax_export': Form(
-        'programs that run with JAX alone; Retriever.from_dir opens them',
+        'programs that run with JAX and flatbuffers alone; Retriever.from_dir'
+        ' opens them',
         lambda weights, folder: artifact.write(
             loading.load(weights), folder, passage_tower=weights.passage_tower
         ),

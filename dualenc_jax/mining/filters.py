@@ -37,8 +37,8 @@ class Rules:
   def __post_init__(self):
     if not 1 <= self.first_rank <= self.last_rank:
       raise UserError(
-          f'Expected ranks from 1 up; got {self.first_rank} to'
-          f' {self.last_rank}.'
+          f'The first rank (--first_rank) is {self.first_rank} and the last'
+          f' (--depth) {self.last_rank}; expected 1 or more, in this order.'
       )
     if self.margin is not None and self.relative_margin is not None:
       raise UserError(

@@ -83,7 +83,8 @@ class Objective(Protocol):
 
     Parameters are those of `init` without boxes. The train step adds `step`,
     the steps taken so far, int32 [], to a batch that is a mapping. Without a
-    key there is no dropout. `loss` is among the metrics, float32 [].
+    key there is no dropout. The metric `loss`, float32 [], is the value unless
+    it is given.
     """
 
   @property

@@ -1,8 +1,9 @@
 """The summary of a model: its card, and the parts its folder lacks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import re
 import shlex
+from typing import Any
 
 from dualenc_jax.report.contents import ABOUT, CONFIG, Contents
 from dualenc_jax.results import benchmarks
@@ -83,7 +84,9 @@ def headlines(contents: Contents, model: Model) -> Iterator[Headline]:
       for e in contents.evaluations
       if BM25 in e.beside
   }
-  found = list(_of_results(model, Model(BM25, model.where, bm25)))[:_MOST]
+  older = _of_older_steps(contents)
+  baseline = Model(BM25, model.where, bm25)
+  found = list(_of_results(model, baseline, older))[:_MOST]
   yield from found
   shown = [] if found else [f'validation/{name}' for name in _VALIDATION]
   for name in (*shown, 'train/loss'):
@@ -94,10 +97,22 @@ def headlines(contents: Contents, model: Model) -> Iterator[Headline]:
       yield metric, text, f'{group.replace("train", "training")}, step {step:,}'
 
 
-def _of_results(model: Model, baseline: Model) -> Iterator[Headline]:
+def _of_older_steps(contents: Contents) -> dict[Any, int]:
+  """The steps of evaluations that are not of the model as it is, by key."""
+  used = contents.best['step'] if contents.best else contents.step
+  steps = {
+      e.result.key: e.result.provenance.get('checkpoint_step')
+      for e in contents.evaluations
+  }
+  return {k: s for k, s in steps.items() if used and s not in (None, used)}
+
+
+def _of_results(
+    model: Model, baseline: Model, older: Mapping[Any, int]
+) -> Iterator[Headline]:
   sets = benchmarks.group(model.results)
   if len(sets) == 1:
-    yield from _means(model, baseline, sets, _ONE_SET)
+    yield from _means(model, baseline, sets, _ONE_SET, older)
     return
   for benchmark in Benchmark:
     ours = [s for s in sets if s.benchmark is benchmark]
@@ -105,12 +120,12 @@ def _of_results(model: Model, baseline: Model) -> Iterator[Headline]:
     for group in [counted] if counted else [[one] for one in ours]:
       # The last metric that the papers report on them.
       metrics = benchmarks.paper_metrics(group[0])[-1:]
-      yield from _means(model, baseline, group, metrics)
+      yield from _means(model, baseline, group, metrics, older)
 
 
 def _means(
     model: Model, baseline: Model, sets: Sequence[EvaluatedSet],
-    metrics: Sequence[str],
+    metrics: Sequence[str], older: Mapping[Any, int],
 ) -> Iterator[Headline]:
   """The means over sets of those metrics that all of them have, and BM25's."""
   first = sets[0]
@@ -119,6 +134,8 @@ def _means(
     where = f'{first.name} {first.split}'
     if len(first.keys) == 1 and first.benchmark is Benchmark.OTHER:
       where = set_name(model.results[first.keys[0]])
+  if steps := sorted({older[k] for s in sets for k in s.keys if k in older}):
+    where += f', of step {", ".join(f"{step:,}" for step in steps)}'
   for metric in metrics:
     own, bm25 = (
         [v for s in sets if (v := s.value(system, metric)) is not None]
@@ -229,10 +246,11 @@ def missing(contents: Contents) -> Iterator[tuple[str, str]]:
   which, used = ('best', contents.best['step']) if contents.best else (
       'newest', done
   )
+  older = _of_older_steps(contents)
   for evaluation in contents.evaluations:
     facts, name = evaluation.result.provenance, evaluation.name
-    again, step = str(facts.get('command', '')), facts.get('checkpoint_step')
-    if done and step not in (None, used):
+    again = str(facts.get('command', ''))
+    if (step := older.get(evaluation.result.key)) is not None:
       yield (
           f'The evaluation {name} is of step {step:,}, the {which} checkpoint'
           f' of step {used:,}.',

@@ -114,11 +114,15 @@ def test_a_page_while_training_has_validation_and_what_is_outdated(tmp_path):
   assert 'MRR 25.0 % validation, step 10' in top
   assert 'Training is at step 30 of 40.' in page.text('missing')
   report_folder.evaluation(folder, examples=None, checkpoint_step=10)
-  missing = render(folder).text('missing')
+  page = render(folder)
+  missing = page.text('missing')
   assert 'is of step 10, the newest checkpoint of step 30' in missing
+  assert ', of step 10' in page.text('top')
   assert "dualenc evaluate --model_dir='my model' --split=test" in missing
   report_folder.evaluation(folder, examples=None, checkpoint_step=30)
-  assert 'pairs-test has no examples' in render(folder).text('missing')
+  page = render(folder)
+  assert 'pairs-test has no examples' in page.text('missing')
+  assert ', of step 30' not in page.text('top')
 
 
 def test_the_best_step_and_an_early_end_are_shown(tmp_path):

@@ -147,12 +147,19 @@ def test_a_mesh_without_a_data_axis():
       value_of(SOFTMAX, embeddings, implementation='ring')
 
 
-def test_a_value_that_is_no_scalar_names_the_loss():
-  class Rows(InBatchSoftmax):
+@pytest.mark.parametrize(
+    'returned, message',
+    [
+        (lambda rows: (rows, {}), r'Own returned .* \(4,\).* a scalar'),
+        (lambda rows: rows.sum(), 'Own returned .*; expected a value and metr'),
+    ],
+)
+def test_what_a_loss_may_not_return(returned, message):
+  class Own(InBatchSoftmax):
 
     def __call__(self, params, batch, similarity):
-      return batch.query.sum(-1), {}
+      return returned(batch.query.sum(-1))
 
   batch, _ = make_batch(4, 0)
-  with pytest.raises(UserError, match=r'Rows returned .* \(4,\).* a scalar'):
-    evaluate(Rows(), Similarity(), {}, batch)
+  with pytest.raises(UserError, match=message):
+    evaluate(Own(), Similarity(), {}, batch)

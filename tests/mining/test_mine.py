@@ -288,7 +288,7 @@ def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path, capfd):
     'more, message',
     [
         ([], 'Nothing to search with. Give one or more of'),
-        (['--bm25', '--first_rank=9', '--depth=8'], 'from 1 up; got 9 to 8'),
+        (['--bm25', '--first_rank=9', '--depth=8'], 'first_rank. is 9 .*h. 8'),
         (['--bm25', '--margin=1', '--relative_margin=0.1'], 'Give a margin or'),
         (['--bm25', '--split=validation'], 'there is no file .*dev.tsv'),
         (['--model_dir=nowhere'], 'nowhere'),

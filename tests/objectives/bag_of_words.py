@@ -42,7 +42,7 @@ class BagOfWords(Objective):
   def __call__(self, params, batch, key=None):
     words = params['words'][batch['words'], 0] * (batch['words'] > 0)
     loss = jnp.mean((words.sum(axis=1) - batch['length']) ** 2)
-    return loss, {'loss': loss}
+    return loss, {}
 
   def batches(self, run):
     return Rows(run)
