@@ -86,12 +86,12 @@ def make_parser() -> flags.Parser:
   )
   add('--split', help=flags.SPLIT)
   add(
-      '--index_dir', action='append', type=pathlib.Path,
+      '--index_dir', action='append', type=flags.path,
       help='folder for the embeddings of the corpus, one for each model; an'
       ' index of `dualenc encode` is used as it is',
   )
   add(
-      '--output_dir', type=pathlib.Path,
+      '--output_dir', type=flags.path,
       help='folder of the results; required with several models',
   )
   several = flags.whole(sample.FEWEST)

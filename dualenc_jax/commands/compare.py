@@ -15,7 +15,6 @@ tables (tables.md, tables.tex), and figures of the relative improvements.
 """
 
 from collections.abc import Sequence
-import pathlib
 
 from dualenc_jax.commands import flags
 from dualenc_jax.figures import table as table_lib
@@ -60,7 +59,7 @@ def make_parser() -> flags.Parser:
       help='two or more systems, the baseline first',
   )
   add(
-      '--qrels', type=pathlib.Path, metavar='FILE',
+      '--qrels', type=flags.path, metavar='FILE',
       help="relevance judgements to measure run files by, in TREC's or BEIR's"
       ' form',
   )

@@ -240,7 +240,7 @@ def make_parser() -> flags.Parser:
 def read_texts(path: str, flag: str = '--texts') -> list[str]:
   """Lines of the file of a flag that are not empty."""
   try:
-    lines = json_file.read_text(flags.path(path)).splitlines()
+    lines = json_file.read_text(pathlib.Path(path).expanduser()).splitlines()
   except (OSError, ValueError) as e:
     raise UserError(
         f'{flag} {path} cannot be read: {e}. Give a UTF-8 file with one text'

@@ -83,6 +83,8 @@ def listed(text: str) -> list[str]:
 
 def path(text: str) -> pathlib.Path:
   """The type of a flag that is a file or folder, `~` being the home."""
+  if not text:
+    raise argparse.ArgumentTypeError('is blank; expected a path')
   return pathlib.Path(text).expanduser()
 
 

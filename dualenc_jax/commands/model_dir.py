@@ -43,7 +43,8 @@ def check_is_one(folder: str) -> None:
     what = f'has no {path.name}' if path.parent.is_dir() else what
     raise UserError(
         f'{folder} is not a model_dir: it {what}. Give the folder that'
-        ' `dualenc train` wrote (its MODEL_DIR).'
+        ' `dualenc train` wrote (its MODEL_DIR); `dualenc convert ...'
+        ' --to=model_dir` makes one of other checkpoints.'
     )
 
 

@@ -41,12 +41,12 @@ def make_parser() -> flags.Parser:
       'model_dir', metavar='MODEL_DIR', help='folder of a trained model',
   )
   parser.add_argument(
-      '--beside', type=pathlib.Path, action='append', default=[], metavar='DIR',
+      '--beside', type=flags.path, action='append', default=[], metavar='DIR',
       help='another model_dir or result folder to compare with, by paired tests'
       ' and training curves; repeatable',
   )
   parser.add_argument(
-      '--output', type=pathlib.Path, metavar='FILE',
+      '--output', type=flags.path, metavar='FILE',
       help='file to write (default MODEL_DIR/report.html)',
   )
   return parser

@@ -39,6 +39,7 @@ def test_values(parser):
         ('--memory=x', '--memory is x; expected a number above 0'),
         ('--kk=1', 'unrecognized arguments: --kk=1'),
         ('--k', '--k'),
+        ('--folder=', '--folder is blank; expected a path'),
     ],
 )
 def test_what_is_refused(parser, flag, expected):
