@@ -29,7 +29,7 @@ def test_a_held_one_comes_at_the_end():
 )
 def test_one_that_is_ignored_comes_again(monkeypatch, number, error):
   def ended(*_):
-    raise SystemExit(1)
+    raise error
 
   def callback(*_):
     gc.callbacks.remove(callback)
@@ -37,14 +37,14 @@ def test_one_that_is_ignored_comes_again(monkeypatch, number, error):
 
   monkeypatch.setattr(sys, 'unraisablehook', None)
   interrupts.keep()
-  before = signal.signal(signal.SIGTERM, ended)
+  before = signal.signal(number, ended)
   try:
     with pytest.raises(error):
       gc.callbacks.append(callback)
       gc.collect()
       time.sleep(30)
   finally:
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(number, before)
 
 
 def test_other_errors_that_are_ignored_are_reported(monkeypatch):
