@@ -156,5 +156,6 @@ def hint(macros: Mapping[str, str], refusal: str | None = None) -> str:
 def of_stage(
     name: str, error: UserError, macros: Mapping[str, Mapping[str, str]]
 ) -> UserError:
+  """An error of a stage, with the macros of the flags that it names."""
   more = hint(macros[name], str(error))
   return UserError(f'Stage {name}: {error}{more}')
