@@ -101,6 +101,11 @@ class Contents:
     return self.meta.get('notes', {}).get('best', {})
 
   @property
+  def model_step(self) -> int | None:
+    """The step that the model is of: the best, else the newest."""
+    return self.best['step'] if self.best else self.step
+
+  @property
   def ended(self) -> str | None:
     """Why the run ended before its last step, if it did."""
     return self.meta.get('notes', {}).get('ended')

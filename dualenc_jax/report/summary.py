@@ -99,7 +99,7 @@ def headlines(contents: Contents, model: Model) -> Iterator[Headline]:
 
 def _of_older_steps(contents: Contents) -> dict[Any, int]:
   """The steps of evaluations that are not of the model as it is, by key."""
-  used = contents.best['step'] if contents.best else contents.step
+  used = contents.model_step
   steps = {
       e.result.key: e.result.provenance.get('checkpoint_step')
       for e in contents.evaluations
@@ -243,9 +243,7 @@ def missing(contents: Contents) -> Iterator[tuple[str, str]]:
         'There is no evaluation yet.',
         f'dualenc evaluate --model_dir={folder}',
     )
-  which, used = ('best', contents.best['step']) if contents.best else (
-      'newest', done
-  )
+  which = 'best' if contents.best else 'newest'
   older = _of_older_steps(contents)
   for evaluation in contents.evaluations:
     facts, name = evaluation.result.provenance, evaluation.name
@@ -253,7 +251,7 @@ def missing(contents: Contents) -> Iterator[tuple[str, str]]:
     if (step := older.get(evaluation.result.key)) is not None:
       yield (
           f'The evaluation {name} is of step {step:,}, the {which} checkpoint'
-          f' of step {used:,}.',
+          f' of step {contents.model_step:,}.',
           again,
       )
     elif evaluation.examples is None:
