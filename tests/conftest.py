@@ -1,10 +1,17 @@
-"""The one place that sets how tests run JAX: eight simulated CPU devices."""
+"""The one place that sets how tests run JAX: on simulated CPU devices.
 
+Modules marked `devices(8)` have eight of them, all others one. Eight cost
+commands nearly twice the time, and only what is about a mesh needs them.
+"""
+
+import collections
 import ctypes
 import gc
 import importlib.util
+import itertools
 import os
 import pathlib
+import re
 import resource
 import sys
 import tempfile
@@ -13,12 +20,12 @@ import tempfile
 # way, which takes a third of the time to compile; XLA's own passes, sharding
 # among them, run as always, so arrays and what devices send stay as they are.
 os.environ['XLA_FLAGS'] = (
-    '--xla_force_host_platform_device_count=8'
-    ' --xla_backend_optimization_level=0'
+    '--xla_backend_optimization_level=0'
     ' --xla_cpu_use_fusion_emitters=false'
     ' --xla_cpu_parallel_codegen_split_count=1'
 )
 os.environ['JAX_PLATFORMS'] = 'cpu'
+os.environ['JAX_NUM_CPU_DEVICES'] = '1'
 # Workers share the cores: more threads of torch, faiss and BLAS would only wait
 # for each other, and burn cores meanwhile.
 os.environ['OMP_NUM_THREADS'] = '1'
@@ -36,6 +43,7 @@ if 'PYTEST_XDIST_WORKER' not in os.environ:
 _compiled = os.environ.pop('JAX_COMPILATION_CACHE_DIR', None)
 
 import jax  # noqa: E402
+from jax.extend import backend  # noqa: E402
 import orbax.checkpoint as ocp  # noqa: E402
 import pytest  # noqa: E402
 
@@ -70,6 +78,9 @@ _MANY_BEFORE, _MANY = 800_000_000, 1_050_000_000
 # all again.
 _ADDED_BEFORE, _ADDED = 250_000_000, 500_000_000
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
+_WHOLE = re.compile(
+    r'^pytestmark = (?:\[\s*)?pytest\.mark\.(slow|nightly)\b', re.M
+)
 
 
 @pytest.fixture(scope='session')
@@ -82,11 +93,38 @@ def shared() -> pathlib.Path:
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config) -> bool | None:
-  """Leaves files of slow tests alone unread, and the libraries they import."""
-  if config.option.markexpr != 'not slow' or collection_path.suffix != '.py':
+  """Leaves files that -m leaves out as a whole unread, with their imports."""
+  if collection_path.suffix != '.py':
     return None
-  slow = '\npytestmark = pytest.mark.slow\n' in collection_path.read_text()
-  return True if slow else None
+  whole = _WHOLE.search(collection_path.read_text())
+  return True if whole and f'not {whole[1]}' in config.option.markexpr else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+  """Sorts modules: those of eight devices first, then by number of tests.
+
+  A worker then changes its devices once at most.
+  """
+  sizes = collections.Counter(item.path for item in items)
+  items.sort(
+      key=lambda item: (-_devices(item), -sizes[item.path], item.path)
+  )
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+  """Prints the minutes of tests by folder."""
+  seconds: collections.Counter = collections.Counter()
+  count: collections.Counter = collections.Counter()
+  for report in itertools.chain(*terminalreporter.stats.values()):
+    if isinstance(report, pytest.TestReport):
+      folder = report.nodeid.rpartition('::')[0].removeprefix('tests/')
+      folder = folder.partition('/')[0]
+      seconds[folder] += report.duration
+      count[folder] += report.when == 'call'
+  for folder, value in seconds.most_common():
+    terminalreporter.write_line(
+        f'{value / 60:6.2f} min {count[folder]:5} tests  {folder}'
+    )
 
 
 def pytest_collection_finish():
@@ -99,9 +137,19 @@ def pytest_collection_finish():
   gc.set_threshold(20_000, 10, 10)
 
 
+def _devices(node: pytest.Item | pytest.Module) -> int:
+  mark = node.get_closest_marker('devices')
+  return mark.args[0] if mark else 1
+
+
 @pytest.fixture(scope='module', autouse=True)
-def keep_no_programs_of_commands():
-  """What a command has told JAX to keep ends with its file."""
+def state_of_jax(request):
+  """Gives JAX the devices of a module; drops what a command has told it."""
+  wanted = _devices(request.node)
+  if jax.config.jax_num_cpu_devices != wanted:
+    jax.clear_caches()
+    backend.clear_backends()
+    jax.config.update('jax_num_cpu_devices', wanted)
   forget_programs_beyond(_MANY_BEFORE, _ADDED_BEFORE)
   yield
   jax.config.update('jax_compilation_cache_dir', None)

@@ -21,6 +21,8 @@ from dualenc_jax.commands import encode, model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import header as header_lib, Index, of_model
 
+pytestmark = pytest.mark.devices(8)
+
 ROOT = pathlib.Path(__file__).parents[2]
 SET = tiny_beir.make_large()
 
@@ -59,13 +61,14 @@ def test_on_other_meshes_the_same_bytes(model, whole, tmp_path):
   expected = tree(whole)
   assert len(jax.devices()) == 8
   for devices in (1, 2):
-    count = '--xla_force_host_platform_device_count='
-    flags = os.environ['XLA_FLAGS'].replace(f'{count}8', f'{count}{devices}')
     output = tmp_path / f'on_{devices}'
     done = subprocess.run(
         [sys.executable, '-m', 'dualenc_jax', 'evaluate']
         + tiny_evaluation.flags(model, output),
-        env={**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT)},
+        env={
+            **os.environ, 'JAX_NUM_CPU_DEVICES': str(devices),
+            'PYTHONPATH': str(ROOT),
+        },
         capture_output=True,
         text=True,
         timeout=120,

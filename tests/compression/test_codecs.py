@@ -12,6 +12,8 @@ from dualenc_jax.compression.product import Product
 from dualenc_jax.errors import UserError
 from dualenc_jax.search.two_steps import search_of, TwoSteps
 
+pytestmark = pytest.mark.devices(8)
+
 N, D, Q = 3001, 24, 9
 # Every kind of map and of quantiser, and of bits in a byte.
 NAMES = (

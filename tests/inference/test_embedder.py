@@ -13,6 +13,8 @@ from dualenc_jax.inference import towers as towers_lib
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 VOCAB = 64
 # Wide enough that products of other shapes round in other ways.
 WIDTH = 256

@@ -27,6 +27,8 @@ from dualenc_jax.interop import (
 from dualenc_jax.models import abstract_params, DualEncoder, einsum_attention
 from dualenc_jax.parallel.partitioning import HostPartitioner
 
+pytestmark = pytest.mark.devices(8)
+
 PARTS = 'token_embedder', 'encoder', 'projection'
 
 

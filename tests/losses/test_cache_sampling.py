@@ -15,6 +15,8 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.losses import cache_sampling
 from dualenc_jax.losses.cache_sampling import Draw, sample
 
+pytestmark = pytest.mark.devices(8)
+
 TEMPERATURE = 0.3
 # More than a block, which does not divide it.
 SIZE, QUERIES, INVALID = 2448, 8, 100

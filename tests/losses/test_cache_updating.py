@@ -9,6 +9,8 @@ import pytest
 from dualenc_jax.losses.cache_updating import update
 from dualenc_jax.losses.negative_cache import BLOCK, empty, oldest
 
+pytestmark = pytest.mark.devices(8)
+
 SIZE, FEATURES, LENGTH = 24, 2, 3
 
 

@@ -10,6 +10,8 @@ import pytest
 from dualenc_jax.compression.quantisers import packed
 from dualenc_jax.losses import code_search
 
+pytestmark = pytest.mark.devices(8)
+
 PARTS, WIDTH, QUERIES, KNOWN = 4, 2, 8, 3
 
 

@@ -18,6 +18,8 @@ from dualenc_jax import losses
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel import partitioning
 
+pytestmark = pytest.mark.devices(8)
+
 LEARNT = losses.LearnableTemperature(0.1)
 TOWERS = ('query', 'passage', 'negatives')
 SAMTONE = functools.partial(

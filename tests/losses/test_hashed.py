@@ -25,6 +25,8 @@ from dualenc_jax.losses import (
   Sum,
 )
 
+pytestmark = pytest.mark.devices(8)
+
 TEMPERATURE, STEP = 0.2, 7
 # beta of step 7 with the defaults.
 BETA = 1.7**0.5

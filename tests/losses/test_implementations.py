@@ -14,6 +14,8 @@ import reference
 from dualenc_jax.losses import evaluate, similarity
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 # The most rows and columns whose scores, float32, are not too many.
 LARGEST = math.isqrt(similarity.DENSE_BYTES // 4 - 1)
 

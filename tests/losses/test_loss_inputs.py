@@ -18,6 +18,8 @@ from dualenc_jax.losses import (
 )
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 SOFTMAX = 'softmax_two_way'
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from dualenc_jax.losses import InBatchSoftmax, Matryoshka, PAIR, SamToNe, Sum
 
+pytestmark = pytest.mark.devices(8)
+
 MIB = 2**20
 GIB = 2**30
 SIZE = 8 * SHARD
@@ -48,8 +50,8 @@ def on_32_devices():
       [sys.executable, loss_programs.__file__],
       env={
           **os.environ,
-          'PYTHONPATH': os.pathsep.join(map(str, (root, root / 'tests'))),
-          'XLA_FLAGS': '--xla_force_host_platform_device_count=32',
+          'PYTHONPATH': f'{root}{os.pathsep}{root / "tests/helpers"}',
+          'JAX_NUM_CPU_DEVICES': '32',
       },
       capture_output=True, text=True, timeout=SECONDS,
   )

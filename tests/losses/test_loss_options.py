@@ -10,6 +10,8 @@ import reference
 from dualenc_jax.losses import LearnableTemperature
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 TEMPERATURE = LearnableTemperature(0.1)
 SMOOTH = {'margin': 0.2, 'label_smoothing': 0.3}
 # Then only its number tells a row from itself.

@@ -10,6 +10,8 @@ import reference
 
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 # Enough to have every block.
 NAMES = ('samtone_both_towers', 'pair_with_queries_two_way')
 

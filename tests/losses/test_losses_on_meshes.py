@@ -19,6 +19,8 @@ import reference
 from dualenc_jax.losses import LearnableTemperature
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 SIZE = 16
 # The one-way losses are parts of these.
 NAMES = [name for name in LOSSES if not name.endswith('one_way')]

@@ -23,6 +23,8 @@ from dualenc_jax.losses import (
   Sum,
 )
 
+pytestmark = pytest.mark.devices(8)
+
 LEARNT = LearnableTemperature(0.1)
 # Not in order, one with a weight of its own.
 DIMS = {4: 1.0, 16: 0.5, 11: 2.0}

@@ -13,6 +13,8 @@ from dualenc_jax.models import dot_product_attention, einsum_attention
 from dualenc_jax.models.fused_attention import fits, fused_attention
 from dualenc_jax.models.layers import Segments
 
+pytestmark = pytest.mark.devices(8)
+
 NAMES = 'out', 'query', 'key', 'value', 'bias'
 RATE = 0.25
 

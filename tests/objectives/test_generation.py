@@ -18,6 +18,8 @@ from dualenc_jax.models import Seq2Seq
 from dualenc_jax.objectives import Generation
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 SIZE, QUERY, PASSAGE = 16, 8, 24
 SLOW = pytest.mark.slow
 

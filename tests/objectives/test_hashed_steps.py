@@ -15,6 +15,8 @@ from dualenc_jax.losses import Hashed, Similarity
 from dualenc_jax.objectives import Contrastive, contrastive
 from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
+pytestmark = pytest.mark.devices(8)
+
 SIMILARITY = Similarity(0.2)
 LOSS = Hashed(gamma=0.5)
 

@@ -21,6 +21,8 @@ from dualenc_jax.models import model_params
 from dualenc_jax.objectives import JointPq
 from dualenc_jax.training import Optimizer, step as step_lib
 
+pytestmark = pytest.mark.devices(8)
+
 TEMPERATURE = 0.1
 
 

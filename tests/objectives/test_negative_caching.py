@@ -19,6 +19,8 @@ from dualenc_jax.objectives import CachedNegatives
 from dualenc_jax.text import text_rows
 from dualenc_jax.training import Partitioner, step as step_lib
 
+pytestmark = pytest.mark.devices(8)
+
 SIZE, LENGTH, TEMPERATURE = 40, 10, 0.2
 BATCH = 8
 LEARNT = Similarity(LearnableTemperature(TEMPERATURE))

@@ -18,6 +18,8 @@ from dualenc_jax.models import CrossEncoder, ScoreHead, T5Encoder, TokenEmbedder
 from dualenc_jax.objectives import Ranking
 from dualenc_jax.text.joined import Around
 
+pytestmark = pytest.mark.devices(8)
+
 SIZE, QUERY, PASSAGE, K, OTHERS = 16, 8, 24, 2, 2
 AROUND = Around(np.array([5, 6]), np.array([7]), np.array([8, 1]), 24)
 SLOW = pytest.mark.slow

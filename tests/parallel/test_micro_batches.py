@@ -26,6 +26,8 @@ from dualenc_jax.parallel import partitioning
 from dualenc_jax.run import experiment as experiment_lib
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 FSDP = (('embed', 'data'),)
 SIZE = 32
 RATE = 0.2

@@ -14,6 +14,8 @@ from dualenc_jax.objectives.contrastive import Contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 
 def boxed(shape, *axes):
   return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, np.float32), axes)

@@ -13,6 +13,8 @@ import tiny_training
 from dualenc_jax.errors import UserError
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 FSDP = (('embed', 'data'),)
 SLOW = pytest.mark.slow
 

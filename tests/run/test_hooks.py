@@ -202,12 +202,11 @@ print('found', [int(each) for each in found])
 @pytest.mark.slow
 def test_what_one_wishes_all_do_a_step_later():
   address = f'localhost:{two_hosts.free_port()}'
-  flags = '--xla_force_host_platform_device_count=2'
   hosts = [
       subprocess.Popen(
           [sys.executable, '-c', HOST, address, str(index)],
           env=os.environ
-          | {'PYTHONPATH': str(two_hosts.ROOT), 'XLA_FLAGS': flags},
+          | {'PYTHONPATH': str(two_hosts.ROOT), 'JAX_NUM_CPU_DEVICES': '2'},
           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
       )
       for index in range(2)

@@ -13,6 +13,8 @@ from dualenc_jax.index import RowStore
 from dualenc_jax.search import exact_search, host_best
 from dualenc_jax.search.exact_search import ExactSearch
 
+pytestmark = pytest.mark.devices(8)
+
 BLOCK_ROWS = 64
 
 

@@ -8,6 +8,8 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.index import RowStore
 from dualenc_jax.search.exact_search import ExactSearch
 
+pytestmark = pytest.mark.devices(8)
+
 GOOD = np.ones((3, 4), np.float32)
 IDS = ['a', 'b', 'c']
 MANY = 700

@@ -15,6 +15,8 @@ import pytest
 from dualenc_jax.tensor_files import digests, digests_on_devices as on_devices
 from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 
+pytestmark = pytest.mark.devices(8)
+
 MASK = 2**32 - 1
 DTYPES = (
     'float32', 'bfloat16', 'float16', 'int32', 'uint32', 'int8', 'uint8',

@@ -20,9 +20,12 @@ from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import TrainState, with_shardings
 
 # Orbax leaves the other reads of a damaged checkpoint unfinished.
-pytestmark = pytest.mark.filterwarnings(
-    'ignore::pytest.PytestUnraisableExceptionWarning'
-)
+pytestmark = [
+    pytest.mark.devices(8),
+    pytest.mark.filterwarnings(
+        'ignore::pytest.PytestUnraisableExceptionWarning'
+    ),
+]
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -29,9 +29,12 @@ from dualenc_jax.training import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 
 # Orbax leaves the other reads of a damaged checkpoint unfinished.
-pytestmark = pytest.mark.filterwarnings(
-    'ignore::pytest.PytestUnraisableExceptionWarning'
-)
+pytestmark = [
+    pytest.mark.devices(8),
+    pytest.mark.filterwarnings(
+        'ignore::pytest.PytestUnraisableExceptionWarning'
+    ),
+]
 KERNEL = 'encoder.wi.kernel'
 
 

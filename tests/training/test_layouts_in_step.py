@@ -14,6 +14,8 @@ from dualenc_jax.objectives import contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 SIZE, QUERY, PASSAGE = 32, 12, 40
 SLOW = pytest.mark.slow
 FSDP = (('embed', 'data'),)

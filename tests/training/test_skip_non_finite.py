@@ -10,6 +10,8 @@ import tiny_training
 from dualenc_jax.objectives import Objective
 from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
+pytestmark = pytest.mark.devices(8)
+
 RATES = [0.1, 0.08, 0.06, 0.04, 0.02, 0.01]
 
 

@@ -16,6 +16,8 @@ from dualenc_jax.objectives import Contrastive, contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
+pytestmark = pytest.mark.devices(8)
+
 FSDP = (('embed', 'data'),)
 # Float32 rounding: sums over devices run in another order. Each sum is off by
 # some 1e-7 of its terms, and the loss divides cosines by a temperature of 0.1.

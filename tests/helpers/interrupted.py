@@ -19,15 +19,13 @@ from dualenc_jax.training.checkpoints import Checkpoints
 
 
 def start(
-    *argv: str, devices: int = 8, stderr: int | None = None
+    *argv: str, devices: int = 1, stderr: int | None = None
 ) -> subprocess.Popen:
   """`dualenc ARGV` in a process group of its own, without its output."""
-  flags = os.environ['XLA_FLAGS']
-  flags = flags.replace('device_count=8', f'device_count={devices}')
   return subprocess.Popen(
       [sys.executable, '-m', 'dualenc_jax', *argv],
-      env=os.environ | {'XLA_FLAGS': flags}, start_new_session=True,
-      stdout=subprocess.DEVNULL, stderr=stderr, text=True,
+      env=os.environ | {'JAX_NUM_CPU_DEVICES': str(devices)},
+      start_new_session=True, stdout=subprocess.DEVNULL, stderr=stderr, text=True,
   )
 
 

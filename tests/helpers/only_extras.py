@@ -1,7 +1,7 @@
 """Runs `dualenc` with the packages of some extras alone, as if none else were.
 
-  python tests/only_extras.py data,plots train --gin_file=...
-  python tests/only_extras.py mteb -c 'import mteb'
+  python tests/helpers/only_extras.py data,plots train --gin_file=...
+  python tests/helpers/only_extras.py mteb -c 'import mteb'
 
 What setup.py requires, and what that requires in turn, can be imported; of
 whatever else is installed nothing can.
@@ -17,7 +17,7 @@ from unittest import mock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def required(extras: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import sys
 
 import metadata_server
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 # Of each host.
 Environs = Sequence[Mapping[str, str]]
 
@@ -133,9 +133,7 @@ def start(
             env=os.environ
             | {
                 'PYTHONPATH': str(ROOT),
-                'XLA_FLAGS': os.environ['XLA_FLAGS'].replace(
-                    'device_count=8', f'device_count={count}'
-                ),
+                'JAX_NUM_CPU_DEVICES': str(count),
             }
             | caches
             | environ,

@@ -2,12 +2,11 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
 from typing import Any
 
-import filelock
+import shared_runs
 import tiny_run
 import tiny_weights
 
@@ -22,15 +21,13 @@ FILES = {
 
 def shared_model() -> pathlib.Path:
   """A model_dir after two steps on files beside it, which all tests share."""
-  home = pathlib.Path(os.environ['DUALENC_CACHE']) / 'tiny_model'
-  home.mkdir(exist_ok=True)
-  with filelock.FileLock(home / 'lock'):
-    if not (home / 'model').exists():
-      given = tiny_run.flags(home)
-      (home / 'flags.json').write_text(json.dumps(given))
-      train.main([*given, f'--model_dir={home / "training"}'])
-      (home / 'training').rename(home / 'model')
-  return home / 'model'
+
+  def make(home: pathlib.Path) -> None:
+    given = tiny_run.flags(home)
+    (home / 'flags.json').write_text(json.dumps(given))
+    train.main([*given, f'--model_dir={home / "model"}'])
+
+  return shared_runs.once('dual_encoder', make) / 'model'
 
 
 def training_flags(*more: str) -> list[str]:
