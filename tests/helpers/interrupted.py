@@ -25,7 +25,8 @@ def start(
   return subprocess.Popen(
       [sys.executable, '-m', 'dualenc_jax', *argv],
       env=os.environ | {'JAX_NUM_CPU_DEVICES': str(devices)},
-      start_new_session=True, stdout=subprocess.DEVNULL, stderr=stderr, text=True,
+      start_new_session=True, stdout=subprocess.DEVNULL, stderr=stderr,
+      text=True,
   )
 
 
