@@ -13,7 +13,7 @@ import pytest
 import tiny_run
 
 ENVIRONMENTS = os.environ.get('DUALENC_ENVIRONMENTS')
-ONLY = pathlib.Path(__file__).with_name('only_extras.py')
+ONLY = pathlib.Path(__file__).parent / 'helpers' / 'only_extras.py'
 
 
 def run(extras: str, *argv: str) -> subprocess.CompletedProcess:

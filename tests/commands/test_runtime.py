@@ -13,6 +13,8 @@ import pytest
 from dualenc_jax.commands import cli, cores, huge_pages, runtime
 from dualenc_jax.errors import UserError
 
+pytestmark = pytest.mark.devices(8)
+
 ASKED = 'glibc.malloc.hugetlb=1'
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from dualenc_jax.compression import kmeans, product
 
+pytestmark = pytest.mark.devices(8)
+
 
 def lloyd(rows, centroids, iterations):
   """Of one part, in float64."""

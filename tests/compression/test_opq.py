@@ -7,6 +7,8 @@ import pytest
 
 from dualenc_jax.compression import kmeans, linear, opq
 
+pytestmark = pytest.mark.devices(8)
+
 
 def distortion(rows, rotation, centroids):
   return compression_vectors.distortion(rows @ rotation.T, centroids)

@@ -7,6 +7,8 @@ import pytest
 
 from dualenc_jax.compression import product
 
+pytestmark = pytest.mark.devices(8)
+
 
 def codebooks(m, centroids, dims, seed=1):
   rows = compression_vectors.embeddings(centroids, m * dims, seed)

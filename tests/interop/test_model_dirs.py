@@ -18,6 +18,8 @@ from dualenc_jax.models import describe, DualEncoder, Projection
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.devices(8)
+
 
 def save(folder, *steps, **kind):
   """A model_dir with a model of another seed at each step; the last one."""

@@ -8,6 +8,8 @@ import pytest
 
 from dualenc_jax.io import machine
 
+pytestmark = pytest.mark.devices(8)
+
 PHYSICAL = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
 

@@ -16,6 +16,8 @@ from dualenc_jax.commands import check, cli, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
 
+pytestmark = pytest.mark.devices(8)
+
 SIZE = 64
 
 

@@ -18,6 +18,8 @@ from dualenc_jax.run import fit_batch as fit_lib, memory
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.training import Optimizer, Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 MIB = 2**20
 FSDP = (('embed', 'data'),)
 QUERY_LENGTH, PASSAGE_LENGTH = 6, 10

@@ -29,6 +29,8 @@ from dualenc_jax.tensor_files.tensors import Tensor
 from dualenc_jax.text.tokenizer import Vocabulary
 from dualenc_jax.training import initial, Optimizer, Partitioner
 
+pytestmark = pytest.mark.devices(8)
+
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data' / 'golden'
 LEGACY = GOLDEN / 't5_1_1_tiny' / 't5x_legacy' / 'checkpoint_1000'
 ORBAX = GOLDEN / 't5_1_1_tiny' / 't5x_orbax' / 'checkpoint_1000'
