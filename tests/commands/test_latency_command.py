@@ -35,7 +35,7 @@ SIZES = {n: 8064 * 128 + n * LAYER + 4 * 32 + 128 + 128 * 128 for n in (1, 2)}
 
 @pytest.fixture(scope='module')
 def models(tmp_path_factory):
-  """A model_dir of two layers, a light checkpoint of one, and an artifact."""
+  """A model_dir of one layer, a light checkpoint of two, and an artifact."""
   folder = tmp_path_factory.mktemp('models')
   tiny_evaluation.link_model(folder)
   write_light(folder / 'light')
@@ -44,9 +44,9 @@ def models(tmp_path_factory):
 
 
 def write_light(folder: pathlib.Path) -> None:
-  """Plain tensors of a query tower of one layer beside one of two."""
+  """Plain tensors of a query tower of two layers beside one of one."""
   tables = [TokenEmbedder(8064, 128) for _ in range(2)]
-  light, full = (T5Encoder(n, 4, 32, 256) for n in (1, 2))
+  light, full = (T5Encoder(n, 4, 32, 256) for n in (2, 1))
   model = DualEncoder(
       tables[0], light, Projection(128), tables[1], passage_encoder=full
   )
@@ -98,7 +98,7 @@ def test_models_side_by_side_at_lengths(models, tmp_path, capsys, monkeypatch):
       (4, 'model'), (4, 'light'), (8, 'model'), (8, 'light')
   ]
   for row in rows:
-    length, layers = row['tokens_mean'], {'model': 2, 'light': 1}[row['model']]
+    length, layers = row['tokens_mean'], {'model': 1, 'light': 2}[row['model']]
     assert row['tokens_p95'] == length and row['warm_up'] == 20
     assert (row['layers'], row['dtype']) == (layers, 'float32')
     assert row['parameters'] == SIZES[layers]
@@ -135,7 +135,7 @@ def test_an_artifact_beside_the_model_by_default_lengths(models, capsys):
   count = 8064 * 32 + 2 * layer + 2 * 32 + 32 + 32 * 24
   # No program tells its layers.
   assert served[0][2:4] == ['-', f'{count:,}']
-  assert trained[0][2:4] == ['2', f'{SIZES[2]:,}']
+  assert trained[0][2:4] == ['1', f'{SIZES[1]:,}']
   assert 'times as fast as served' in '\n'.join(lines)
 
 

@@ -260,7 +260,7 @@ def test_check_says_what_would_start_from_where(first, tmp_path, capsys):
       "--gin.INITIAL_CHECKPOINT_DROP=('projection/.*',)",
   )
   check.main([*flags, '--no_compile'])
-  line = '(dualenc_jax model_dir): 21 tensors; fresh: projection/kernel.'
+  line = '(dualenc_jax model_dir): 12 tensors; fresh: projection/kernel.'
   assert f'Starting from {first} {line}' in capsys.readouterr().out
 
 
