@@ -78,9 +78,9 @@ def test_check_says_all_and_trains_nothing(tmp_path, capsys):
   assert 'splits train, validation, test' in out
   assert 'token_embedder/embedding [8064, 128]' in out
   assert 'Compiled memory a device' in out
-  # Parameters of the tiny model by hand: table, 2 layers, norm, bias, D.
+  # Parameters of the tiny model by hand: table, a layer, norm, bias, D.
   layer = 4 * 128 * 128 + 3 * 128 * 256 + 2 * 128
-  count = 8064 * 128 + 2 * layer + 128 + 4 * 32 + 128 * 128
+  count = 8064 * 128 + layer + 128 + 4 * 32 + 128 * 128
   assert f'Parameters: {count:,} in' in out
 
 
