@@ -15,7 +15,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.interop import model_dirs, opening
 from dualenc_jax.objectives import passage_states
 
-DEEP = ['--gin.models.T5Encoder.num_layers=4', '--gin.DROPOUT_RATE=0.1']
+DEEP = ['--gin.models.T5Encoder.num_layers=2', '--gin.DROPOUT_RATE=0.1']
 TEMPERATURE = 0.05
 
 
@@ -29,7 +29,7 @@ def teacher(tmp_path_factory):
 
 def flags(folder, teacher, *more, loss='alignment'):
   return tiny_run.flags(
-      folder, *DEEP, f'--gin_file=losses/{loss}.gin',
+      folder, *DEEP, f'--gin_file=losses/{loss}.gin', '--gin.QUERY_LAYERS=1',
       f'--gin.INITIAL_CHECKPOINT_PATH={teacher}', *more,
   )
 
@@ -96,13 +96,13 @@ def test_the_loss_is_the_softmax_over_the_whole_corpus(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'loss, trained',
-    [('alignment', False), ('alignment', True), ('matching', False)],
+    [('alignment', True), ('matching', False)],
 )
 def test_the_tower_learns_and_what_is_frozen_stays_bit_for_bit(
     teacher, tmp_path, loss, trained
 ):
   light = tmp_path / 'light'
-  more = '--gin.STEPS=100', '--gin.LEARNING_RATE=1e-2'
+  more = '--gin.STEPS=60', '--gin.LEARNING_RATE=1e-2'
   given = matching(tmp_path, teacher, *more)
   if loss == 'alignment':
     given = aligned(
@@ -169,14 +169,14 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
 def test_the_best_checkpoint_stays_and_is_the_model(teacher, tmp_path, capfd):
   light = tmp_path / 'light'
   given = aligned(
-      tmp_path, teacher, '--gin.STEPS=24', '--gin.EVAL_EVERY=2',
+      tmp_path, teacher, '--gin.STEPS=12', '--gin.EVAL_EVERY=2',
       '--gin.LEARNING_RATE=3e-2', '--gin.KEEP_BEST=nDCG@10',
       '--gin.CHECKPOINT_EVERY=100', '--gin.run.Experiment.keep_checkpoints=1',
   )
   train.main([*given, f'--model_dir={light}'])
   found = {r['step']: r['nDCG@10'] for r in logged(light, 'validation')}
   best = max(found, key=found.get)
-  assert model_dirs.steps(light) == sorted({best, 24})
+  assert model_dirs.steps(light) == sorted({best, 12})
   wanted = opening.read(light).step
   assert wanted == best
   flag = [f'--model_dir={light}', '--split=validation']
@@ -184,9 +184,9 @@ def test_the_best_checkpoint_stays_and_is_the_model(teacher, tmp_path, capfd):
   metrics = json.loads((tmp_path / 'out' / 'metrics.json').read_text())
   assert metrics['checkpoint_step'] == best
   # It goes on from the newest.
-  more = '--gin.STEPS=26', '--allow_config_change'
+  more = '--gin.STEPS=14', '--allow_config_change'
   train.main([*given, *more, f'--model_dir={light}'])
-  assert [row['step'] for row in logged(light)] == list(range(1, 27))
+  assert [row['step'] for row in logged(light)] == list(range(1, 15))
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ def test_a_threshold_that_is_never_reached(teacher, tmp_path, capfd):
 def test_what_cannot_be_aligned(teacher, tmp_path):
   until = '--gin.UNTIL=@run.UntilAligned()', '--gin.EVAL_EVERY=2'
   for more, message in (
-      (['--gin.QUERY_LAYERS=4', *until], 'the same embedding, so that there'),
+      (['--gin.QUERY_LAYERS=2', *until], 'the same embedding, so that there'),
       (
           [*until, '--gin.run.UntilAligned.k=12'],
           'has 23 different queries; expected at least 26',
@@ -255,7 +255,7 @@ def test_states_are_kept_for_the_same_passage_tower(
       r['loss'] for r in logged(second)
   ]
   # Another passage tower, whose first layer is the teacher's last.
-  rule = "(('passage_encoder/layers_0/(.*)', r'encoder/layers_3/\\1'),)"
+  rule = "(('passage_encoder/layers_0/(.*)', r'encoder/layers_1/\\1'),)"
   drop = "('encoder/layers_0/.*',)"
   with pytest.raises(UserError, match='encoder_sha256.* changed since they'):
     train.main([
@@ -307,7 +307,7 @@ def test_a_copy_has_nothing_to_learn(teacher, tmp_path):
   light = tmp_path / 'light'
   train.main([
       *matching(
-          tmp_path, teacher, '--gin.QUERY_LAYERS=4', '--gin.DISTANCE=l2',
+          tmp_path, teacher, '--gin.QUERY_LAYERS=2', '--gin.DISTANCE=l2',
           '--gin.DROPOUT_RATE=0.0', '--gin.STEPS=3',
       ),
       f'--model_dir={light}',
@@ -353,6 +353,7 @@ def test_queries_without_passages_are_enough(teacher, tmp_path):
   given.append('--gin.TRAIN_FILE=None')
   train.main([*given, f'--model_dir={alone}'])
   assert_same(tensors(of_pairs), tensors(alone))
+  given.remove('--gin.QUERY_LAYERS=1')
   with pytest.raises(UserError, match='Contrastive learns from pairs'):
     train.main([
         *given, '--gin_file=architectures/sde.gin',
