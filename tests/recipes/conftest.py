@@ -1,6 +1,5 @@
 """How the recipes of these tests run their stages."""
 
-import jax
 import pytest
 
 from dualenc_jax.commands import cli, recipe
@@ -11,10 +10,7 @@ def in_process(monkeypatch):
   """Stages run in this process, which has imported all that they need."""
 
   def execute(search_paths, argv):
-    status = cli.main(
-        [*argv, *(f'--gin_search_paths={path}' for path in search_paths)]
-    )
-    jax.clear_caches()
-    return status
+    paths = [f'--gin_search_paths={path}' for path in search_paths]
+    return cli.main([*argv, *paths])
 
   monkeypatch.setattr(recipe, '_execute', execute)

@@ -2,58 +2,44 @@
 
 import json
 import re
+import shutil
 
-import adapted_models
-import interrupted
 import pytest
+import shared_runs
 import tiny_beir
 import tiny_evaluation
 
-from dualenc_jax.commands import cli, recipe as command
-from dualenc_jax.generation import shards
+from dualenc_jax.commands import cli
 
 FEW = [
     '--gin.QUERIES_PER_PASSAGE=3', '--gin.ADAPT_STEPS=3',
-    '--gin.ADAPT_BATCH_SIZE=16',
-]
-GPL = [
-    '--gin.DEPTH=20', '--gin.NEGATIVES=4', '--gin.NUM_NEGATIVES=2',
-    '--gin.LEAST_SPREAD=0.0',
+    '--gin.ADAPT_BATCH_SIZE=16', '--gin.DEPTH=20', '--gin.NEGATIVES=4',
+    '--gin.NUM_NEGATIVES=2', '--gin.LEAST_SPREAD=0.0',
 ]
 
 
-@pytest.mark.parametrize(
-    ('name', 'own'), [('gpl', ['teacher', 'labels']), ('genq', [])]
-)
-def test_commands_are_listed(tmp_path, capsys, name, own):
-  command.main([
-      f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
-      f'--gin.CORPUS={tmp_path}', f'--gin.CORPUS_FILE={tmp_path}', '--list',
-  ])
-  lines = capsys.readouterr().out.splitlines()
-  names = [line[2:] for line in lines if line.startswith('# ')]
-  assert names == [
-      'source', 'generator', *own[:1], 'before', 'queries', *own[1:], 'adapted',
-      'after', 'comparison',
-      'source_before', 'source_after', 'source_comparison',
-  ]
+@pytest.fixture
+def given(tmp_path):
+  """The models of an adaptation, a teacher that cannot be one, a corpus."""
+  tiny_beir.make_large().write(tmp_path / 'corpus')
+  teacher, foreign = shared_runs.cross_encoder(), tmp_path / 'foreign'
+  shutil.copytree(teacher, foreign)
+  for meta in foreign.glob('checkpoints/*/meta/metadata'):
+    saved = json.loads(meta.read_text())
+    saved['data']['vocabulary'] = 64 * '0'
+    del saved['digests'], saved['sha256']
+    meta.write_text(json.dumps(saved))
+  return {
+      'dense': tiny_evaluation.shared_model(), 'teacher': teacher,
+      'generator': shared_runs.generator(), 'foreign': foreign,
+      'corpus': tmp_path / 'corpus',
+  }
 
 
-@pytest.fixture(scope='module')
-def models():
-  return adapted_models.shared()
-
-
-def write_empty(folder, *names):
-  for name in names:
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text('')
-
-
-def adapt(models, out, *flags):
+def adapt(given, out, *flags):
   return cli.main([
-      'adapt', f'--model_dir={models / "dense"}',
-      f'--corpus={models / "corpus"}', f'--generator={models / "generator"}',
+      'adapt', f'--model_dir={given["dense"]}', f'--corpus={given["corpus"]}',
+      f'--generator={given["generator"]}', f'--teacher={given["teacher"]}',
       f'--output_dir={out}', *FEW, *flags,
   ])
 
@@ -61,11 +47,10 @@ def adapt(models, out, *flags):
 @pytest.mark.slow
 @pytest.mark.usefixtures('in_process')
 def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
-    models, tmp_path, capfd
+    given, tmp_path, capfd
 ):
   out = tmp_path / 'gpl'
-  teacher = [f'--teacher={models / "teacher"}', '--source_split=test', *GPL]
-  assert adapt(models, out, *teacher) == 0
+  assert adapt(given, out, '--source_split=test') == 0
   said = capfd.readouterr().out
   assert said.splitlines()[0] == (
       'adapted: 3 steps of 16 examples, learning rate 0.001 to 0.'
@@ -80,94 +65,44 @@ def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
     found = json.loads((out / name / 'comparison.json').read_text())
     assert 'adapted' in json.dumps(found)
   # Nothing is done twice.
-  assert adapt(models, out, *teacher) == 0
+  assert adapt(given, out, '--source_split=test') == 0
   said = ' '.join(capfd.readouterr().out.split())
   assert 'comparison as before' in said and ' ran ' not in said
 
 
 @pytest.mark.slow
-def test_killed_in_stages_of_each_kind_it_ends_the_same(models, tmp_path):
-  # Two shards of queries.
-  made = tiny_beir.make(0, shards.SHARD + 76, queries=45)
-  made.write(tmp_path / 'corpus')
-  given = [
-      'adapt', f'--model_dir={models / "dense"}',
-      f'--corpus={tmp_path / "corpus"}', f'--generator={models / "generator"}',
-      f'--teacher={models / "teacher"}', *GPL, '--gin.QUERIES_PER_PASSAGE=1',
-      '--gin.GENERATOR_QUERY_LENGTH=8', '--gin.ADAPT_STEPS=100',
-      '--gin.ADAPT_BATCH_SIZE=16',
+def test_what_a_late_stage_would_refuse_is_told_first(given, tmp_path, capfd):
+  out = tmp_path / 'out'
+  small = [
+      'recipe', '--gin_file=recipes/gpl_small.gin', f'--work_dir={out}',
+      f'--replace=source={given["dense"]}',
+      *(f'--replace={n}={given[n]}' for n in ('generator', 'teacher')),
+      f'--gin.CORPUS={str(given["corpus"])!r}',
+      f'--gin.CORPUS_FILE={str(given["corpus"] / "corpus.jsonl")!r}',
+      '--gin.CODEC=opq:16x4',
   ]
-
-  def start(out):
-    # Of several devices programs should not be kept.
-    return interrupted.start(*given, f'--output_dir={out}', devices=1)
-
-  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-  assert start(whole).wait() == 0
-  for sign in (
-      'before', 'queries/shards/00000.jsonl', 'labels/scores.tsv',
-      'adapted/checkpoints/10', 'comparison',
+  for is_small, flag, message in (
+      (False, '--teacher={generator}', 'is a generator, not a cross-encoder'),
+      (False, '--generator={teacher}', 'is a cross-encoder, not a generator'),
+      (False, '--model_dir={teacher}', 'a cross-encoder; expected a dual enc'),
+      (False, "--gin.LOSS=['losses/margins.gin']", 'adapted: There is no gin'),
+      (False, '--gin.SOFTMAX_WEIGHT=0', 'adapted: --gin.SOFTMAX_WEIGHT: no gi'),
+      (False, '--gin.ADAPT_STEPS=0', 'adapted: .*STEPS is --gin.ADAPT_STEPS'),
+      (True, '--gin.CODEC=int8', 'jpq: Stage source_codes makes codes by int8'),
+      (True, '--gin.CODEC=pq:7', 'jpq: pq:7 of vectors of dim 128: the number'),
+      (True, '--gin.CODEC=foo:7', "source_codes: No codec is called 'foo'"),
+      (
+          True, '--replace=teacher={foreign}',
+          'jpq_gpl: .* of another vocabulary',
+      ),
   ):
-    interrupted.kill_at(start(killed), killed, sign)
-  assert start(killed).wait() == 0
-  for name in (
-      'queries/shards/00000.jsonl', 'queries/shards/00001.jsonl',
-      'queries/corpus.jsonl', 'queries/qgen-queries.jsonl',
-      'queries/qgen-qrels/train.tsv', 'labels/pairs.jsonl',
-      'labels/hard-negatives.jsonl', 'after/run.trec',
-      'comparison/comparison.md',
-  ):
-    assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
-  interrupted.assert_bit_equal(
-      *(interrupted.saved(out / 'adapted', 100) for out in (whole, killed))
-  )
+    flag = flag.format_map(given)
+    status = cli.main([*small, flag]) if is_small else adapt(given, out, flag)
+    said = capfd.readouterr()
+    assert status == 2 and re.search(message, said.err), (flag, said.err)
+    assert '$ dualenc' not in said.out and not out.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures('in_process')
-def test_genq_needs_no_teacher(models, tmp_path, capfd):
-  assert adapt(models, tmp_path / 'genq') == 0
-  found = (tmp_path / 'genq' / 'comparison' / 'comparison.json').read_text()
-  assert 'adapted' in found
-  assert not (tmp_path / 'genq' / 'labels').exists()
-  capfd.readouterr()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures('in_process')
-def test_flat_labels_are_refused(models, tmp_path, capfd):
-  flags = f'--teacher={models / "teacher"}', *GPL[:3]
-  assert adapt(models, tmp_path, *flags, '--gin.LEAST_SPREAD=50') == 2
-  assert 'margins have a standard deviation of' in capfd.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('flags', 'message'),
-    [
-        (['--teacher={generator}'], 'is a generator, not a cross-encoder'),
-        (['--generator={teacher}'], 'is a cross-encoder, not a generator'),
-        (['--model_dir={teacher}'], 'a cross-encoder; expected a dual enc'),
-        (["--gin.LOSS=['losses/margins.gin']"], "adapted: There is no gin"),
-        (['--gin.SOFTMAX_WEIGHT=0'], 'adapted: --gin.SOFTMAX_WEIGHT: no gin'),
-        (['--gin.ADAPT_LEARNING_RATE=-1'], 'adapted: The learning rate is -1'),
-        (['--gin.ADAPT_STEPS=0'], 'adapted: .*STEPS is --gin.ADAPT_STEPS'),
-    ],
-)
-def test_what_a_late_stage_would_refuse_is_told_first(
-    models, tmp_path, capfd, flags, message
-):
-  paths = {path.name: path for path in models.iterdir()}
-  flags = [flag.format_map(paths) for flag in flags]
-  teacher = f'--teacher={models / "teacher"}'
-  assert adapt(models, tmp_path / 'out', teacher, *GPL, *flags) == 2
-  said = capfd.readouterr()
-  assert re.search(message, said.err)
-  assert '$ dualenc generate' not in said.out
-  assert not (tmp_path / 'out').exists()
-
-
-@pytest.mark.slow
 def test_a_batch_of_more_than_there_is_names_the_flag(tmp_path, capfd):
   model = tiny_evaluation.link_model(tmp_path)
   mine, corpus = tmp_path / 'mine', tmp_path / 'corpus'
@@ -187,6 +122,12 @@ def test_a_batch_of_more_than_there_is_names_the_flag(tmp_path, capfd):
   assert 'BATCH_SIZE is --gin.ADAPT_BATCH_SIZE' in said
 
 
+def write_empty(folder, *names):
+  for name in names:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text('')
+
+
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
@@ -198,10 +139,6 @@ def test_a_batch_of_more_than_there_is_names_the_flag(tmp_path, capfd):
         (['--source_split=test', '--split=dev'], 'has no qrels of dev'),
         (['--split=dev'], 'has no qrels of it; it has none'),
         (['--generator=away'], '--generator is away, which does not exist'),
-        (
-            ['--generator=corpus', '--teacher=away'],
-            '--teacher is away, which does not exist',
-        ),
     ],
 )
 def test_what_is_missing_is_named(

@@ -1,0 +1,193 @@
+"""The recipes that are shipped: their stages, and that each can be given."""
+
+import json
+import pathlib
+
+import pytest
+import tiny_evaluation
+import tiny_run
+
+from dualenc_jax import losses
+from dualenc_jax.commands import cli, config, recipe as command, train
+from dualenc_jax.errors import UserError
+from dualenc_jax.recipes import Recipe, runner
+
+OF_DAFT = 'teacher matched aligned daft'
+
+
+def pair_flags(tmp_path):
+  """Flags of PAIR on a few pairs, but for the recipe and the work_dir."""
+  for name, count, seed in (('train', 96, 0), ('dev', 24, 1)):
+    tiny_run.write_pairs(tmp_path / f'{name}.jsonl', count, seed)
+  others = tiny_run.write_pairs(tmp_path / 'others.jsonl', 40, seed=2)
+  rows = map(json.loads, others.read_text().splitlines())
+  (tmp_path / 'queries.tsv').write_text(
+      ''.join(f'u{i}\t{row["query"]}\n' for i, row in enumerate(rows))
+  )
+  (tmp_path / 'small.gin').write_text(
+      "include 'runs/finetune.gin'\ninclude 'models/tiny.gin'\n"
+      "DTYPE = 'float32'\nQUERY_LENGTH = 8\nPASSAGE_LENGTH = 16\n"
+      'EVAL_EVERY = 30\nCHECKPOINT_EVERY = 1\n'
+  )
+  given = {
+      'TRAIN_FILE': tmp_path / 'train.jsonl',
+      'VALIDATION_FILE': tmp_path / 'dev.jsonl',
+      'UNLABELLED': tmp_path / 'queries.tsv',
+      'VOCABULARY': 'python_code_8k', 'VOCAB_SIZE': 8064,
+      'RETRIEVER': [f'{tmp_path / "small.gin"}'],
+      'TEACHER': [f'{tmp_path / "small.gin"}'],
+      'BATCH_SIZE': 16, 'NUM_NEGATIVES': 2, 'DEPTH': 20,
+      # Of a teacher of a few steps.
+      'ABOVE': 0.05, 'BELOW': 0.049,
+      'RETRIEVER_STEPS': 2, 'TEACHER_STEPS': 30, 'PRETRAIN_STEPS': 2,
+      'FINETUNE_STEPS': 2,
+  }
+  return [f'--gin.{name}={value}' for name, value in given.items()]
+
+
+def given_of(tmp_path, name):
+  """Flags of a recipe that names everything it reads."""
+  if 'pair' in name:
+    return pair_flags(tmp_path)
+  if name in ('daft', 'jpq'):
+    return tiny_run.pairs_flags(tmp_path)[1:]
+  return [f'--gin.CORPUS={tmp_path}', f'--gin.CORPUS_FILE={tmp_path}']
+
+
+@pytest.mark.parametrize(
+    ('name', 'more', 'stages'),
+    [
+        (
+            'gpl', [],
+            'source generator teacher before queries labels adapted after'
+            ' comparison source_before source_after source_comparison',
+        ),
+        (
+            'genq', [],
+            'source generator before queries adapted after comparison'
+            ' source_before source_after source_comparison',
+        ),
+        (
+            'daft', [],
+            f'{OF_DAFT} teacher_results matched_results daft_results comparison'
+            ' latency',
+        ),
+        ('jpq', [], 'dense codes jpq dense_results jpq_results comparison'),
+        (
+            'daft', ['--replace=teacher={model}', '--sweep=SEED=0,1'],
+            'teacher:given matched_0 matched_1 aligned_0 aligned_1 daft_0'
+            ' daft_1 teacher_results matched_results_0 matched_results_1'
+            ' daft_results_0 daft_results_1 comparison latency',
+        ),
+        (
+            'pair', [],
+            'retriever mined teacher labels relabelled pretrained finetuned'
+            ' evaluation',
+        ),
+    ],
+)
+def test_commands_are_listed(tmp_path, capsys, name, more, stages):
+  model = tiny_evaluation.shared_model()
+  command.main([
+      f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
+      *given_of(tmp_path, name), *(flag.format(model=model) for flag in more),
+      '--list',
+  ])
+  lines = capsys.readouterr().out.splitlines()
+  names = [line[2:].replace(' ', '') for line in lines if line[:2] == '# ']
+  assert names == stages.split()
+  assert not (tmp_path / 'work').exists()
+
+
+@pytest.mark.parametrize(
+    ('name', 'more', 'trained'),
+    [
+        ('daft', [], 'teacher'),
+        (
+            'daft',
+            [
+                '--replace=teacher={model}', '--gin.QUERY_LAYERS=1',
+                '--gin.EVAL_EVERY=2',
+            ],
+            'matched aligned daft',
+        ),
+        ('jpq', ['--replace=dense={model}', '--gin.CODEC=opq:16x4'], 'jpq'),
+        ('pair_ablations', [], 'retriever teacher pretrained finetuned'),
+    ],
+)
+def test_all_stages_that_train_are_built_before_the_first_runs(
+    tmp_path, monkeypatch, capsys, name, more, trained
+):
+  monkeypatch.setattr(command, '_execute', lambda *_: 3)
+  model = tiny_evaluation.shared_model()
+  with pytest.raises(UserError, match='failed, with status 3'):
+    command.main([
+        f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
+        *given_of(tmp_path, name), *(flag.format(model=model) for flag in more),
+    ])
+  lines = capsys.readouterr().out.splitlines()
+  names = [line.partition(':')[0] for line in lines if ' steps of ' in line]
+  assert {*trained.split()} <= {*names}
+
+
+def test_rows_of_the_ablations(tmp_path):
+  """Each differs from the whole in what its name says, and can be built."""
+  bindings = [config.binding(flag) for flag in pair_flags(tmp_path)]
+  config.load(['recipes/pair_ablations.gin'], bindings)
+  recipe = config.build(Recipe)
+  lines = dict(runner.command_lines(recipe, tmp_path))
+  config.load(['recipes/pair.gin'], bindings)
+  alone = dict(runner.command_lines(config.build(Recipe), tmp_path))
+  whole = [stage.name for stage in recipe.stages[:8]]
+  assert {name: lines[name] for name in whole} == alone
+  assert [line[0] for line in lines.values()][-1] == 'compare'
+  built = {}
+  for name, (what, *given) in lines.items():
+    if what == 'train':
+      parser = config.make_parser('train', '')
+      parser.add_argument('--model_dir')
+      built[name] = train.build(config.parse_args(parser, given))
+  loss = {name: each.objective.loss for name, each in built.items()}
+  starts = {
+      name: each.initial_checkpoint.path and
+      pathlib.Path(each.initial_checkpoint.path).name
+      for name, each in built.items()
+  }
+  files = {
+      name: pathlib.Path(each.task.train).parent.name
+      for name, each in built.items()
+  }
+  assert loss['pretrained'] == losses.PAIR(alpha=0.1, bidirectional=False)
+  assert loss['finetuned'] == losses.InBatchSoftmax(bidirectional=False)
+  assert loss['without_psr_pretrained'].alpha == 0
+  for name in ('without_psr', 'without_pt'):
+    assert loss[name] == loss['finetuned']
+  assert loss['psr_too'] == loss['pretrained']
+  assert starts == starts | {
+      'pretrained': None, 'finetuned': 'pretrained', 'without_pt': None,
+      'psr_too': 'pretrained',
+      **{
+          name: f'{name}_pretrained'
+          for name in ('without_psr', 'without_kd', 'without_sp')
+      },
+  }
+  assert files == files | {
+      'pretrained': 'labels', 'finetuned': 'relabelled',
+      'without_kd_pretrained': 'mined', 'without_kd': 'mined',
+      'without_pt': 'relabelled',
+  }
+  for name in ('without_sp_pretrained', 'without_sp'):
+    assert built[name].objective.model.passage_encoder
+
+
+def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
+  given = ['recipe', '--gin_file=recipes/daft.gin', f'--work_dir={tmp_path}']
+  for more, told in (
+      ('--sweep=QUERY_LAYER=1,2', "macro. Did you mean 'QUERY_LAYERS'"),
+      ('--sweep=QUERY_LAYERS', 'expected NAME=VALUE,VALUE, such as'),
+      ('--replace=teach=x', "no stage 'teach'. Did you mean 'teacher'"),
+      ('--replace=teacher=x', 'in place of teacher.model, does not exist'),
+      ('--replace=teacher.=x', 'or STAGE=FOLDER for all outputs'),
+  ):
+    assert cli.main([*given, more]) == 2
+    assert told in capfd.readouterr().err.replace('\n', ' ')

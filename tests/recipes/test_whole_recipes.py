@@ -1,0 +1,164 @@
+"""Shipped recipes from end to end; that of GPL is in `test_adapt`."""
+
+import json
+
+import interrupted
+import numpy as np
+import pytest
+import shared_runs
+from test_shipped_recipes import pair_flags
+import tiny_beir
+import tiny_evaluation
+import tiny_run
+
+from dualenc_jax.commands import cli, train
+from dualenc_jax.results.folder import read_per_query
+
+pytestmark = pytest.mark.nightly
+
+JPQ = [
+    '--gin.CODEC=opq:16x4', '--gin.JPQ_STEPS=4', '--gin.JPQ_BATCH_SIZE=16',
+    '--gin.JPQ_LEARNING_RATE=1e-3', '--gin.JPQ_TEMPERATURE=0.05',
+    '--gin.JPQ_DEPTH=20',
+]
+
+
+def run(capfd, name, work, *flags):
+  """Runs a recipe in this process; again, it does nothing."""
+  given = [
+      'recipe', f'--gin_file=recipes/{name}.gin', f'--work_dir={work}', *flags
+  ]
+  assert cli.main(given) == 0
+  capfd.readouterr()
+  assert cli.main(given) == 0
+  said = ' '.join(capfd.readouterr().out.split())
+  assert 'as before' in said and ' ran ' not in said
+
+
+def read(folder, name='metrics'):
+  return json.loads((folder / f'{name}.json').read_text())
+
+
+def test_pair_ends_the_same_if_it_is_killed_in_stages_of_each_kind(tmp_path):
+  given = ['--gin_file=recipes/pair.gin', *pair_flags(tmp_path)]
+
+  def start(work):
+    return interrupted.start('recipe', *given, f'--work_dir={work}')
+
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  assert start(whole).wait() == 0
+  for sign in (
+      'mined', 'teacher/checkpoints/7', 'labels/scores.tsv',
+      'finetuned/checkpoints/1',
+  ):
+    interrupted.kill_at(start(killed), killed, sign)
+  assert start(killed).wait() == 0
+  for name in (
+      'mined/pairs.jsonl', 'labels/pairs.jsonl', 'relabelled/pairs.jsonl',
+      'evaluation/run.trec',
+  ):
+    assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+@pytest.mark.usefixtures('in_process')
+def test_pair(tmp_path, capfd):
+  work, flags = tmp_path / 'work', pair_flags(tmp_path)
+  run(capfd, 'pair', work, *flags)
+  assert read(work / 'evaluation')['metrics']['MRR'] > 0
+  rows = (work / 'labels/pairs.jsonl').read_text().splitlines()
+  assert {json.loads(row)['query_id'][0] for row in rows} == {'u'}
+  # From the weights of the stage before.
+  ends, starts = (
+      read_per_query(work / name).values['MRR']
+      for name in (
+          'pretrained/validation/after.tsv', 'finetuned/validation/before.tsv'
+      )
+  )
+  np.testing.assert_array_equal(ends, starts)
+  # Of another loss only what it trains is made anew.
+  assert cli.main([
+      'recipe', '--gin_file=recipes/pair.gin', f'--work_dir={work}', *flags,
+      '--gin.ALPHA=0.5',
+  ]) == 0
+  lines = capfd.readouterr().out.splitlines()
+  states = dict(line.split()[:2] for line in lines if len(line.split()) > 1)
+  assert [name for name, state in states.items() if state == 'ran'] == [
+      'pretrained', 'finetuned', 'evaluation'
+  ]
+
+
+@pytest.mark.usefixtures('in_process')
+def test_daft(tmp_path, capfd):
+  """Light query towers of a model; of a few steps, they are not aligned."""
+  teacher, work = tmp_path / 'model', tmp_path / 'work'
+  flags = tiny_run.flags(
+      tmp_path, '--gin.STEPS=20', '--gin.models.T5Encoder.num_layers=3',
+      '--gin.TEMPERATURE=0.1',
+  )
+  train.main([*flags, f'--model_dir={teacher}'])
+  run(
+      capfd, 'daft', work, f'--replace=teacher={teacher}',
+      '--sweep=QUERY_LAYERS=1,2', '--gin.MATCHING_STEPS=4',
+      '--gin.ALIGNMENT_STEPS=12', '--gin.EVAL_EVERY=2',
+      '--gin.FINETUNE_STEPS=4', '--gin.LEARNING_RATE=1e-2',
+      # Its patience ends it, if not the divergence.
+      '--gin.SHARE=0.9',
+  )
+  found = read(work / 'latency', 'latency')
+  names = ['model', 'matched_1', 'matched_2', 'daft_1', 'daft_2']
+  quality = found['quality']
+  assert [*quality['values']] == names and [*quality['p']] == names[1:]
+  for name, folder in zip(names, (
+      'teacher_results', 'matched_results_1', 'matched_results_2',
+      'daft_results_1', 'daft_results_2',
+  )):
+    metrics = read(work / folder)['metrics']
+    assert quality['values'][name] == pytest.approx(metrics['MRR@10'])
+  layers = {m['model']: m['layers'] for m in found['measured']}
+  assert layers == dict(zip(names, (3, 1, 2, 1, 2)))
+
+
+@pytest.mark.usefixtures('in_process')
+def test_jpq(tmp_path, capfd):
+  work = tmp_path / 'work'
+  dense = tiny_evaluation.shared_model()
+  run(
+      capfd, 'jpq', work, f'--replace=dense={dense}', *JPQ, '--gin.EVAL_EVERY=4'
+  )
+  text = json.dumps(read(work / 'comparison', 'comparison'))
+  assert all(name in text for name in ('untrained codes', 'JPQ', 'dense'))
+  trained = read(work / 'jpq_results')
+  # 16 parts of 4 bits.
+  assert (trained['codec'], trained['bytes_per_passage']) == ('jpq:16x4', 8)
+  # The untrained codes are those that training starts from: the pairs of both
+  # splits are the same.
+  before, after = tiny_run.logged(work / 'jpq', 'validation')
+  untrained = read(work / 'dense_results' / 'codecs' / 'opq-16x4')
+  for name in ('MRR', 'nDCG@10'):
+    for measured, logged in ((untrained, before), (trained, after)):
+      assert measured['metrics'][name] == pytest.approx(logged[name], rel=1e-6)
+
+
+@pytest.mark.usefixtures('in_process')
+def test_table_2_of_thakur(tmp_path, capfd):
+  corpus, work = tmp_path / 'corpus', tmp_path / 'work'
+  tiny_beir.make_large().write(corpus)
+  run(
+      capfd, 'gpl_small', work,
+      f'--replace=source={tiny_evaluation.shared_model()}',
+      f'--replace=generator={shared_runs.generator()}',
+      f'--replace=teacher={shared_runs.cross_encoder()}',
+      f'--gin.CORPUS={str(corpus)!r}',
+      f'--gin.CORPUS_FILE={str(corpus / "corpus.jsonl")!r}',
+      *JPQ, '--gin.QUERIES_PER_PASSAGE=3', '--gin.DEPTH=20',
+      '--gin.NEGATIVES=4', '--gin.NUM_NEGATIVES=2', '--gin.LEAST_SPREAD=0.0',
+      '--gin.ADAPT_STEPS=3', '--gin.ADAPT_BATCH_SIZE=16', '--gin.BPR_STEPS=4',
+      '--gin.GENQ_BATCH_SIZE=16', '--gin.TAUGHT_DEPTH=5',
+      '--gin.JPQ_ADAPT_STEPS=3',
+  )
+  found = read(work / 'comparison', 'comparison')
+  models = found['baseline'], *found['models']
+  assert [model['name'] for model in models] == (
+      'dense PQ GenQ GenQ+PQ GPL GPL+PQ BPR BPR+GenQ BPR+GPL JPQ JPQ+GenQ'
+      ' JPQ+GPL'
+  ).split()
