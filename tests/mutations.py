@@ -108,6 +108,8 @@ def _first_failure(
   # 0: all passed; 5: none is in this line.
   if done.returncode in (0, 5):
     return ''
+  if done.returncode not in (1, 2):
+    raise RuntimeError(done.stdout[-1000:] + done.stderr[-1000:])
   failed = re.findall(r'^_{3,} (.+) _{3,}$', done.stdout, re.M)
   return failed[-1] if failed else done.stdout[-300:]
 
@@ -139,7 +141,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       )
 
     with futures.ThreadPoolExecutor(args.jobs) as pool:
-      list(pool.map(settle, faults))
+      for _ in pool.map(settle, faults):
+        pass
   print(', '.join(f'{line}: {n}' for line, n in sorted(noticed.items())))
   return int(bool(noticed.keys() - LINES.keys()))
 

@@ -11,7 +11,11 @@ from dualenc_jax.recipes import Recipe
 
 FILES = config.shipped_files()
 RECIPES = [f for f in FILES if f.startswith('recipes/')]
-RUNS = [f for f in FILES if f.startswith('runs/') and f != 'runs/base.gin']
+# Of the runs on slices that in micro-batches stands for all.
+RUNS = [
+    f for f in FILES if f.startswith('runs/') and f != 'runs/base.gin'
+    and (not f.startswith('runs/tpu') or 'million' in f)
+]
 # Sizes of the papers: E, layers, heads, head_dim, MLP.
 SIZES = {
     'mini': (256, 4, 4, 64, 512),
