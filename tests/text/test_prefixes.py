@@ -1,7 +1,6 @@
 """Prefixes and prompts, against SentencePiece used directly."""
 
 import functools
-import json
 
 import pytest
 import sentencepiece
@@ -59,13 +58,12 @@ def test_a_prefix_with_a_space_leaves_the_text_as_it_is(shared):
 
 def test_a_cache_has_prefixes_but_not_where_there_is_no_text(tmp_path):
   path = tmp_path / 'queries.jsonl'
-  rows = [
-      {'query': 'first', 'passage': 'one', 'negatives': ['a', 'b c']},
-      {'query': 'second', 'passage': 'two'},
-  ]
-  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  task = Pairs(train=str(path))
+  path.write_text(
+      '{"query": "first", "passage": "one", "negatives": ["a", "b c"]}\n'
+      '{"query": "second", "passage": "two"}\n'
+  )
   tokenizer = Tokenizer(VOCABULARY, 8, 16, **PREFIXES)
+  task = Pairs(train=str(path))
   cache = prepare(task, 'train', tokenizer, tmp_path / 'tokens')
   for column, expected in (
       (cache.query_tokens, ['query: first', 'query: second']),
@@ -75,29 +73,22 @@ def test_a_cache_has_prefixes_but_not_where_there_is_no_text(tmp_path):
     found = [column.row(i).tolist() for i in range(len(column))]
     assert found == [pieces(text) for text in expected]
   assert [cache.query_texts.text(i) for i in range(2)] == ['first', 'second']
-  assert [cache.passage_texts.text(i) for i in range(2)] == ['one', 'two']
   # Of a corpus there are no queries, of queries no passages.
   corpus = tmp_path / 'corpus.tsv'
   corpus.write_text('1\ta text\n')
+  sides = {'query', 'passage'}
   for split, empty in (('corpus', 'query'), ('queries', 'passage')):
     texts = Texts(str(corpus))
     cache = prepare(texts, split, tokenizer, tmp_path / 'tokens')
     assert getattr(cache, f'{empty}_tokens').lengths.tolist() == [0]
-    (other,) = {'query', 'passage'} - {empty}
+    (other,) = sides - {empty}
     found = getattr(cache, f'{other}_tokens').row(0).tolist()
     assert found == pieces(f'{other}: a text')
-
-
-@pytest.mark.parametrize('name', PREFIXES)
-def test_a_prefix_is_a_string(name):
-  with pytest.raises(UserError, match=rf"Tokenizer\.{name} is None.*'' for"):
-    Tokenizer(VOCABULARY, **{name: None})
 
 
 @pytest.mark.parametrize(
     'query, passage, expected',
     [
-        (None, None, ('query: ', 'passage: ')),
         ('nli', None, ('classify: ', 'passage: ')),
         ('Retrieval-query', 'nli', ('search for: ', 'classify: ')),
         ('document', 'query', ('passage: ', 'query: ')),
@@ -115,19 +106,16 @@ def test_a_prompt_stands_in_the_place_of_a_prefix(query, passage, expected):
 def test_an_unknown_prompt_names_what_may_be_meant():
   with pytest.raises(UserError, match="no prompt 'nil'. Did you mean 'nli'?"):
     TOKENIZER.prompted('nil')
-  with pytest.raises(UserError, match='Known: Retrieval-query, document, nli'):
-    TOKENIZER.prompted(passage='xyzzy')
 
 
 @pytest.mark.parametrize(
-    'prompts, message',
+    'options, message',
     [
-        (['a'], r"PROMPTS\) is \['a'\]; expected texts by name"),
-        ({'a': 1}, 'expected texts by name'),
-        ({'query': 'q: '}, 'what the prefix of queries.*QUERY_PREFIX'),
-        ({'document': ''}, 'Give PASSAGE_PREFIX, or another name'),
+        ({'query_prefix': None}, r"Tokenizer\.query_prefix is None.*'' for"),
+        ({'prompts': ['a']}, r"PROMPTS\) is \['a'\]; expected texts by name"),
+        ({'prompts': {'query': 'q: '}}, 'the prefix of queries.*QUERY_PREFIX'),
     ],
 )
-def test_prompts_are_texts_by_name(prompts, message):
+def test_prefixes_are_texts_and_prompts_texts_by_name(options, message):
   with pytest.raises(UserError, match=message):
-    Tokenizer(VOCABULARY, prompts=prompts)
+    Tokenizer(VOCABULARY, **options)
