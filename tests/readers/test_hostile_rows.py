@@ -10,7 +10,6 @@ from dualenc_jax import readers
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.teacher_scores import _entries
 from dualenc_jax.readers import MsMarco, OpenNQ, Pairs, rows, text_lines, Texts
-from dualenc_jax.report import curves
 
 READ = {
     'corpus.jsonl': lambda path: [*Texts(str(path)).examples('corpus')],
@@ -39,13 +38,6 @@ def test_what_is_no_regular_file_is_refused(tmp_path, name, kind):
       'folder': os.mkdir,
   }[kind](path)
   refused(lambda: READ[name](path), name)
-
-
-def test_a_pipe_among_modules_and_curves(tmp_path):
-  os.mkfifo(tmp_path / 'x')
-  find = readers.python_code.find_functions
-  refused(lambda: find(tmp_path / 'x', 'x.py'), 'not a regular file')
-  assert 'not a regular file' in curves.read(tmp_path / 'x')[1][0]
 
 
 def test_a_link_to_a_file_is_read(tmp_path):
@@ -81,13 +73,3 @@ def test_a_packed_file_that_is_one_line(tmp_path, monkeypatch):
   path = write(tmp_path / 'a.jsonl.gz', {'_id': 1, 'text': 'a'}, long)
   message = 'gz:2: a line of more than 1 MiB'
   refused(lambda: READ['corpus.jsonl'](path), message)
-
-
-def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-  def raise_error(*_):
-    raise PermissionError(13, 'Permission denied')
-
-  path = write(tmp_path / 'a.jsonl', {})
-  monkeypatch.setattr(os, 'open', raise_error)
-  message = 'a.jsonl cannot be read: Permission'
-  refused(lambda: READ['pairs.jsonl'](path), message)

@@ -1,14 +1,11 @@
 """A teacher's scores in files of hard negatives: ce-score, GPL's margins."""
 
-import json
 import math
 
 import pytest
 from reading import column, refused, write
 import tiny_beir
-import tiny_run
 
-from dualenc_jax.commands import cli
 from dualenc_jax.readers import Beir
 
 CORPUS = {f'd{i}': f'passage {i}' for i in range(5)}
@@ -73,7 +70,6 @@ def test_scores_are_left_where_they_are_not_asked_for(folder):
 
 @pytest.mark.parametrize('rows, parts', [
     (['q0\td0\td3'], ["mined:1: 'margin' holds None; expected a finite"]),
-    (['q0\td0\td3\tnan'], ["mined:1: 'margin' holds 'nan'"]),
     ([CE_SCORES[0] | {'pos': scored(d0='high')}],
      ["mined:1: 'ce-score' holds 'high'; expected a finite number"]),
     ([{'qid': 'q0', 'pos': ['d0'], 'neg': {'bm25': ['d3']}}],
@@ -85,31 +81,3 @@ def test_scores_are_left_where_they_are_not_asked_for(folder):
 ])
 def test_bad_scores(folder, rows, parts):
   refused(lambda: read(folder, rows), *parts)
-
-
-@pytest.mark.slow
-def test_gpl_through_the_command(shared, tmp_path):
-  gpl = shared / 'data/hardneg_samples/gpl_sample-data/generated/fiqa'
-  rows = (gpl / 'gpl-training-data.tsv').read_text().splitlines()
-  # A query may stand there at several steps.
-  mined = write(tmp_path / 'margins.tsv', *sorted(rows))
-  cli.main([
-      'train',
-      '--gin_file=runs/finetune.gin',
-      '--gin_file=tasks/beir.gin',
-      '--gin_file=losses/margin_mse.gin',
-      *tiny_run.small_flags(),
-      '--gin.VOCABULARY=python_code_8k',
-      '--gin.VOCAB_SIZE=8064',
-      f'--gin.BEIR_FOLDER={gpl}',
-      '--gin.BEIR_PREFIX=qgen',
-      f'--gin.BEIR_HARD_NEGATIVES={mined}',
-      '--gin.BEIR_SCORES=True',
-      '--gin.NUM_NEGATIVES=1',
-      '--gin.BATCH_SIZE=8',
-      '--gin.STRICT=False',
-      f'--model_dir={tmp_path / "model"}',
-  ])
-  lines = (tmp_path / 'model' / 'metrics.jsonl').read_text().splitlines()
-  found = json.loads(lines[-1])
-  assert found['taught_fraction'] > 0 and found['loss'] > 0

@@ -75,24 +75,14 @@ def test_a_positive_among_the_negatives(tmp_path, caplog, line):
   assert [f.places for f in bad.values()] == [[f'{path}:2']]
 
 
-def test_a_positive_beyond_the_limit_is_no_harm(tmp_path):
-  path = write(tmp_path / 'a', '100\t2,0')
-  assert negatives(path, max_negatives=1)[0] == [BREAD]
-
-
 @pytest.mark.parametrize('line, reason', [
     ({'qid': 1}, "neither 'neg' nor 'negative_passages'"),
     ({'neg': {'a': ['1']}}, 'the query id is missing or empty'),
     ({'qid': '100', 'neg': {'a': '1'}}, 'are str, not a list'),
-    ({'qid': '100', 'neg': {'a': [1.5]}}, "'pid' is neither a string nor an"),
     ({'qid': '100', 'neg': {'a': [None]}}, 'neither an id nor a text'),
     ({'query_id': '100', 'negative_passages': ['1']}, 'is str, not an object'),
-    ({'query_id': '100', 'negative_passages': [{}]}, "'text' is missing"),
     ('100', '1 columns, expected 2'),
-    ('100\t1\t2\t3\t4', '5 columns, expected 2'),
-    ('{', 'not JSON'),
     ('100 Q0 1 1 0.5 bm25', 'a TREC run; expected query id'),
-    ('100\tQ0\t1\t1\t0.5\tbm25', 'a TREC run; expected query id'),
     ('100\t1\twho is it\tA passage of words.', 'as top1000.dev has them'),
 ])
 def test_bad_rows(tmp_path, line, reason):

@@ -101,48 +101,18 @@ def test_both_files_count(root, name):
   assert reader(root).fingerprint('validation') != before
 
 
-@pytest.mark.parametrize('dataset, split, mrqa, candidates', [
-    ('TriviaQA', 'train', 'train/TriviaQA-web', 'multireqa/train/TriviaQA'),
-    ('NaturalQuestions', 'validation', 'dev/NaturalQuestions',
-     'MultiReQA/data/dev/NaturalQuestions'),
-    ('DuoRC', 'test', 'test/DuoRC.ParaphraseRC', 'multireqa/test/DuoRC'),
-    ('DuoRC', 'corpus', 'dev/DuoRC', 'MultiReQA/data/test/DuoRC'),
-])
-def test_layouts(tmp_path, dataset, split, mrqa, candidates):
-  folder = tmp_path / 'multireqa'
-  for name in (f'mrqa/{mrqa}.jsonl.gz', f'{candidates}/candidates.json.gz'):
-    check = reader(folder, dataset).check_split
-    refused(lambda: check(split), error=SourceUnavailable)
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).touch()
-  MultiReQA(dataset, data_root=str(tmp_path)).check_split(split)
-
-
 def test_missing_files(root):
   (root / CANDIDATES).unlink()
   for dataset, split, *parts in (
       ('SQuAD', 'validation', f'there is no file {root / CANDIDATES}',
-       'https://github.com/google-research-datasets/MultiReQA/raw/master/data'
        '/dev/SQuAD/candidates.json.gz (318,262 bytes, 10,642 sentences)'),
       ('DuoRC', 'test', f'{root}/mrqa/dev/DuoRC.ParaphraseRC.jsonl.gz',
-       'https://s3.us-east-2.amazonaws.com/mrqa/release/v2/dev/'
        'DuoRC.ParaphraseRC.jsonl.gz (1,197,881 bytes, 1,501 questions)'),
       ('BioASQ', 'test', 'http://participants-area.bioasq.org/MRQA2019/'),
   ):
     check = reader(root, dataset).check_split
     refused(lambda: check(split), *parts, error=SourceUnavailable)
   refused(lambda: MultiReQA('SQuAD').check_split('train'), 'DATA_ROOT')
-
-
-@pytest.mark.parametrize('options, expected', [
-    ({'dataset': 'squad'}, "Did you mean 'SQuAD'"),
-    ({'dataset': 'NewsQA'}, 'no set'),
-    ({'tolerance': -0.1}, 'tolerance is -0.1; expected 0 or more'),
-    ({'tolerance': math.nan}, 'tolerance is nan'),
-    ({'strict': 'skip'}, "is 'skip'; expected True or False"),
-])
-def test_bad_options(options, expected):
-  refused(lambda: MultiReQA(**{'dataset': 'SQuAD'} | options), expected)
 
 
 def test_counts_are_logged_beside_the_published_ones(root, caplog):

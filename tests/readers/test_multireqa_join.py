@@ -82,9 +82,6 @@ MISMATCHES = [
     (lambda c, s: (c, beyond(s, 7, C[1], 41, 101)), 8, C[1],
      'it ends at character 101, its context in line 4 at 100', (1, BEYOND),
      {2: A, 3: B, 4: [C[0], C[2]], 5: []}),
-    (lambda c, s: (c, beyond(s, 2, A[2], 42, 65)), 3, A[2],
-     'it ends at character 65, its context in line 2 at 64', (1, BEYOND),
-     {2: A[:2], 3: B, 4: C, 5: []}),
     (lambda c, s: (c, s + s[3:4]), 10, B[0], 'its id is in line 4, too',
      (1, 'the candidate occurs twice'), {2: A, 3: B, 4: C, 5: []}),
 ]
@@ -113,25 +110,13 @@ def test_mismatches(files, caplog, change, line, name, detail, skipped, joined):
   assert collected[reason].places[0] == place
 
 
-def test_long_ids_are_cut_in_messages(files):
-  questions = '/'.join(f'{i:032x}' for i in range(30))
-  files.candidate_lines.append(row(f'SQuAD_{questions}/_7'))
-  ends = f"'SQuAD_{'0' * 32}/", "1d/_7' does not match"
-  assert len(refused(files.join, *ends)) < 800
-
-
 @pytest.mark.parametrize('bad, reason', [
     (row('TriviaQA_a/_0'), "'candidate_id' is not of the form 'SQuAD_<"),
-    (row('SQuAD_/_0'), "'candidate_id' is not of the form"),
-    (row('SQuAD_a//b/_0'), "'candidate_id' is not of the form"),
     (row('SQuAD_a/_0_'), "'candidate_id' is not of the form"),
     (row(None), "'candidate_id' holds NoneType"),
     (row('SQuAD_a/_0', 5, 5), 'are not offsets of a sentence'),
-    (row('SQuAD_a/_0', -1, 5), 'are not offsets of a sentence'),
-    (row('SQuAD_a/_0', 0, True), 'are not offsets of a sentence'),
     (row('SQuAD_a/_0', 0, 2**31), 'are not offsets of a sentence'),
     (row('SQuAD_a1/_0'), 'first question of the id is of another context'),
-    ({'candidate_id': 'SQuAD_a/_0'}, 'are not offsets of a sentence'),
     ('SQuAD_a/_0', 'not JSON'),
 ])
 def test_bad_candidate_lines(files, caplog, bad, reason):
@@ -139,12 +124,6 @@ def test_bad_candidate_lines(files, caplog, bad, reason):
   refused(files.join, f'{files.candidates}:5: ', reason)
   assert files.join(False) == {2: A, 3: B, 4: C, 5: []}
   assert 'skipped 1 bad rows of 10' in caplog.text
-
-
-def test_a_skipped_context_takes_its_candidates_along(files, caplog):
-  files.context_lines[2] = {'context': 7}
-  assert files.join(False) == {2: A, 4: C, 5: []}
-  assert 'skipped 3 candidates of 9' in caplog.text
 
 
 def context(question=(), **changes):
@@ -203,12 +182,8 @@ def test_header_is_optional_and_id_stands_in_for_qid(tmp_path, name):
 
 @pytest.mark.parametrize('row, reason', [
     ({'qas': []}, "column 'context' is missing"),
-    (context(context=' '), "'context' is empty"),
     (context(qas=None), "'qas' is missing or not a list"),
-    (context(qas=['q']), "'qas' is not a list of objects"),
     (context({'qid': None}), "a question has no 'qid'"),
-    (context({'qid': 1.5}), "'qid' is neither a string nor an integer"),
-    (context({'question': ''}), "'question' is empty"),
     (context({'detected_answers': None}), "'detected_answers' is missing"),
     (with_spans('no'), "'char_spans' is missing or not a list"),
     *((with_spans([span]), 'not [first, last] characters')

@@ -165,37 +165,17 @@ def test_splits(tmp_path):
   assert reader.splits() == ('train', *ranked, 'corpus')
   assert reader.corpus_split('train') is None
   assert {*map(reader.corpus_split, ranked)} == {'corpus'}
-  assert OpenNQ(root=str(tmp_path)).splits() == reader.splits()
-  for options, *parts in (
-      ({}, 'DATA_ROOT', '4.7 GB'),
-      ({'data_root': str(tmp_path)}, 'psgs_w100.tsv.gz', 'https', '21,015,324'),
-  ):
-    check = OpenNQ(**options).check_split
-    refused(lambda: check('corpus'), *parts, error=SourceUnavailable)
-  refused(lambda: reader.check_split('dev'), "no split 'dev'", 'Splits: train')
-
-
-@pytest.mark.parametrize('options, message', [
-    ({'positives': 'frist'}, "Did you mean 'first'"),
-    ({'negatives': 'negative_ctxs'}, "negatives is 'negative_ctxs'"),
-    ({'negatives': ('hard',)}, "negatives is ('hard',)"),
-    ({'max_negatives': -1}, 'max_negatives is -1'),
-    ({'strict': 0}, 'is 0; expected True or False'),
-])
-def test_bad_options(options, message):
-  refused(lambda: OpenNQ(**options), message)
+  check = OpenNQ(data_root=str(tmp_path)).check_split
+  parts = 'psgs_w100.tsv.gz', 'https', '21,015,324'
+  refused(lambda: check('corpus'), *parts, error=SourceUnavailable)
 
 
 @pytest.mark.parametrize('row, message', [
     ('text', 'not a JSON object'),
     (question(question=' '), "'question' is empty"),
-    (question(question=None), "'question' holds NoneType"),
     (question(answers='a'), "'answers' is not a list of strings"),
-    (question(answers=[1]), "'answers' is not a list of strings"),
     (question(positive_ctxs='p'), "'positive_ctxs' is not a list of obj"),
-    (question(hard_negative_ctxs=['n']), "'hard_negative_ctxs' is not a"),
     (question(positive_ctxs=[{'title': 'T'}]), "'text' is missing"),
-    (question(positive_ctxs=[context(' ')]), "'text' is empty"),
     (question(positive_ctxs=[context('p', passage_id=[1])]),
      "'passage_id' is neither"),
 ])
@@ -221,8 +201,6 @@ def test_a_positive_in_negatives_is_dropped_there(tmp_path, caplog):
 
 @pytest.mark.parametrize('line, message', [
     (b'2\ttext', '2 columns, expected 3 (id, text, title'),
-    (b'2\t"text without an end\ttitle', '2 columns, expected 3'),
-    (b'\ttext\ttitle', "'id' is empty"),
     (b'2\t\xff\ttitle', 'not UTF-8'),
 ])
 def test_bad_rows_of_the_corpus(tmp_path, line, message):
@@ -236,14 +214,14 @@ def test_bad_rows_of_the_corpus(tmp_path, line, message):
     ('question only', '1 columns, expected 2 (question, answers'),
     ("\t['a']", "'question' is empty"),
     *((f'q\t{answers}', "'answers' is not a list of strings")
-      for answers in ("['a'", 'a', "__import__('os')", "('a',)", "['a', 1]")),
+      for answers in ('a', "__import__('os')", "['a', 1]")),
 ])
 def test_bad_questions(tmp_path, line, message):
   write(tmp_path / TEST, "q\t['a']", line)
   bad('test', tmp_path, f'{TEST}:2: {message}')
 
 
-@pytest.mark.parametrize('size', [1, 2, 3, 7, 64, 2**20])
+@pytest.mark.parametrize('size', [1, 7, 2**20])
 def test_an_array_in_blocks_of_any_size(tmp_path, size):
   path = tmp_path / 'a.json'
   values = [
@@ -262,32 +240,16 @@ def test_an_array_in_blocks_of_any_size(tmp_path, size):
 
 
 @pytest.mark.parametrize('text, message', [
-    ('', "0 elements: expected '[', found ''"),
     ('{"a": 1}', "0 elements: expected '[', found '{'"),
     ('[{}, {"a": 1', '1 elements: not JSON'),
-    ('[{}, ', '1 elements: not JSON'),
     ('[{}', "1 elements: expected ',' or ']', found ''"),
     ('[{} {}]', "1 elements: expected ',' or ']', found '{'"),
-    ('[{}, {a: 1}]', '1 elements: not JSON'),
     ('[{}] 1', '1 elements: expected nothing after the array'),
 ])
 def test_what_is_not_an_array(tmp_path, text, message):
   path = tmp_path / 'a.json'
   path.write_text(text)
   refused(lambda: json_array.elements(path), f'a.json, after {message}')
-
-
-def test_a_damaged_array(tmp_path):
-  path = write_rows(tmp_path, *[question()] * 1000)
-  good = path.read_bytes()
-  packed = pack(path)
-  packed.write_bytes(packed.read_bytes()[:-20])
-  bad('train', tmp_path, 'a damaged gzip file')
-  packed.write_bytes(good)
-  bad('train', tmp_path, 'a damaged gzip file: Not a gzipped')
-  packed.unlink()
-  path.write_bytes(good.replace(b'"a"', b'"\xff"'))
-  bad('train', tmp_path, 'not UTF-8')
 
 
 def peak(function):
@@ -306,7 +268,3 @@ def test_memory_does_not_grow_with_the_array(tmp_path):
   rows = json_array.elements(path, 2**14)
   assert peak(lambda: count.append(sum(1 for _ in rows))) < 500_000
   assert count == [1000]
-  # Garbage is not read to its end.
-  path.write_text('[{"a": tru, ' + 'x' * 3_000_000)
-  rows = json_array.elements(path, 2**10, 2**12)
-  assert peak(lambda: refused(lambda: rows, 'not JSON')) < 500_000

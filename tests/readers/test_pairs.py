@@ -218,7 +218,7 @@ def test_weights_of_training_alone(tmp_path):
   assert not Pairs(train=path).extra_columns
   tsv = write(tmp_path / 'c.tsv', 'query\tpassage\tw', 'q\tp\t1e-1')
   assert column(read(tsv, weight='w'), 'weights') == [0.1]
-  for value in (-1, 'heavy', None, True, [1], float('nan'), 1e400):
+  for value in (-1, 'heavy', float('nan')):
     write(tmp_path / 'a.jsonl', GOOD | {'w': 1}, GOOD | {'w': value})
     refused(lambda: read(path, weight='w'), "a.jsonl:2: 'w' holds", '0 or more')
   tsv = write(tmp_path / 'a.tsv', 'query\tpassage', 'q\tp')
@@ -227,25 +227,16 @@ def test_weights_of_training_alone(tmp_path):
 
 @pytest.mark.parametrize('line, reason', [
     ('{"query": "q"', 'not JSON'),
-    ('{"query": 1' + '0' * 5000 + '}', 'not JSON'),
     ('[' * 100_000, 'values within values, too deep'),
-    (['q', 'p'], 'not a JSON object'),
     ({'query': 'q', 'pos': 1}, "column 'passage' is missing"),
-    ({'passage': 'p'}, '--gin.QUERY_COLUMN=... gives its name'),
-    (GOOD | {'query': ''}, "'query' is empty"),
     (GOOD | {'passage': ' \n\t'}, "'passage' is empty"),
     (GOOD | {'query': 3}, "'query' holds int, not a string"),
-    (GOOD | {'passage': None}, "'passage' holds NoneType"),
     (GOOD | {'passage': []}, "'passage' is an empty list"),
-    (GOOD | {'passage': ['p', '']}, "'passage' is empty"),
     (GOOD | {'passage': '\ud800'}, "'passage' is not valid Unicode"),
     (b'{"query": "\xff", "passage": "p"}', 'not UTF-8'),
     (GOOD | {'negatives': [1]}, "'negatives' holds int"),
-    (GOOD | {'negatives': ['']}, "'negatives' is empty"),
     (GOOD | {'negatives_2': ' '}, "'negatives_2' is empty"),
     (GOOD | {'query_id': [1]}, "'query_id' is neither"),
-    (GOOD | {'passage_id': True}, "'passage_id' is neither"),
-    (GOOD | {'name': 1.5}, "'name' is neither"),
     (GOOD | {'passage': ['p', 'r'], 'passage_id': 1},
      "'passage_id' holds 1 values for 2 texts"),
 ])
@@ -259,9 +250,7 @@ def test_bad_jsonl_rows(tmp_path, caplog, line, reason):
 
 @pytest.mark.parametrize('line, reason', [
     ('q', '1 columns, expected 2 (query, passage)'),
-    ('q\tp\tx', '3 columns, expected 2 (query, passage)'),
     ('q\t ', "'passage' is empty"),
-    (b'q\t\xff', 'not UTF-8'),
 ])
 def test_bad_tsv_rows(tmp_path, line, reason):
   path = write(tmp_path / 'a.tsv', 'query\tpassage', 'q\tp', line)
@@ -269,27 +258,12 @@ def test_bad_tsv_rows(tmp_path, line, reason):
   assert len(read(path, strict=False)) == 1
 
 
-def test_skipped_rows_are_counted_by_reason(tmp_path, caplog):
-  path = write(tmp_path / 'a.jsonl', 'x', 'y', '[]', GOOD)
-  read(path, strict=False)
-  assert '2 not JSON, 1 not a JSON object' in caplog.text
-
-
 @pytest.mark.parametrize('name, lines', [
-    ('a.jsonl', []), ('a.jsonl', ['', ' ']), ('a.tsv', []),
-    ('a.tsv.gz', ['', ' ']), ('a.tsv', ['query\tpassage']),
+    ('a.jsonl', []), ('a.tsv.gz', ['', ' ']), ('a.tsv', ['query\tpassage']),
 ])
 def test_empty_files(tmp_path, name, lines):
   path = write(tmp_path / name, *lines)
   refused(lambda: read(path), f'{name} has no rows')
-
-
-def test_a_first_line_that_is_no_line_of_names(tmp_path):
-  path = write(tmp_path / 'a.tsv', 'what is x\tx is a letter')
-  columns = 'Columns: what is x, x is a letter.'
-  refused(lambda: read(path), "no column 'query'", columns, '--gin.COLUMNS="(')
-  write(path, b'query\tpassage\xff')
-  refused(lambda: read(path), 'a.tsv:1: not UTF-8')
 
 
 def test_a_column_that_was_asked_for_is_missing(tmp_path):
@@ -299,18 +273,10 @@ def test_a_column_that_was_asked_for_is_missing(tmp_path):
     refused(lambda: read(path, **options), *parts)
 
   missing("no column 'neg'. Did you mean 'negs'", negatives='neg')
-  missing("column 'title'", 'TITLE_COLUMN=', '--gin.COLUMNS', title='title')
-  missing("no column 'pid'", 'PASSAGE_ID_COLUMN=', passage_id='pid',
-          columns=('query', 'passage', ''))
   path = write(tmp_path / 'a.jsonl', GOOD | {'negs': ['n']}, GOOD)
   missing("no row has a column 'neg'", 'NEGATIVES_C', negatives='neg')
   # One row that has it will do.
   assert len(read(path, negatives='negs')) == 2
-  path = write(tmp_path / 'b.jsonl', {'query': 'q', 'pos': 1})
-  missing("missing among ['query', 'pos']")
-  missing("no row has a column 'passage'", strict=False)
-  path = FOLDER / 'flagembedding.jsonl'
-  missing("among ['query', 'pos', 'neg',")
 
 
 def test_a_used_column_occurs_twice(tmp_path):
@@ -347,12 +313,7 @@ def test_missing_files_and_wrong_options(tmp_path):
   refused(lambda: read(none), f'no file {none}', '--gin.TRAIN_FILE=',
           error=SourceUnavailable)
   refused(lambda: read(tmp_path), 'is a folder')
-  path = write(tmp_path / 'a.txt', 'query passage')
-  unknown = Pairs(train=str(path))
-  refused(lambda: unknown.check_split('train'), 'a.txt is of an unk', 'FORMAT')
   refused(lambda: Pairs(format='jsonlines'), "Did you mean 'jsonl'")
-  refused(lambda: Pairs(strict='skip'), 'STRICT', "'skip'", 'True or False')
-  refused(lambda: Pairs(columns='query'), "COLUMNS is 'query'")
 
 
 def test_most_examples_count_passages(tmp_path):

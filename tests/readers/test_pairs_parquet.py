@@ -129,20 +129,10 @@ def test_bad_rows(tmp_path, columns, reason):
   assert column(read(path, strict=False), 'query') == ['q']
 
 
-@pytest.mark.parametrize('value', [1.5, b'p', {'text': 'p'}, [['p']]])
-def test_passages_of_a_wrong_type(tmp_path, value):
-  path = write(tmp_path, {'query': ['q'], 'passage': [value]})
-  kind = type(value if not isinstance(value, list) else value[0]).__name__
-  refused(lambda: read(path), f"{path}:1: 'passage' holds {kind}, not a string")
-
-
 def test_missing_columns_and_rows(tmp_path):
   path = write(tmp_path, {'query': ['q'], 'passages': ['p']})
   told = refused(lambda: read(path), "mean 'passages'", 'PASSAGE_COLUMN')
   assert 'COLUMNS=' not in told
-  table = pa.table([['q'], ['p'], ['r']], names=['query', 'passage', 'query'])
-  parquet.write_table(table, path)
-  refused(lambda: read(path), "two columns 'query'")
   empty = pa.array([], STRING)
   write(tmp_path, {'query': empty, 'passage': empty})
   refused(lambda: read(path), 'has no rows')
