@@ -27,7 +27,6 @@ from dualenc_jax.search.bm25 import BM25
 BOTH = '--baselines=bm25,hybrid'
 ALL = '--k=1000'
 
-
 TINY = tiny_beir.make(0)
 
 
@@ -64,15 +63,18 @@ def reciprocal_ranks(hits, qrels):
   return statistics.fmean(value['recip_rank'] for value in found.values())
 
 
-def test_bm25_beside_a_model(results):
-  folder = results['rrf']
-  hits = run_of(folder / 'bm25')
-  words = BM25(list(TINY.corpus.values()))
-  for query, own in hits.items():
+def assert_scores(folder, words):
+  """The run file has all passages with their scores by `words`."""
+  for query, own in run_of(folder).items():
     expected = dict(zip(TINY.corpus, words.scores(TINY.queries[query])))
     assert dict(own) == pytest.approx(expected, abs=1e-6)
-  result = result_of(folder / 'bm25')
-  expected = reciprocal_ranks(hits, TINY.qrels)
+
+
+def test_bm25_beside_a_model(results):
+  folder = results['rrf'] / 'bm25'
+  assert_scores(folder, BM25(list(TINY.corpus.values())))
+  result = result_of(folder)
+  expected = reciprocal_ranks(run_of(folder), TINY.qrels)
   assert result['metrics']['MRR'] == pytest.approx(expected)
   facts = {k: result[k] for k in ('system', 'k1', 'b', 'language')}
   assert facts == dict(system='bm25', k1=1.5, b=0.75, language='english')
@@ -170,60 +172,40 @@ def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
 
 def test_bm25_needs_no_model(model, tmp_path, capsys):
   bm25.main([
-      '--tasks=beir/scifact',
-      f'--gin.DATA_ROOT={model.parent / "data"}',
-      '--gin.BEIR_TOLERANCE=1.0',
-      f'--output_dir={tmp_path / "out"}',
-      '--k1=0.9',
-      '--b=0.4',
-      '--language=none',
-      ALL,
+      '--tasks=beir/scifact', f'--gin.DATA_ROOT={model.parent / "data"}',
+      '--gin.BEIR_TOLERANCE=1.0', f'--output_dir={tmp_path / "out"}',
+      '--k1=0.9', '--b=0.4', '--language=none', ALL,
   ])
   folder = tmp_path / 'out' / 'beir-scifact-test'
-  words = BM25(list(TINY.corpus.values()), 0.9, 0.4, None)
-  for query, own in run_of(folder).items():
-    expected = dict(zip(TINY.corpus, words.scores(TINY.queries[query])))
-    assert dict(own) == pytest.approx(expected, abs=1e-6)
+  assert_scores(folder, BM25(list(TINY.corpus.values()), 0.9, 0.4, None))
   assert result_of(folder)['language'] is None
   shown = re.search(r'MRR +(\S+)', capsys.readouterr().out)[1]
   assert float(shown) == round(result_of(folder)['metrics']['MRR'], 4)
   assert 'BM25' in (tmp_path / 'out' / 'tables.md').read_text()
-
-
-def test_bm25_of_files(tmp_path):
-  path = tiny_run.write_pairs(tmp_path / 'a.jsonl', 20)
-  bm25.main([str(path), str(path), str(path), f'--output_dir={tmp_path / "o"}'])
+  # Of files.
+  path = str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 20))
+  bm25.main([path, path, path, f'--output_dir={tmp_path / "o"}'])
   assert result_of(tmp_path / 'o' / 'pairs-test')['metrics']['MRR'] > 0.3
 
 
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        (['--language=klingon'], "'klingon'"),
-        (['--k1=-1'], 'k1 is -1'),
-        (['--b=2'], 'b is 2'),
-        ([], 'Give a task'),
-    ],
-)
-def test_bad_flags_of_bm25(tmp_path, wrong, message):
-  what = [str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 5))] if wrong else []
-  with pytest.raises(UserError, match=message):
-    bm25.main([*what, f'--output_dir={tmp_path / "o"}', *wrong])
-  assert not (tmp_path / 'o').exists()
-
-
-@pytest.mark.parametrize(
-    'wrong, message',
-    [
+        ('--language=klingon', "'klingon'"), ('--k1=-1', 'k1 is -1'),
+        ('--b=2', 'b is 2'), ('', 'Give a task'),
         ('--baselines=bm52', "'bm52'; expected bm25 and hybrid"),
         ('--hybrid_weight=2', 'expected rrf, validation or|rrf or a number'),
         ('--bm25_language=klingon', "'klingon'"),
     ],
 )
-def test_bad_flags_of_evaluate(model, tmp_path, wrong, message):
+def test_bad_flags(model, tmp_path, wrong, message):
+  output = tmp_path / 'o'
   with pytest.raises(UserError, match=message):
-    evaluate.main(flags(model, tmp_path / 'o', BOTH, wrong))
-  assert not (tmp_path / 'o').exists()
+    if re.match('--(base|hybrid|bm25)', wrong):
+      evaluate.main(flags(model, output, BOTH, wrong))
+    path = str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 5))
+    bm25.main([f'--output_dir={output}', *([path, wrong] if wrong else [])])
+  assert not output.exists()
 
 
 def test_search_by_words(tmp_path, capsys):
