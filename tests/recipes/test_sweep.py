@@ -35,31 +35,19 @@ def shown(recipe):
 def test_what_depends_on_it_is_repeated_and_lists_have_all():
   found = shown(sweep(make(), 'LAYERS', ['1', '4']))
   seed = {'gin.SEED': 0}
-  assert found == {
-      'teacher': ({**seed, 'gin.STEPS': 3}, []),
-      **{
-          f'light_{n}': (
-              {**seed, 'gin.LAYERS': n, 'gin.FROM': '{teacher.model}'}, []
-          )
-          for n in ('1', '4')
-      },
-      **{
-          f'tuned_{n}': ({**seed, 'gin.FROM': f'{{light_{n}.model}}/x'}, [])
-          for n in ('1', '4')
-      },
-      'other': ({'model_dir': '{teacher.model}'}, []),
-      'table': (
-          {
-              'results': [
-                  '{tuned_1.model}', '{tuned_4.model}', '{teacher.model}'
-              ]
-          },
-          [
-              '{teacher.model}', '{light_1.model}', '{light_4.model}',
-              '{tuned_1.model}', '{tuned_4.model}',
-          ],
-      ),
-  }
+  assert found['teacher'] == ({**seed, 'gin.STEPS': 3}, [])
+  for n in ('1', '4'):
+    flags = {**seed, 'gin.LAYERS': n, 'gin.FROM': '{teacher.model}'}
+    assert found[f'light_{n}'] == (flags, [])
+    flags = {**seed, 'gin.FROM': f'{{light_{n}.model}}/x'}
+    assert found[f'tuned_{n}'] == (flags, [])
+  assert found['other'] == ({'model_dir': '{teacher.model}'}, [])
+  tuned = ['{tuned_1.model}', '{tuned_4.model}']
+  assert found['table'] == (
+      {'results': [*tuned, '{teacher.model}']},
+      ['{teacher.model}', '{light_1.model}', '{light_4.model}', *tuned],
+  )
+  assert len(found) == 7
 
 
 def test_a_flag_of_all_stages_of_a_command_repeats_them_all():
