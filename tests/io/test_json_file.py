@@ -13,7 +13,6 @@ from dualenc_jax.io import json_file
     [
         (b'{"a": 1,\n "b": }', 'is not JSON: .*line 2 column 7'),
         (b'[' * 100_000, 'is not JSON: '),
-        (b'{"a": ' + b'1' * 5000 + b'}', 'is not JSON: '),
         (b'[1]', 'not a JSON object: it holds a list'),
         (b'\xff', 'not text in UTF-8'),
         (b'{"b": 1}', "lacks 'a'"),
@@ -28,7 +27,7 @@ def test_damage_is_named(tmp_path, content, message):
     json_file.read(path, 'Do this.', a=int | None)
 
 
-def test_depth_and_length_are_bounded(tmp_path):
+def test_depth_and_length_are_bounded_and_a_file_is_there(tmp_path):
   path = tmp_path / 'x.json'
   path.write_text('{"a": ' + '[' * 63 + ']' * 63 + '}')
   assert json_file.read(path).keys() == {'a'}
@@ -39,11 +38,9 @@ def test_depth_and_length_are_bounded(tmp_path):
     file.truncate(2**26 + 1)
   with pytest.raises(UserError, match='x.json has 67,108,865 bytes'):
     json_file.read(path)
-
-
-def test_a_file_that_is_not_there(tmp_path):
+  path.unlink()
   with pytest.raises(UserError, match='x.json cannot be read: .*Do that'):
-    json_file.read(tmp_path / 'x.json', 'Do this.', 'Do that.')
+    json_file.read(path, 'Do this.', 'Do that.')
 
 
 def test_lines_are_numbered(tmp_path):
@@ -76,24 +73,19 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize('changes', [{}, {'more': True}, {'hits': []}])
-def test_what_has_the_shape_is_accepted(changes):
-  json_file.check({**GOOD, **changes}, SHAPE, 'x.json')
-
-
 @pytest.mark.parametrize(
     'changes, message',
     [
         ({'name': 3}, 'x.json: name is 3; expected str or NoneType'),
-        ({'hits': {}}, 'hits is {}; expected list'),
         ({'hits': [{'rank': 1}]}, "hits lacks 'score'"),
         ({'hits': [{'rank': True, 'score': 1}]}, 'rank is True; expected int'),
-        ({'hits': [{'rank': 10**30, 'score': 1}]}, 'rank has 31 digits'),
         ({'by_model': {'a': {'x': '1'}}}, "by_model: a: x is '1'"),
         ({'more': 1}, 'more is 1; expected bool'),
     ],
 )
-def test_what_has_not_is_named(changes, message):
+def test_what_has_not_the_shape_is_named(changes, message):
+  for right in ({}, {'more': True}, {'hits': []}):
+    json_file.check({**GOOD, **right}, SHAPE, 'x.json')
   with pytest.raises(UserError, match=re.escape(message)) as error:
     json_file.check({**GOOD, **changes}, SHAPE, 'x.json', 'Write it again.')
   assert str(error.value).endswith(' Write it again.')

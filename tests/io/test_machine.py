@@ -16,10 +16,8 @@ PHYSICAL = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 @pytest.mark.parametrize(
     'own,files,expected',
     [
-        ('', {}, PHYSICAL),
         ('0::/a/b', {'a/b/memory.max': 'max', 'memory.max': 'max'}, PHYSICAL),
         ('0::/a/b', {'a/b/memory.max': '5000', 'a/memory.max': '4000'}, 4000),
-        ('0::/elsewhere', {'memory.max': '3000'}, 3000),
         ('0::/a', {'b/memory.max': '3000'}, PHYSICAL),
         (
             '3:cpu,cpuacct:/x\n2:memory:/m\n0::/',

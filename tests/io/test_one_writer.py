@@ -110,9 +110,6 @@ def test_a_writer_of_another_host(tmp_path, monkeypatch, caplog):
     'content, said',
     [
         (None, 'not a regular file'), ('[' * 50_000, 'not JSON'),
-        ('{"a":' * 99 + '1' + '}' * 99, '64 deep'), ('\xff', 'not JSON'),
-        ('', 'not JSON'), ('[7]', 'not a JSON object'),
-        ('{"pid": 7}', "lacks 'host'"),
         ('{"pid": "x", "host": "h", "since": "now"}', "pid is 'x'"),
     ],
 )
@@ -137,7 +134,6 @@ def test_a_folder_that_goes_is_noticed(tmp_path):
   folder = tmp_path / 'model'
   for spoil, words in [
       (lambda: shutil.rmtree(folder), 'model is gone at step 3: removed'),
-      (lambda: os.rename(folder, tmp_path / 'moved'), 'model is gone at'),
       (
           lambda: (shutil.rmtree(folder), folder.mkdir()),
           r'\.writer\.json is gone at step 3: its folder',

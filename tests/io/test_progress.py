@@ -9,10 +9,6 @@ from dualenc_jax.io import progress as progress_lib
 from dualenc_jax.io.progress import Progress
 
 
-def lines(caplog):
-  return [record.getMessage() for record in caplog.records]
-
-
 @pytest.fixture
 def clock(caplog, monkeypatch):
   caplog.set_level(logging.INFO, 'dualenc_jax')
@@ -26,13 +22,24 @@ def test_a_line_every_ten_seconds(caplog, clock):
     for _ in range(4):
       clock.time += 5
       progress(100)
-  assert lines(caplog) == [
+  with Progress('Reading', None, 'rows') as progress:
+    progress(50)
+    clock.time += 10
+    progress(50)
+  # Only one host shows it.
+  with Progress('Training', 10, 'steps', is_shown=False) as progress:
+    clock.time += 20
+    progress(1)
+    progress.log()
+  assert caplog.messages == [
       'Encoding: 200 of 1,000 passages, 20 a second, 00:40 left.',
       'Encoding: 400 of 1,000 passages, 20 a second, 00:30 left.',
+      'Reading: 100 rows, 10 a second.',
   ]
 
 
-def test_an_earlier_process_does_not_count_for_the_speed(caplog, clock):
+def test_what_does_not_count_for_the_speed(caplog, clock):
+  """What an earlier process has done, and steps that were compiled."""
   with Progress('pairs, train', None, 'examples') as progress:
     progress.reach(4000, None)
     clock.time += 10
@@ -40,46 +47,22 @@ def test_an_earlier_process_does_not_count_for_the_speed(caplog, clock):
     clock.time += 20
     progress.leave_out(10)
     progress.reach(4100, 4080, 'loss 1')
-  assert lines(caplog) == [
-      'pairs, train: 4,050 examples, 5.0 a second.',
-      'pairs, train: 4,100 of 4,100 examples, loss 1, 5.0 a second, 00:00'
-      ' left.',
-  ]
-
-
-def test_a_step_that_was_compiled_does_not_count_for_the_speed(caplog, clock):
   with Progress('Training', 10, 'steps') as progress:
     clock.time += 60
     progress(1)
     progress.leave_out(60, 1)
     clock.time += 20
     progress(1)
-  assert lines(caplog) == [
-      'Training: 1 of 10 steps, 0.017 a second, 09:00 left.',
-      'Training: 2 of 10 steps, 0.050 a second, 02:40 left.',
-  ]
-
-
-def test_a_total_that_is_not_known(caplog, clock):
-  with Progress('Reading', None, 'rows') as progress:
-    progress(50)
-    clock.time += 10
-    progress(50)
-  assert lines(caplog) == ['Reading: 100 rows, 10 a second.']
-
-
-def test_only_one_host_shows_it(caplog, clock):
-  with Progress('Training', 10, 'steps', is_shown=False) as progress:
-    clock.time += 20
-    progress(1)
-    progress.log()
-  assert not caplog.records
-
-
-def test_no_speed_where_all_that_is_done_is_left_out(caplog, clock):
   with Progress('Training', 1, 'steps') as progress:
     clock.time += 5
     progress(1)
     progress.leave_out(5, 1)
     progress.log()
-  assert lines(caplog) == ['Training: 1 of 1 steps.']
+  assert caplog.messages == [
+      'pairs, train: 4,050 examples, 5.0 a second.',
+      'pairs, train: 4,100 of 4,100 examples, loss 1, 5.0 a second, 00:00'
+      ' left.',
+      'Training: 1 of 10 steps, 0.017 a second, 09:00 left.',
+      'Training: 2 of 10 steps, 0.050 a second, 02:40 left.',
+      'Training: 1 of 1 steps.',
+  ]
