@@ -6,7 +6,9 @@ import pathlib
 from mining_set import PASSAGES, QUERIES, read, write_run, write_scores
 import numpy as np
 import pytest
+import shared_runs
 import tiny_beir
+import tiny_evaluation
 import tiny_run
 
 from dualenc_jax.commands import cli, mine, train
@@ -227,34 +229,22 @@ def test_scores_of_a_teacher_decide_and_are_written(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path, capfd):
-  model = tmp_path / 'model'
-  train.main([*tiny_run.flags(tmp_path), f'--model_dir={model}'])
-  cross = [
-      *tiny_run.flags(
-          tmp_path,
-          '--gin_file=architectures/cross_encoder.gin',
-          '--gin.PAIR_LENGTH=48',
-      ),
-      f'--model_dir={tmp_path / "teacher"}',
-  ]
-  train.main(cross)
-  out = tmp_path / 'out'
+def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path):
+  model, out = tiny_evaluation.shared_model(), tmp_path / 'out'
   asked = [
       'mine', f'--model_dir={model}', '--bm25', '--depth=20',
-      '--num_negatives=4', f'--teacher={tmp_path / "teacher"}',
+      '--num_negatives=4', f'--teacher={shared_runs.cross_encoder()}',
       f'--output_dir={out}',
   ]
-  cli.main(asked)
+  assert cli.main(asked) == 0
   by_id = read(out / 'hard-negatives.jsonl', 'qid')
   pairs = read(out / 'pairs.jsonl')
   sources = {name for row in by_id.values() for name in row['neg']}
   assert sources == {'model', 'bm25'}
   # Every pair is kept; questions of one text are one query.
-  lines = (tmp_path / 'train.jsonl').read_text().splitlines()
-  rows = [json.loads(line) for line in lines]
+  lines = model.with_name('train.jsonl').read_text().splitlines()
   positives = {}
-  for row in rows:
+  for row in map(json.loads, lines):
     positives.setdefault(row['query'], set()).add(row['passage'])
   assert {row['query']: {*row['passage']} for row in pairs.values()} == (
       positives
@@ -267,11 +257,9 @@ def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path, capfd):
       name: (out / name).read_bytes()
       for name in ('pairs.jsonl', 'hard-negatives.jsonl', 'scores.tsv')
   }
-  cli.main(asked)
+  assert cli.main(asked) == 0
   assert before == {name: (out / name).read_bytes() for name in before}
-  capfd.readouterr()
-  cli.main([
-      'train',
+  train.main([
       *tiny_run.flags(tmp_path, '--gin_file=losses/distill.gin'),
       f'--gin.TRAIN_FILE={out / "pairs.jsonl"}',
       '--gin.POSITIVE_SCORES_COLUMN=positive_scores',
@@ -279,8 +267,7 @@ def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path, capfd):
       '--gin.NUM_NEGATIVES=4',
       f'--model_dir={tmp_path / "student"}',
   ])
-  metrics = (tmp_path / 'student' / 'metrics.jsonl').read_text()
-  last = json.loads(metrics.splitlines()[-1])
+  last = tiny_run.logged(tmp_path / 'student')[-1]
   assert last['AtTemperature/taught_fraction'] == 1
 
 
@@ -291,12 +278,17 @@ def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path, capfd):
         (['--bm25', '--first_rank=9', '--depth=8'], 'first_rank. is 9 .*h. 8'),
         (['--bm25', '--margin=1', '--relative_margin=0.1'], 'Give a margin or'),
         (['--bm25', '--split=validation'], 'there is no file .*dev.tsv'),
-        (['--model_dir=nowhere'], 'nowhere'),
         (['--run=nowhere.trec'], 'nowhere.trec cannot be read'),
-        (['--bm25', '--teacher=nowhere'], 'nowhere does not exist'),
+        (['--bm25', '--least_score=nan'], 'is nan; expected a numb'),
+        (
+            ['--run={run}', '--teacher={scores}', '--least_spread=50'],
+            'margins have a standard deviation of',
+        ),
     ],
 )
 def test_what_cannot_be(tiny, tmp_path, more, message):
+  run, scores = tiny.folder / 'run.trec', tiny.folder / 'scores.tsv'
+  more = [flag.format(run=run, scores=scores) for flag in more]
   with pytest.raises(UserError, match=message):
     mine.main(tiny.flags(tmp_path / 'out', *more))
 
@@ -304,24 +296,21 @@ def test_what_cannot_be(tiny, tmp_path, more, message):
 def test_runs_that_do_not_fit(tiny, tmp_path):
   path, out = tmp_path / 'bad.trec', tmp_path / 'out'
   asked = tiny.flags(out, f'--run={path}')
-
-  def refused(message, run, *more):
-    write_run(path, run)
-    with pytest.raises(UserError, match=message):
-      mine.main([*asked, *more])
-
-  refused(
-      "no query 'elsewhere'. Is the run of", {'elsewhere': {'d0': 1.0}}
-  )
-  refused("no passage 'elsewhere'. Is the run of", {'q0': {'elsewhere': 1.0}})
   # A margin to a positive that has no score.
   without = {
       query: {p: s for p, s in hits.items() if p not in tiny.gold(query)}
       for query, hits in tiny.run.items()
   }
-  refused('which bad does not', without, '--margin=0.1')
-  refused('bad.trec is empty', {})
-  refused("Two sources are called 'bad'", {}, f'--run={path},{path}')
+  for run, more, message in (
+      ({'other': {'d0': 1.0}}, [], "no query 'other'. Is the run of"),
+      ({'q0': {'other': 1.0}}, [], "no passage 'other'. Is the run of"),
+      (without, ['--margin=0.1'], 'which bad does not'),
+      ({}, [], 'bad.trec is empty'),
+      ({}, [f'--run={path},{path}'], "Two sources are called 'bad'"),
+  ):
+    write_run(path, run)
+    with pytest.raises(UserError, match=message):
+      mine.main([*asked, *more])
   # A query without candidates has no negatives; the others have theirs.
   write_run(path, {'q1': tiny.run['q1']})
   by_id, pairs, _ = mined(out, asked)
@@ -346,8 +335,6 @@ def test_where_nothing_is_left_it_is_told(tiny, tmp_path, capsys):
   mine.main(by_run(tiny, tmp_path, '--least_score=1000'))
   said = capsys.readouterr().out
   assert 'WARNING: nothing is left' in said and 'Train on them' not in said
-  with pytest.raises(UserError, match='--least_score.*is nan; expected a numb'):
-    mine.main(by_run(tiny, tmp_path, '--least_score=nan'))
 
 
 def test_a_passage_with_an_answer_is_no_negative(tmp_path, capsys):
