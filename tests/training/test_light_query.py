@@ -1,16 +1,28 @@
 """Query towers of fewer layers: which layers they start from."""
 
+import re
+
+from flax import linen as nn
+import jax
 import numpy as np
 import pytest
 import tiny_evaluation
 import tiny_run
+import tiny_weights
 
-from dualenc_jax.commands import check, train
+from dualenc_jax.commands import check
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import opening
-from dualenc_jax.training import light_query
-
-KERNEL = 'attention/query/kernel'
+from dualenc_jax.models import (
+  describe,
+  DualEncoder,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
+from dualenc_jax.models.dual_encoder import abstract_params
+from dualenc_jax.training import initial, light_query
+from dualenc_jax.training.step import TrainState
 
 
 @pytest.mark.parametrize(
@@ -24,7 +36,6 @@ KERNEL = 'attention/query/kernel'
         ('spread', 2, 12, [0, 11]),
         ('spread', 4, 12, [0, 4, 7, 11]),
         ('spread', 1, 12, [11]),
-        ('spread', 12, 12, [*range(12)]),
         ((3, 1), 2, 4, [3, 1]),
     ],
 )
@@ -33,130 +44,113 @@ def test_layers_by_name(which, wanted, there, chosen):
 
 
 @pytest.mark.parametrize(
-    'which, wanted, there, message',
+    'which, wanted, message',
     [
-        ('middle', 2, 12, "is 'middle'; expected one of first, last, spread"),
-        ('first', 13, 12, 'QUERY_LAYERS is 13, but the checkpoint has only 12'),
-        ((0, 12), 2, 12, r'is \(0, 12\); expected 2 numbers from 0 to 11'),
-        ((0,), 2, 12, 'expected 2 numbers from 0 to 11'),
+        ('middle', 2, "is 'middle'; expected one of first, last, spread"),
+        ('first', 13, 'QUERY_LAYERS is 13, but the checkpoint has only 12'),
+        ((0, 12), 2, r'is \(0, 12\); expected 2 numbers from 0 to 11'),
+        ((0,), 2, 'expected 2 numbers from 0 to 11'),
     ],
 )
-def test_layers_that_are_not_there(which, wanted, there, message):
+def test_layers_that_are_not_there(which, wanted, message):
   with pytest.raises(UserError, match=message):
-    light_query.layers(which, wanted, there)
+    light_query.layers(which, wanted, 12)
 
 
-@pytest.fixture(scope='module')
-def teacher(tmp_path_factory):
-  """A siamese model of four layers."""
-  folder = tmp_path_factory.mktemp('teacher')
-  flags = tiny_run.flags(folder, *DEEP)
-  train.main([*flags, f'--model_dir={folder / "model"}'])
-  return folder / 'model'
+def model(layers, passage_layers=None):
+  """Towers that share all, or the projection alone."""
+
+  def parts(count):
+    return TokenEmbedder(8064, 16), T5Encoder(count, 2, 8, 16)
+
+  own = parts(passage_layers) if passage_layers else ()
+  return DualEncoder(*parts(layers), Projection(8), *own)
 
 
-DEEP = ['--gin.models.T5Encoder.num_layers=4']
-STILL = [
-    *DEEP, '--gin_file=architectures/light_query.gin', '--gin.STEPS=1',
-    '--gin.LEARNING_RATE=0.0',
-]
+@pytest.fixture
+def plan(monkeypatch):
+  """Plans the start of a model from checkpoints in memory, by their names."""
+  there = {'siamese': model(3), 'two': model(3, 3), 'small': model(2)}
+  weights = {
+      name: tiny_weights.random(each, seed=seed)
+      for seed, (name, each) in enumerate(there.items())
+  }
+  monkeypatch.setattr(opening, 'read', weights.__getitem__)
 
-
-def started(teacher, folder, *more):
-  """Tensors of a light tower that was trained at rate 0, and the teacher's."""
-  flags = tiny_run.flags(
-      folder, *STILL, f'--gin.INITIAL_CHECKPOINT_PATH={teacher}', *more
-  )
-  train.main([*flags, f'--model_dir={folder / "light"}'])
-  return (
-      {name: tensor.read() for name, tensor in opening.read(d).tensors.items()}
-      for d in (folder / 'light', teacher)
-  )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'which, layers', [('spread', (0, 3)), ('last', (2, 3)), ('(1, 0)', (1, 0))]
-)
-def test_a_tower_of_two_starts_from_layers_of_four(
-    teacher, tmp_path, which, layers
-):
-  light, there = started(teacher, tmp_path, f'--gin.QUERY_LAYERS_FROM={which}')
-  for i, j in enumerate(layers):
-    np.testing.assert_array_equal(
-        light[f'encoder/layers_{i}/{KERNEL}'],
-        there[f'encoder/layers_{j}/{KERNEL}'],
+  def make(target, path, **how):
+    return initial.plan_start(
+        initial.InitialCheckpoint(path, **how), describe(target),
+        tiny_weights.SHIPPED, nn.unbox(abstract_params(target)),
     )
-  assert f'encoder/layers_2/{KERNEL}' not in light
-  assert 'passage_projection/kernel' not in light
-  for name, value in there.items():
-    if not name.startswith('projection'):
-      np.testing.assert_array_equal(light[f'passage_{name}'], value)
-  for name in (
-      'token_embedder/embedding', 'encoder/relpos_bias/rel_embedding',
-      'encoder/encoder_norm/scale', 'projection/kernel',
-  ):
-    np.testing.assert_array_equal(light[name], there[name])
+
+  return make
 
 
-@pytest.mark.slow
-def test_from_scratch_and_from_towers_of_its_own(teacher, tmp_path):
-  light, there = started(
-      teacher, tmp_path, '--gin.QUERY_LAYERS_FROM=scratch',
-      '--gin.QUERY_LAYERS=3',
-  )
-  kernel = f'encoder/layers_2/{KERNEL}'
-  assert np.any(light[kernel] != there[kernel])
-  assert np.any(
-      light['token_embedder/embedding'] != there['token_embedder/embedding']
-  )
-  np.testing.assert_array_equal(light[f'passage_{kernel}'], there[kernel])
-  # Again from that: of the two towers there the passage tower's layers.
-  (tmp_path / 'again').mkdir()
-  again, before = started(
-      tmp_path / 'light', tmp_path / 'again', '--gin.QUERY_LAYERS_FROM=first'
-  )
-  for name in ('encoder/layers_1/' + KERNEL, 'token_embedder/embedding'):
-    np.testing.assert_array_equal(again[name], before[f'passage_{name}'])
+@pytest.mark.parametrize(
+    'path, which, layers',
+    [('siamese', 'spread', (0, 2)), ('siamese', (1, 0), (1, 0)),
+     ('two', 'last', (1, 2))],
+)
+def test_a_tower_of_two_starts_from_layers_of_three(plan, path, which, layers):
+  """Of two towers, those of the passage tower."""
+  own = 'passage_' if path == 'two' else ''
+
+  def source(name):
+    if name.startswith('projection'):
+      return name
+    if name.startswith('passage_'):
+      return own + name.removeprefix('passage_')
+    return own + re.sub(
+        r'layers_(\d)', lambda found: f'layers_{layers[int(found[1])]}', name
+    )
+
+  start = plan(model(2, 3), path, query_layers=which)
+  assert start.sources == {name: source(name) for name in start.sources}
+  # Embedders and projection, layers of 9, relative positions and norms.
+  assert len(start.sources) == 2 + 1 + 5 * 9 + 2 * 2
 
 
-@pytest.mark.slow
-def test_from_a_checkpoint_of_its_own(teacher, tmp_path):
-  small = tmp_path / 'small'
-  small.mkdir()
-  flags = tiny_run.flags(small, '--gin.SEED=1')
-  train.main([*flags, f'--model_dir={small / "model"}'])
-  light, there = started(
-      teacher, tmp_path, f'--gin.QUERY_CHECKPOINT_PATH={small / "model"}'
+def test_from_scratch(plan):
+  start = plan(model(3, 3), 'siamese', query_layers='scratch')
+  for name, source in start.sources.items():
+    is_fresh = name.startswith(('encoder', 'token_embedder'))
+    wanted = None if is_fresh else name.removeprefix('passage_')
+    assert source == wanted
+
+
+def test_from_a_checkpoint_of_its_own(plan):
+  target = model(2, 3)
+  start = plan(target, 'siamese', query_path='small')
+  params = jax.tree.map(
+      lambda x: jax.numpy.zeros(x.shape), nn.unbox(abstract_params(target))
   )
-  own = {n: t.read() for n, t in opening.read(small / 'model').tensors.items()}
-  assert f'encoder/layers_2/{KERNEL}' not in own
-  for name, value in own.items():
-    if not name.startswith('projection'):
-      np.testing.assert_array_equal(light[name], value)
-  for name, value in there.items():
-    of_light = name if name.startswith('projection') else f'passage_{name}'
-    np.testing.assert_array_equal(light[of_light], value)
-  # Of another number of layers.
+  found = initial.start_from(start, TrainState(0, params, ())).params
+  small, siamese = map(opening.read, ('small', 'siamese'))
+  for path, array in jax.tree.leaves_with_path(found):
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    of_query = name.startswith(('encoder', 'token_embedder'))
+    there = small if of_query else siamese
+    tensor = there.tensors[name.removeprefix('passage_')]
+    np.testing.assert_array_equal(array, tensor.read(), err_msg=name)
   with pytest.raises(UserError, match='QUERY_LAYERS is 3, and .* has 2 layers'):
-    check.main([
-        *tiny_run.flags(
-            tmp_path, *STILL, f'--gin.INITIAL_CHECKPOINT_PATH={teacher}',
-            f'--gin.QUERY_CHECKPOINT_PATH={small / "model"}',
-            '--gin.QUERY_LAYERS=3',
-        ),
-        '--no_compile',
-    ])
+    plan(model(3, 3), 'siamese', query_path='small')
 
 
-def test_what_cannot_start(tmp_path):
-  start = f'--gin.INITIAL_CHECKPOINT_PATH={tiny_evaluation.shared_model()}'
+def test_macros_of_gin(tmp_path):
+  shared = tiny_evaluation.shared_model()
+  start = f'--gin.INITIAL_CHECKPOINT_PATH={shared}'
   flags = tiny_run.flags(tmp_path, start, '--gin.QUERY_LAYERS_FROM=first')
   with pytest.raises(UserError, match='the towers share their encoder. Give'):
     check.main([*flags, '--no_compile'])
+  light = tiny_run.flags(
+      tmp_path, '--gin_file=architectures/light_query.gin', start
+  )
+  for macros, said in (
+      (['QUERY_LAYERS=1', 'QUERY_LAYERS_FROM=middle'], "FROM is 'middle'"),
+      (['QUERY_LAYERS=9', f'QUERY_CHECKPOINT_PATH={shared}'],
+       'QUERY_LAYERS is 9, and .* layers'),
+  ):
+    with pytest.raises(UserError, match=said):
+      check.main([*light, *(f'--gin.{m}' for m in macros), '--no_compile'])
   # Another architecture after it leaves no trace.
-  light = '--gin_file=architectures/light_query.gin', start
-  check.main([
-      *tiny_run.flags(tmp_path, *light), '--gin_file=architectures/sde.gin',
-      '--no_compile',
-  ])
+  check.main([*light, '--gin_file=architectures/sde.gin', '--no_compile'])
