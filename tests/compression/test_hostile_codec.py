@@ -42,30 +42,19 @@ def of_array(name, change):
   return lambda _, arrays: arrays.update({name: change(arrays[name])})
 
 
-@pytest.mark.parametrize(
-    'name, change, message',
-    [
-        ('int8', of_plan(dim=D + 1), f'vectors of dim {D}, not {D + 1}'),
-        ('int8', of_plan(dim='8'), "dim is '8'"),
-        ('int8', of_plan(parts=[]), 'damaged'),
-        ('int8', of_plan(parts=[[]]), 'parts'),
-        ('int8', of_plan(rescored=-1), 'rescored is -1'),
-        ('int8', of_part(0, step=3), 'step of shape'),
-        ('int8', of_part(0, step={'tensor': []}), 'damaged'),
-        ('int8', of_part(0, more=3), 'damaged'),
-        ('int8', of_part(0, **{'class': 'os.system'}), 'damaged'),
-        ('int8', of_array('0/low', lambda x: x[:3]), 'do not fit'),
-        ('binary', of_part(0, dim=10**12), 'not 8'),
-        ('binary', of_part(0, dim=8.0), 'do not fit'),
-        ('fp16', of_part(0, dtype='O'), 'do not fit'),
-        ('rotated:2', of_part(1, bits=40), 'do not fit'),
-        ('rotated:2', of_array('1/levels', lambda x: x[:2]), 'do not fit'),
-        ('pca:4+int8', of_array('0/matrix', lambda x: x[0]), 'matrix of shape'),
-        ('pca:4+int8', of_array('0/matrix', lambda x: x[:3]), 'dim 4, not 3'),
-        ('pca:4+int8', of_part(0, normalise='no'), 'do not fit'),
-        ('int8', of_plan(parts=[{'class': 'Linear', 'matrix': 1}]), 'cannot'),
-    ],
-)
+@pytest.mark.parametrize('name, change, message', [
+    ('int8', of_plan(dim=D + 1), f'vectors of dim {D}, not {D + 1}'),
+    ('int8', of_plan(parts=[]), 'damaged'),
+    ('int8', of_plan(rescored=-1), 'rescored is -1'),
+    ('int8', of_part(0, step=3), 'step of shape'),
+    ('int8', of_part(0, **{'class': 'os.system'}), 'damaged'),
+    ('int8', of_array('0/low', lambda x: x[:3]), 'do not fit'),
+    ('binary', of_part(0, dim=10**12), 'not 8'),
+    ('fp16', of_part(0, dtype='O'), 'do not fit'),
+    ('rotated:2', of_array('1/levels', lambda x: x[:2]), 'do not fit'),
+    ('pca:4+int8', of_array('0/matrix', lambda x: x[:3]), 'dim 4, not 3'),
+    ('int8', of_plan(parts=[{'class': 'Linear', 'matrix': 1}]), 'cannot'),
+])
 def test_it_is_named(tmp_path, name, change, message):
   path = tmp_path / 'codec.safetensors'
   write(path, name, change)
@@ -76,18 +65,14 @@ def test_it_is_named(tmp_path, name, change, message):
 NAN = np.float32(np.nan).tobytes()
 
 
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        (lambda content: content[:-10], 'damaged or was cut'),
-        (lambda content: content[:-4] + NAN, 'step holds NaN'),
-        (
-            lambda content: content.replace(b'dualenc-codec', b'another-codec'),
-            'not a codec of an index',
-        ),
-    ],
-    ids=['cut', 'not finite', 'another format'],
-)
+@pytest.mark.parametrize('change, message', [
+    (lambda content: content[:-10], 'damaged or was cut'),
+    (lambda content: content[:-4] + NAN, 'step holds NaN'),
+    (
+        lambda content: content.replace(b'dualenc-codec', b'another-codec'),
+        'not a codec of an index',
+    ),
+], ids=['cut', 'not finite', 'another format'])
 def test_damaged_files(tmp_path, change, message):
   path = tmp_path / 'codec.safetensors'
   codec_file.write(path, compression.spec('int8').fit(VECTORS))
@@ -99,10 +84,7 @@ def test_damaged_files(tmp_path, change, message):
     codec_file.read(path)
 
 
-@pytest.mark.parametrize(
-    'fact, value',
-    [('dim', 'x'), ('dim', 9), ('normalise', 3), ('normalise', ['no'])],
-)
+@pytest.mark.parametrize('fact, value', [('dim', 9), ('normalise', 3)])
 def test_facts_of_a_model_are_checked_too(fact, value):
   centroids = VECTORS.reshape(4, 16, 8)[:, :, :2]
   codec = compression.Codec('jpq:4x4', D, (), Product(centroids, centroids))

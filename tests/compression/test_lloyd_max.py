@@ -17,19 +17,12 @@ def distortion(bits):
 
 # Max, Quantizing for Minimum Distortion (1960), table I, whose distortions are
 # up to 0.04% off.
-@pytest.mark.parametrize(
-    'bits, positive, expected',
-    [
-        (1, [0.7980], 0.3634),
-        (2, [0.4528, 1.510], 0.1175),
-        (3, [0.2451, 0.7560, 1.344, 2.152], 0.03454),
-        (
-            4,
-            [0.1284, 0.3881, 0.6568, 0.9424, 1.256, 1.618, 2.069, 2.733],
-            0.009497,
-        ),
-    ],
-)
+@pytest.mark.parametrize('bits, positive, expected', [
+    (1, [0.7980], 0.3634),
+    (2, [0.4528, 1.510], 0.1175),
+    (3, [0.2451, 0.7560, 1.344, 2.152], 0.03454),
+    (4, [0.1284, 0.3881, 0.6568, 0.9424, 1.256, 1.618, 2.069, 2.733], 0.009497),
+])
 def test_published(bits, positive, expected):
   levels = lloyd_max.levels(bits)
   assert levels.dtype == np.float64
@@ -37,7 +30,7 @@ def test_published(bits, positive, expected):
   assert distortion(bits) == pytest.approx(expected, rel=5e-4)
 
 
-@pytest.mark.parametrize('bits', range(1, 9))
+@pytest.mark.parametrize('bits', [1, 5, 8])
 def test_each_level_is_the_mean_of_its_cell(bits):
   levels = lloyd_max.levels(bits)
   edges = (levels[1:] + levels[:-1]) / 2
@@ -48,8 +41,3 @@ def test_each_level_is_the_mean_of_its_cell(bits):
     x = (high + low) / 2 + x * (high - low) / 2
     weights = weights * np.exp(-(x**2) / 2)
     assert (x * weights).sum() / weights.sum() == pytest.approx(level, 1e-10)
-
-
-def test_nobody_changes_what_is_cached():
-  with pytest.raises(ValueError, match='read-only'):
-    lloyd_max.levels(2)[0] = 1

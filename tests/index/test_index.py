@@ -3,14 +3,12 @@
 import json
 import os
 
-import faiss
-import index_files
-from index_files import D, embeddings_for, header, passages_from, write
+from index_files import D, embeddings_for, passages_from, write
 import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index, IndexBuild, Passage
+from dualenc_jax.index import Index, Passage
 from dualenc_jax.index.conversion import is_index
 from dualenc_jax.index.corpus import Corpus
 
@@ -58,43 +56,18 @@ def test_round_trip(tmp_path):
   assert sorted(os.listdir(folder)) == [
       'header.json', 'shard-00000', 'shard-00001', 'shard-00002'
   ]
-  for row in (-1, 11):
+  for read_row, row in ((index.passage, -1), (index.ids.__getitem__, 11)):
     with pytest.raises(IndexError, match='expected 0 to 10'):
-      index.passage(row)
-  for row in (-12, 11):
-    with pytest.raises(IndexError, match='expected 0 to 10'):
-      index.ids[row]
-
-
-def test_the_files_are_of_use_without_this_library(folder):
-  found = faiss.IndexFlatIP(D)
-  ids, texts = [], []
-  for shard in sorted(folder.glob('shard-*')):
-    found.add(np.load(shard / 'embeddings.npy'))
-    ids += (shard / 'ids.txt').read_text().splitlines()
-    lines = (shard / 'passages.jsonl').read_bytes()
-    starts = np.load(shard / 'offsets.npy')
-    texts += [json.loads(lines[a:b]) for a, b in zip(starts, starts[1:])]
-  rows = embeddings_for(10)
-  _, (best,) = found.search(rows[7:8] * 9, 1)
-  assert ids[best[0]] == f'id{np.argmax(rows @ rows[7])}'
-  assert ids == [p.id for p in passages_from(0, 10)]
-  assert texts == [vars(p) for p in passages_from(0, 10)]
-  info = json.loads((shard / 'shard.json').read_text())
-  assert (info['rows'], info['first_row']) == (2, 8)
-  files = {file.name: file.stat().st_size for file in shard.iterdir()}
-  assert info['bytes'] | {'shard.json': files['shard.json']} == files
-
-
-def test_text_is_kept_whatever_it_holds(tmp_path):
-  odd = Passage('a\u2028', '\u2028\x00', '', 'lone \ud800 surrogate')
-  build = IndexBuild(tmp_path / 'index', header(1))
-  build.start()
-  index_files.write_shards(build, [0], embeddings_for(1), [odd])
-  assert build.finish()
-  index = Index.open(tmp_path / 'index')
-  assert index.passage(0) == odd
-  assert list(index.ids) == ['a\u2028'] == [index.ids[0]]
+      read_row(row)
+  # The files are of use without this library.
+  shard = folder / 'shard-00001'
+  np.testing.assert_array_equal(np.load(shard / 'embeddings.npy'), rows[4:8])
+  assert (shard / 'ids.txt').read_text().split() == list(index.ids)[4:8]
+  lines, starts = (shard / 'passages.jsonl').read_bytes(), np.load(
+      shard / 'offsets.npy'
+  )
+  texts = [json.loads(lines[a:b]) for a, b in zip(starts, starts[1:])]
+  assert texts == [vars(p) for p in passages[4:8]]
 
 
 def test_every_field_that_differs_is_named(tmp_path):
@@ -120,15 +93,11 @@ def test_no_index(tmp_path, name):
 FILES = 'embeddings.npy', 'offsets.npy', 'passages.jsonl', 'ids.txt'
 
 
-@pytest.mark.parametrize(
-    'name, share',
-    [
-        *((name, share) for name in FILES for share in (None, 0.99)),
-        ('ids.txt', 0),
-        *(('shard.json', share) for share in (None, 0, 0.5)),
-        ('', None),
-    ],
-)
+@pytest.mark.parametrize('name, share', [
+    *((name, 0.99) for name in FILES),
+    *((name, None) for name in ('ids.txt', 'shard.json', '')),
+    ('shard.json', 0.5),
+])
 def test_missing_and_truncated_files(folder, tmp_path, name, share):
   path = folder / 'shard-00001' / name
   if share is None:
@@ -151,28 +120,16 @@ def test_missing_and_truncated_files(folder, tmp_path, name, share):
   assert os.listdir(tmp_path) == ['index']
 
 
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        ({'format': 'faiss'}, "another format than 'dualenc-index'"),
-        ({'version': 2}, 'version 2; this program reads version 3'),
-        ({'passages': '10'}, "passages is '10'; expected int"),
-        ({'passages': 0}, 'passages is 0; expected 1 or more'),
-        ({'passages': 10**18}, 'shards'),
-        ({'passages': 9}, r'shard.json: has 2 rows from row 8 on, .* says 1 '),
-        ({'passages': 15}, 'shards is 3, but 15 passages of 4 a shard make 4'),
-        ({'dtype': None}, 'dtype is None; expected str'),
-        ({'dtype': 'float64'}, "'float64'; expected float32 or float16"),
-        ({'dtype': 'float16'}, r'npy: holds float32 .* says float16 \(4, 6\)'),
-        ({'dim': 7}, r'embeddings.npy: holds .* says float32 \(4, 7\)'),
-        ({'dim': 10**9}, 'embeddings.npy'),
-        ({'width': 10**9}, 'embeddings.npy'),
-        ({'width': '6'}, 'width'),
-        ({'normalised': 'yes'}, 'normalised'),
-        ({'codec': 5}, 'codec'),
-        ({'provenance': {'tower_sha256': [1]}}, 'tower_sha256'),
-    ],
-)
+@pytest.mark.parametrize('change, message', [
+    ({'format': 'faiss'}, "another format than 'dualenc-index'"),
+    ({'version': 2}, 'version 2; this program reads version 3'),
+    ({'passages': '10'}, "passages is '10'; expected int"),
+    ({'passages': 9}, r'shard.json: has 2 rows from row 8 on, .* says 1 '),
+    ({'passages': 15}, 'shards is 3, but 15 passages of 4 a shard make 4'),
+    ({'dtype': 'float16'}, r'npy: holds float32 .* says float16 \(4, 6\)'),
+    ({'dim': 7}, r'embeddings.npy: holds .* says float32 \(4, 7\)'),
+    ({'width': 10**9}, 'embeddings.npy'),
+])
 def test_a_header_that_does_not_fit(folder, change, message):
   path = folder / 'header.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -180,21 +137,15 @@ def test_a_header_that_does_not_fit(folder, change, message):
     Index.open(folder)
 
 
-@pytest.mark.parametrize(
-    'file, old, new, message',
-    [
-        # What NumPy's parser of headers raises is no ValueError.
-        ('embeddings.npy', b"{'descr'", b"{[descr'", ''),
-        ('embeddings.npy', b'(4, 6)', b'(4, 9)', ''),
-        ('embeddings.npy', b'(4, 6)', b'(9**9)', ''),
-        ('offsets.npy', b"'<i8'", b"'|O8'", ''),
-        ('ids.txt', b'id5', b'id\xff', ' is not text'),
-        ('ids.txt', b'5\n', b'5 ', ': has 3 whole lines; expected 4'),
-        ('passages.jsonl', b'"id5"', b'[[1]]', ':2: not a passage'),
-        ('passages.jsonl', b'"name"', b'"nams"', ':1: not a passage'),
-        ('passages.jsonl', b'"id5"', b'"id5!', ':2: not a passage'),
-    ],
-)
+@pytest.mark.parametrize('file, old, new, message', [
+    # What NumPy's parser of headers raises is no ValueError.
+    ('embeddings.npy', b"{'descr'", b"{[descr'", ''),
+    ('embeddings.npy', b'(4, 6)', b'(4, 9)', ''),
+    ('offsets.npy', b"'<i8'", b"'|O8'", ''),
+    ('ids.txt', b'id5', b'id\xff', ' is not text'),
+    ('ids.txt', b'5\n', b'5 ', ': has 3 whole lines; expected 4'),
+    ('passages.jsonl', b'"id5"', b'[[1]]', ':2: not a passage'),
+])
 def test_damage_of_the_right_size(folder, file, old, new, message):
   path = folder / 'shard-00001' / file
   content = path.read_bytes()

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 import time
 
 import faiss
@@ -34,7 +33,7 @@ def converted(tmp_path, capsys):
   return converted
 
 
-@pytest.mark.parametrize('id_', ['id0', '007', '-0', '9223372036854775808', ''])
+@pytest.mark.parametrize('id_', ['id0', '007', '9223372036854775808'])
 def test_ids_that_are_no_whole_numbers(tmp_path, converted, monkeypatch, id_):
   passages = [index_files.Passage(i, '', '', 'text') for i in ('1', '-2', id_)]
   monkeypatch.setattr(index_files, 'passages_from', lambda *_: passages)
@@ -75,15 +74,6 @@ def test_codes_are_bytes_of_one_length(tmp_path, converted, monkeypatch):
   assert about['faiss'] == 'read_index_binary'
 
 
-def test_half_a_surrogate_pair_is_named(tmp_path, monkeypatch, converted):
-  passages = index_files.passages_from(0, 10)
-  passages[6] = index_files.Passage('id6', '', '', 'a \ud800 b')
-  monkeypatch.setattr(index_files, 'passages_from', lambda *args: passages)
-  index_files.write(tmp_path / 'index')
-  message = converted('vectors')
-  assert f"Row 6 of {tmp_path / 'index'}, 'id6', has half a" in message
-
-
 def test_parquet_that_reads_otherwise_is_not_there(
     tmp_path, monkeypatch, converted
 ):
@@ -99,20 +89,11 @@ def test_parquet_that_reads_otherwise_is_not_there(
   assert os.listdir(tmp_path) == ['index']
 
 
-def test_without_pyarrow_its_extra_is_named(tmp_path, monkeypatch, converted):
-  index_files.write(tmp_path / 'index')
-  monkeypatch.setitem(sys.modules, 'pyarrow', None)
-  assert "pip install 'dualenc-jax[data]'" in converted('vectors')
-
-
 def test_damaged_indexes_and_halves_of_them(tmp_path, converted):
   index_files.write(tmp_path / 'index')
   shard = tmp_path / 'index' / 'shard-00001' / 'embeddings.npy'
   shard.write_bytes(shard.read_bytes()[:-1])
   assert 'truncated' in converted('faiss')
-  header = tmp_path / 'index' / 'header.json'
-  header.write_text('{')
-  assert 'header.json' in converted('faiss')
   build = index_files.IndexBuild(tmp_path / 'half', index_files.header())
   build.start()
   message = converted('faiss', source='half')

@@ -78,14 +78,11 @@ def test_another_codec_is_another_index(tmp_path):
     IndexBuild(tmp_path / 'index', header(COUNT))
 
 
-@pytest.mark.parametrize(
-    'damage, message',
-    [
-        ('gone', 'codec.safetensors does not exist'),
-        ('another codebook', 'shard.json: its codes belong to another'),
-        ('another kind', 'codec, int8 for .* says pq:3x2 and 6'),
-    ],
-)
+@pytest.mark.parametrize('damage, message', [
+    ('gone', 'codec.safetensors does not exist'),
+    ('another codebook', 'shard.json: its codes belong to another'),
+    ('another kind', 'codec, int8 for .* says pq:3x2 and 6'),
+])
 def test_shards_that_no_codec_fits_are_made_again(damage, message, tmp_path):
   right = trained()
   whole(tmp_path / 'index', right)

@@ -10,7 +10,7 @@ from dualenc_jax.index import RowStore
 ROWS = np.random.default_rng(0).normal(size=(23, 5)).astype(np.float32)
 
 
-@pytest.fixture(params=[(23,), (4, 4, 4, 4, 4, 3), (1, 21, 1)])
+@pytest.fixture(params=[(4, 4, 4, 4, 4, 3), (1, 21, 1)])
 def store(request, tmp_path):
   """A store over shards of these sizes, on disk."""
   parts = []
@@ -37,22 +37,17 @@ def test_slices(store):
   assert isinstance(store[22:23], np.memmap)
 
 
-@pytest.mark.parametrize(
-    'rows',
-    [
-        [22, 0, 4, 3, 4, 4, 21],
-        [],
-        [-1, -23, 3],
-        [[1, 2, 22], [22, 2, 1]],
-        -1,
-        np.random.default_rng(1).integers(0, 23, 1000),
-    ],
-)
+@pytest.mark.parametrize('rows', [
+    [22, 0, 4, 3, 4, 4, 21],
+    [],
+    [-1, -23, 3],
+    [[1, 2, 22], [22, 2, 1]],
+    -1,
+    np.random.default_rng(1).integers(0, 23, 1000),
+])
 def test_rows_in_any_order(store, rows):
   expected = ROWS[np.asarray(rows, np.int64)]
-  for found in (store[rows], store[np.asarray(rows, np.int64)]):
-    np.testing.assert_array_equal(found, expected)
-    assert found.dtype == np.float32
+  np.testing.assert_array_equal(store[rows], expected, strict=True)
 
 
 @pytest.mark.parametrize('rows', [[23], [-24], 23, [0.5], [True], ['a']])
