@@ -173,9 +173,8 @@ def test_what_the_objective_freezes_may_be_frozen_again():
                 re.escape(f'LR_MULTIPLIERS holds {rule!r}; expected pairs'),
             )
             for rule in (
-                'wide/.*', ('wide/.*',), (0.25, 'wide/.*'), ('wide/.*', -1),
-                ('wide/.*', math.nan), ('wide/.*', math.inf), ('wide/.*', 'x'),
-                ('wide/.*', None), ('wide/.*', True),
+                'wide/.*', ('wide/.*', -1), ('wide/.*', math.nan),
+                ('wide/.*', True),
             )
         ),
     ],
@@ -186,12 +185,11 @@ def test_what_cannot_be(given, message):
     Optimizer(adafactor(), **given).build(jax.eval_shape(make_params))
 
 
-@pytest.mark.parametrize('make', [adafactor, lambda: optax.adamw(SCHEDULE)])
-def test_multipliers_scale_updates_exactly(make):
+def test_multipliers_scale_updates_exactly():
   params = make_params()
-  plain = Optimizer(make(), SCHEDULE).build(params)
+  plain = Optimizer(adafactor(), SCHEDULE).build(params)
   scaled = Optimizer(
-      make(),
+      adafactor(),
       SCHEDULE,
       # The second rule comes too late for 'wide'.
       multipliers=(('wide/.*', 0.25), ('.*/kernel', 3.0), ('tiny/.*', 0.0)),
@@ -206,19 +204,12 @@ def test_multipliers_scale_updates_exactly(make):
       )
 
 
-@pytest.mark.parametrize(
-    ('schedule', 'wanted'),
-    [
-        (SCHEDULE, '0.01 to 0'),
-        (lambda step: 0.5, '0.5'),
-        (optax.linear_schedule(0.0, 2e-5, STEPS), '0 to 2e-05'),
-        (
-            optax.linear_onecycle_schedule(100, 3e-3, 0.1, 1.0, 1e9, 1e9),
-            '0 to 0.003 to 0',
-        ),
-    ],
-)
-def test_a_schedule_is_told_by_where_it_turns(schedule, wanted):
-  steps = 100 if wanted.count('to') == 2 else STEPS
-  found = Optimizer(adafactor(), schedule).describe(steps)
-  assert found == f'learning rate {wanted}'
+def test_a_schedule_is_told_by_where_it_turns():
+  cycle = optax.linear_onecycle_schedule(100, 3e-3, 0.1, 1.0, 1e9, 1e9)
+  for schedule, steps, wanted in (
+      (SCHEDULE, STEPS, '0.01 to 0'),
+      (lambda step: 0.5, STEPS, '0.5'),
+      (cycle, 100, '0 to 0.003 to 0'),
+  ):
+    found = Optimizer(adafactor(), schedule).describe(steps)
+    assert found == f'learning rate {wanted}'
