@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
-from dualenc_jax.data.cache.format import Cache
 from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs, PythonCode
@@ -79,7 +78,7 @@ def check_same(cache, rows):
     np.testing.assert_array_equal(found, fingerprints(tokens))
 
 
-@pytest.mark.parametrize('chunk', [1, 2, 8192])
+@pytest.mark.parametrize('chunk', [2, 8192])
 def test_round_trip(task, cache_dir, monkeypatch, chunk):
   monkeypatch.setattr(cache_build, 'CHUNK', chunk)
   cache = prepare(task, 'train', TOKENIZER, cache_dir)
@@ -87,32 +86,21 @@ def test_round_trip(task, cache_dir, monkeypatch, chunk):
   # Example 2's passage is a negative of examples 0 and 4.
   own = cache.passage_fingerprints[2]
   assert (cache.negative_fingerprints[[1, 4]] == own).all()
+  assert cache.header.items() >= {
+      'task': 'pairs', 'split': 'train', 'vocabulary': VOCABULARY.sha256,
+      'query_length': 8, 'passage_length': 16, 'examples': 5, 'negatives': 6,
+  }.items()
+  assert folders(cache_dir)[0].startswith('pairs-train-')
+  # Ids default to the start of sha256(b'third') and of sha256(b'a b').
+  assert cache.query_ids.text(3) == 'Q' and cache.passage_ids.text(3) == '9'
+  assert cache.query_ids.text(2) == 'qb1e99324505bd32d'
+  assert cache.passage_ids.text(2) == 'pc8687a08aa5d6ed2'
 
 
 def test_rows_of_a_corpus_answers_and_grades(cache_dir):
   words = cache_words.Words(50)
   cache = prepare(words, 'train', TOKENIZER, cache_dir)
   check_same(cache, [*words.examples('train')])
-
-
-def test_ids_default_to_a_hash_of_the_text(task, cache_dir):
-  cache = prepare(task, 'train', TOKENIZER, cache_dir)
-  assert cache.query_ids.text(3) == 'Q' and cache.passage_ids.text(3) == '9'
-  # The start of sha256(b'third') and of sha256(b'a b').
-  assert cache.query_ids.text(2) == 'qb1e99324505bd32d'
-  assert cache.passage_ids.text(2) == 'pc8687a08aa5d6ed2'
-
-
-def test_header_says_what_it_is(task, cache_dir):
-  cache = prepare(task, 'train', TOKENIZER, cache_dir)
-  header = Cache.open(cache.folder).header
-  assert header == cache.header
-  assert header['task'] == 'pairs' and header['split'] == 'train'
-  assert header['options']['train'] == 'a.jsonl'
-  assert header['vocabulary'] == VOCABULARY.sha256
-  assert (header['query_length'], header['passage_length']) == (8, 16)
-  assert (header['examples'], header['negatives']) == (5, 6)
-  assert folders(cache_dir)[0].startswith('pairs-train-')
 
 
 def test_reused_when_nothing_changed(task, cache_dir, monkeypatch):
@@ -148,8 +136,7 @@ def test_anything_in_the_key_makes_another_cache(
 
 
 @pytest.mark.parametrize(
-    'name',
-    ['passage_tokens.values.uint16', 'header.json', 'names.offsets.int64'],
+    'name', ['passage_tokens.values.uint16', 'header.json']
 )
 def test_truncated_files_are_rebuilt_and_that_is_said(task, cache_dir, name):
   first = prepare(task, 'train', TOKENIZER, cache_dir)
@@ -162,14 +149,6 @@ def test_truncated_files_are_rebuilt_and_that_is_said(task, cache_dir, name):
   assert 'Rebuilding a damaged token cache' in lines[0] and name in lines[0]
   np.testing.assert_array_equal(again.passage_tokens.values, tokens)
   assert folders(cache_dir) == [first.folder.name]
-
-
-def test_a_failure_while_building_leaves_nothing(task, source, cache_dir):
-  with source.open('a') as stream:
-    stream.write('nonsense\n')
-  with pytest.raises(UserError, match=':6: not JSON'):
-    prepare(task, 'train', TOKENIZER, cache_dir)
-  assert folders(cache_dir) == []
 
 
 def test_without_its_source_the_newest_matching_cache_serves(
@@ -198,14 +177,15 @@ def test_without_seqio_its_tasks_need_a_cache(cache_dir, monkeypatch):
     prepare(task, 'train', TOKENIZER, cache_dir)
 
 
-def test_no_examples(tmp_path, cache_dir):
+def test_a_failure_leaves_nothing(task, source, tmp_path, cache_dir):
   (tmp_path / 'code').mkdir()
-  task = PythonCode([str(tmp_path / 'code')])
-  with pytest.raises(UserError, match="no examples in split 'train'"):
-    prepare(task, 'train', TOKENIZER, cache_dir)
+  with source.open('a') as stream:
+    stream.write('nonsense\n')
+  for bad, folder, message in (
+      (task, cache_dir, ':6: not JSON'),
+      (PythonCode([str(tmp_path / 'code')]), cache_dir, "no examples in split"),
+      (task, source / 'cache', 'cannot be written'),
+  ):
+    with pytest.raises(UserError, match=message):
+      prepare(bad, 'train', TOKENIZER, folder)
   assert folders(cache_dir) == []
-
-
-def test_a_cache_dir_that_cannot_be_made(task, source):
-  with pytest.raises(UserError, match='cannot be written'):
-    prepare(task, 'train', TOKENIZER, source / 'cache')

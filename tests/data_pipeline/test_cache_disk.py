@@ -113,21 +113,10 @@ def test_count_by_the_size_of_the_file(tmp_path, suffix):
   first = [example(location=f'{path}:{2 * i + 2}') for i in range(10000)]
   rel = 0.2 if suffix.endswith('.gz') else 1e-3
   assert sizes.count(first) == pytest.approx(25000, rel=rel)
-
-
-def test_a_count_that_is_not_known():
   for locations in (
       ['', ''],
       ['a.py:1', 'b.py:7'],
-      ['a.jsonl:1', 'b.jsonl:2'],
       ['a.jsonl:1', 'a.jsonl:2'],  # No such file.
       ['passages.json:1', 'passages.json:2'],  # May be one line.
   ):
-    first = [example(location=location) for location in locations]
-    assert sizes.count(first) is None
-
-
-def test_sizes_are_readable():
-  values = 0, 45.6e6, 1.234e12
-  texts = ['0.0 MB', '45.6 MB', '1,234.00 GB']
-  assert [*map(sizes.gigabytes, values)] == texts
+    assert sizes.count([example(location=x) for x in locations]) is None

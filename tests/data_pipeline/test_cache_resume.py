@@ -14,7 +14,6 @@ import filelock
 import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
-from dualenc_jax.errors import UserError
 from dualenc_jax.text.tokenizer import Tokenizer
 
 COUNT = 47  # Seven chunks of the child.
@@ -61,15 +60,13 @@ def tokenised(monkeypatch):
   return texts
 
 
-@pytest.mark.slow
 # A commit is 27 calls of fsync: 26 files and the journal. The first call of
 # replace ends the first commit; the second of rename moves the complete cache.
 @pytest.mark.parametrize(
     'function, call, done',
     [
-        ('example', 1, 0), ('example', 8, 7), ('example', 40, 35),
-        ('fsync', 1, 0), ('fsync', 27, 0), ('fsync', 28, 7), ('fsync', 80, 14),
-        ('replace', 1, 0), ('replace', 6, 35), ('rename', 1, 47),
+        ('example', 1, 0), ('example', 40, 35), ('fsync', 27, 0),
+        ('fsync', 28, 7), ('replace', 1, 0), ('rename', 1, 47),
         ('rename', 2, 47),
     ],
 )
@@ -94,7 +91,6 @@ def test_killed_anywhere_it_goes_on_to_the_same_files(
   assert halves(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_killed_again_and_again(tmp_path, expected):
   for call in (12, 27, 46):
     killed(tmp_path, 'example', call)
@@ -199,15 +195,3 @@ def test_one_that_waits_takes_over_when_the_other_is_killed(tmp_path, expected):
   waiting.child.wait()
   assert contents(waiting.finish().folder) == expected
   assert '14 examples are done' in waiting.lines[1]
-
-
-def test_a_failure_releases_the_lock(tmp_path):
-  class Bad(Words):
-
-    def example(self, number):
-      raise UserError('a bad row')
-
-  for _ in range(2):
-    with pytest.raises(UserError, match='a bad row'):
-      prepare(Bad(COUNT), 'train', TOKENIZER, tmp_path)
-  prepare(Words(COUNT), 'train', TOKENIZER, tmp_path)

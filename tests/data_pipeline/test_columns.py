@@ -1,6 +1,5 @@
 """Columns of one's own, from the examples of a dataset to a batch."""
 
-import json
 import math
 
 import cache_words
@@ -66,8 +65,9 @@ def by_text():
   return scores, weights
 
 
-@pytest.mark.parametrize('k', [0, 2, 5])
-@pytest.mark.parametrize('layout, cells', [(Padded(), 1), (Packed(), 4)])
+@pytest.mark.parametrize(
+    'k, layout, cells', [(0, Packed(), 4), (2, Packed(), 4), (5, Padded(), 1)]
+)
 def test_values_go_where_their_queries_and_candidates_go(
     caches, k, layout, cells
 ):
@@ -99,12 +99,11 @@ def test_a_source_without_the_column_has_its_default(caches):
   assert 0.3 < np.isfinite(found).mean() < 0.5
 
 
-@pytest.mark.parametrize('k', [0, 2])
-def test_abstract_batches_and_hosts_have_them(caches, k):
-  data = make_batches(caches, k, cells=4)
+def test_abstract_batches_and_hosts_have_them(caches):
+  data = make_batches(caches, 2, cells=4)
   batch = data(3)
   abstract = abstract_batch(
-      data.shapes[0], 12, 4, k, np.zeros, (WEIGHTS, SCORES)
+      data.shapes[0], 12, 4, 2, np.zeros, (WEIGHTS, SCORES)
   )
   assert abstract.keys() == batch.keys()
   halves = [data(3, cells) for cells in (slice(0, 2), slice(2, 4))]
@@ -136,7 +135,6 @@ def test_the_cache_is_named_after_its_columns_in_training_only(tmp_path):
     'value, words',
     [
         ({'scores': [1.0] * 3}, 'f:7.*scores.* 3 values; expected 2'),
-        ({'scores': [1.0, 'x']}, "f:7.*'scores'.*'x'.*float32"),
         ({'weights': 'heavy'}, "f:7.*'weights'.*'heavy'.*float32"),
     ],
 )
@@ -150,9 +148,7 @@ def test_a_bad_value_is_named_with_its_place(tmp_path, value, words):
     prepare(Bad(3), 'train', TOKENIZER, tmp_path)
 
 
-@pytest.mark.parametrize(
-    'name', ['query', 'query_ids', 'queries', 'numbers', 'step', 'scores']
-)
+@pytest.mark.parametrize('name', ['query', 'query_ids', 'step', 'scores'])
 def test_names_that_are_in_use(name):
   class Bad(Scored):
     extra_columns = (Column(name, per='query'),)
@@ -161,20 +157,10 @@ def test_names_that_are_in_use(name):
     extra([Scored(3), Bad(3)])
 
 
-@pytest.mark.parametrize(
-    'options, words',
-    [
-        ({'per': 'passage'}, "per.*'passage'.*'candidate'"),
-        ({'per': 'candidate'}, "'mine' per candidate.*rank 0"),
-        ({'per': 'query', 'dtype': 'text'}, "'mine' per query.*text"),
-    ],
-)
-def test_columns_that_cannot_be(options, words):
-  with pytest.raises(UserError, match=words):
-    Column('mine', **options)
-
-
-def test_a_misspelt_column_of_an_example():
+def test_columns_that_cannot_be():
+  with pytest.raises(UserError, match="per.*'passage'.*'candidate'"):
+    Column('mine', per='passage')
+  with pytest.raises(UserError, match="'mine' per candidate.*rank 0"):
+    Column('mine', per='candidate')
   with pytest.raises(TypeError, match="'pasage'.*passage"):
     example(query='q', pasage='p')
-  assert json.dumps(example('q', weights=2.0)).endswith('"weights": 2.0}')

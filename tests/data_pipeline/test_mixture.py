@@ -9,13 +9,7 @@ import sentencepiece
 import text_reading
 
 from dualenc_jax.commands import config, model_dir
-from dualenc_jax.data import (
-  Batches,
-  Grouped,
-  Mixture,
-  Packed,
-  Padded,
-)
+from dualenc_jax.data import Batches, Grouped, Mixture, Packed
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs, PythonCode
 from dualenc_jax.run.experiment import check_same_data, data_position
@@ -35,9 +29,7 @@ def caches():
   return made
 
 
-@pytest.mark.parametrize(
-    'layout, cells', [(Padded(), 1), (Grouped(3), 4), (Packed(), 4)]
-)
+@pytest.mark.parametrize('layout, cells', [(Grouped(3), 1), (Packed(), 4)])
 def test_pairs_are_of_the_caches_at_their_rates(layout, cells):
   data = Batches(caches(), 40, 0, 16, 64, 2, RATES, layout, cells)
   counts = collections.Counter()
@@ -145,7 +137,6 @@ def test_tasks_have_prompts_of_their_own(tmp_path):
     'options, message',
     [
         (dict(tasks=[]), 'Mixture.tasks is empty'),
-        (dict(rates=[1.0]), 'a positive number for each of the 2 tasks'),
         (dict(prompts=['a']), 'the name of a prompt, or None, for each of'),
         (dict(rates=[1.0, 0.0]), 'a positive number for each of the 2 tasks'),
     ],

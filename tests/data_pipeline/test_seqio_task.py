@@ -5,10 +5,11 @@ import sys
 import textwrap
 
 import pytest
+import seqio
+import tensorflow as tf
 
-from dualenc_jax.data import example, SeqioTask
+from dualenc_jax.data import example, seqio_adapter, SeqioTask
 from dualenc_jax.data.dataset import rows
-from dualenc_jax.data.seqio_task import SeqioMissing
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs
 
@@ -77,6 +78,13 @@ def bad_pairs(tmp_path):
   return Pairs(train=str(path))
 
 
+def read(task):
+  dataset = task.get_dataset(
+      sequence_length=None, split='train', shuffle=False, num_epochs=1
+  )
+  return list(dataset.as_numpy_iterator())
+
+
 def test_a_users_task(user_module):
   task = SeqioTask('user_pairs', module=user_module)
   assert task.splits() == ('train',)
@@ -116,72 +124,33 @@ def test_unknown_names(user_module):
     SeqioTask('x', module='no_such_module').splits()
 
 
-def test_without_seqio(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'dualenc_jax.data.seqio_adapter', None)
-  with pytest.raises(SeqioMissing, match=r'dualenc-jax\[data\]'):
-    SeqioTask('user_pairs', module='some_module').splits()
-
-
-def test_a_bad_row_in_a_part_of_a_mixture_is_raised(bad_pairs):
-  import seqio
-
-  from dualenc_jax.data import seqio_adapter
-
-  seqio_adapter.register('bad_part', lambda: bad_pairs, ('train',))
-  seqio.MixtureRegistry.add('bad_mixture', ['bad_part'], default_rate=1.0)
-  ((part, _),) = SeqioTask('bad_mixture').parts()
-  with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
-    list(rows(part, 'train'))
-
-
-def test_a_bad_row_behind_preprocessors_is_raised(bad_pairs):
-  import seqio
-
-  from dualenc_jax.data import seqio_adapter
-
-  seqio_adapter.register('bad_source', lambda: bad_pairs, ('train',))
-  task = seqio.TaskRegistry.get('bad_source')
+def test_a_bad_row_is_raised(bad_pairs, tmp_path):
+  """Not a data set that ends early, whoever reads it."""
+  seqio_adapter.register('bad', lambda: bad_pairs, ('train',))
+  bad = seqio.get_mixture_or_task('bad')
+  seqio.MixtureRegistry.add('bad_mixture', ['bad'], default_rate=1.0)
   seqio.TaskRegistry.add(
-      'bad_upper',
-      source=task.source,
+      'bad_upper', source=bad.source,
       preprocessors=[lambda dataset: dataset.map(lambda row: row)],
-      output_features=task.output_features,
+      output_features=bad.output_features,
   )
-  with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
-    list(rows(SeqioTask('bad_upper'), 'train'))
-
-
-def test_seqios_own_users_get_the_error_too(bad_pairs, tmp_path):
-  """Not a data set that ends early, and not one that begins late."""
-  import seqio
-  import tensorflow as tf
-
-  from dualenc_jax.data import seqio_adapter
-
-  def read(name, dataset):
-    seqio_adapter.register(name, lambda: dataset, ('train',))
-    found = seqio.get_mixture_or_task(name).get_dataset(
-        sequence_length=None, split='train', shuffle=False
-    )
-    return list(found.as_numpy_iterator())
-
+  ((part, _),) = SeqioTask('bad_mixture').parts()
+  for task in (part, SeqioTask('bad_upper')):
+    with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
+      list(rows(task, 'train'))
   with pytest.raises(tf.errors.OpError, match=r'bad\.jsonl:2: not JSON'):
-    read('bad_rows', bad_pairs)
+    read(bad)
+  absent = Pairs(train=str(tmp_path / 'nowhere.jsonl'))
+  seqio_adapter.register('absent', lambda: absent, ('train',))
   with pytest.raises(UserError, match=r'there is no file .*nowhere\.jsonl'):
-    read('no_rows', Pairs(train=str(tmp_path / 'nowhere.jsonl')))
+    read(seqio.get_mixture_or_task('absent'))
 
 
 def test_features_are_strings_in_full(tmp_path):
-  import seqio
-
-  from dualenc_jax.data import seqio_adapter
-
   path = tmp_path / 'a.jsonl'
   row = {'query': 'q1', 'passage': 'p1', 'negatives': ['n1', 'naïve 中']}
   path.write_text(json.dumps(row) + '\n')
   seqio_adapter.register('strings', lambda: Pairs(train=str(path)), ('train',))
-  (found,) = seqio.get_mixture_or_task('strings').get_dataset(
-      sequence_length=None, split='train', shuffle=False, num_epochs=1
-  ).as_numpy_iterator()
+  (found,) = read(seqio.get_mixture_or_task('strings'))
   assert found['query'] == b'q1' and found['relevance'] == 1
   assert found['negatives'].tolist() == [b'n1', 'naïve 中'.encode()]

@@ -31,6 +31,7 @@ def test_both_are_in_the_same_row_and_segment(layout, lengths):
     apart = make(Padded(), 1, lengths, together=False)
     for step in range(2):
       batch = data(step)
+      assert len(data.shapes) <= 4
       queries, passages = batch['queries'], batch['passages']
       assert len(queries.groups) == len(passages.groups)
       for one, other in zip(queries.groups, passages.groups):
@@ -53,24 +54,6 @@ def test_packed_rows_are_few(lengths):
     tokens[name] = group.tokens.size, alone.tokens.size
   packed, alone = map(sum, zip(*tokens.values()))
   assert packed < 0.55 * alone
-
-
-@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
-def test_there_are_few_shapes_of_arrays(layout):
-  data = make(layout, 4)
-  allowed = [
-      tuple((group.rows, group.length, group.segments) for group in own)
-      for shapes in data.shapes
-      for own in shapes
-  ]
-  assert len(data.shapes) <= 4
-  for step in range(6):
-    batch = data(step)
-    for name in ('queries', 'passages'):
-      assert tuple(
-          (*group.tokens.shape[1:], group.lengths.shape[2])
-          for group in batch[name].groups
-      ) in allowed
 
 
 def test_what_no_sample_has_shown_is_padded():
