@@ -27,8 +27,9 @@ def make(query_layers, activations=('gelu', 'linear')):
   return DualEncoder(TokenEmbedder(512, 128), own, Projection(64), **light)
 
 
-@pytest.mark.parametrize('activations', [('relu',), ('gelu', 'linear')])
-@pytest.mark.parametrize('side', ['query', 'passage'])
+@pytest.mark.parametrize(
+    'side, activations', [('query', ('gelu', 'linear')), ('passage', ('relu',))]
+)
 def test_operations_are_those_that_are_compiled(side, activations):
   model = make(2, activations)
   tokens = jnp.ones((1, 64), jnp.int32)

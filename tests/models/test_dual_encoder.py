@@ -18,7 +18,6 @@ VARIANTS = {
     'ADE-STE': {'encoder', 'projection'},
     'ADE-SPL': {'token_embedder', 'encoder'},
 }
-FAST = ('SDE',)
 
 
 def make_part(name, depth=1, width=E, dtype='float32', dropout_rate=0.0):
@@ -85,11 +84,10 @@ def test_embeddings_are_float32_of_norm_one(sde, dtype):
   np.testing.assert_allclose(norms, 1.0, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize('padded_length', [32, 200])
-def test_embedding_does_not_depend_on_padding(sde, padded_length):
+def test_embedding_does_not_depend_on_padding(sde):
   _, encode = sde
   lengths = [10, 7, 1, 4]
-  found = encode(random_tokens(lengths, padded_length))
+  found = encode(random_tokens(lengths, 200))
   expected = encode(random_tokens(lengths))
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
@@ -110,7 +108,6 @@ def test_embedding_does_not_depend_on_batch_mates_or_order(sde):
   assert cosines.max() < 0.99
 
 
-@pytest.mark.slow
 def test_dropout_does_not_depend_on_batch_mates_or_batch_size():
   model = make(dropout_rate=0.2)
   variables = random_variables(model)
@@ -131,11 +128,10 @@ def test_dropout_does_not_depend_on_batch_mates_or_batch_size():
   np.testing.assert_allclose(
       encode(tokens[order], rows[order]), together[order], rtol=0, atol=1e-6
   )
-  for size in (1, 2, 3):
-    for i in range(0, len(tokens), size):
-      part = slice(i, i + size)
-      alone = encode(tokens[part], rows[part])
-      np.testing.assert_allclose(alone, together[part], rtol=0, atol=1e-6)
+  for i in range(0, len(tokens), 2):
+    part = slice(i, i + 2)
+    alone = encode(tokens[part], rows[part])
+    np.testing.assert_allclose(alone, together[part], rtol=0, atol=1e-6)
   assert np.abs(together[0] - together[4]).max() > 0.01
   without = model.apply(variables, tokens, method='encode_query')
   assert (np.abs(together - without).max(axis=1) > 0.01).all()
@@ -223,13 +219,8 @@ def test_separate_towers_are_initialised_apart():
   assert all(np.abs(a - b).max() > 0.01 for a, b in pairs)
 
 
-@pytest.mark.parametrize(
-    'variant',
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST))
-        for name in VARIANTS
-    ],
-)
+# Each of the parts is shared by one of them, and both have one of their own.
+@pytest.mark.parametrize('variant', ['ADE-STE', 'ADE-SPL'])
 def test_gradient_of_one_tower_reaches_its_parts_only(variant):
   own = VARIANTS[variant]
   model = make(own)
@@ -260,14 +251,7 @@ def test_towers_of_different_width_and_depth():
   assert query.shape == passage.shape == (2, D)
 
 
-@pytest.mark.parametrize(
-    'own, missing',
-    [
-        ({'encoder'}, 'passage_projection'),
-        ({'projection'}, 'passage_encoder'),
-        ((), 'passage_encoder and passage_projection'),
-    ],
-)
-def test_towers_of_different_width_cannot_share(own, missing):
-  with pytest.raises(UserError, match=f'is 24 and .* is 32,.*{missing} too'):
-    make({'token_embedder', *own}, width=32)
+def test_towers_of_different_width_cannot_share():
+  said = 'is 24 and .* is 32,.*passage_projection too'
+  with pytest.raises(UserError, match=said):
+    make({'token_embedder', 'encoder'}, width=32)

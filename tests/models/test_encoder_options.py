@@ -81,8 +81,6 @@ def assert_close(actual, expected, atol=1e-5):
 @pytest.mark.parametrize(
     'options',
     [
-        pytest.param({'remat': True}, marks=pytest.mark.slow),
-        pytest.param({'scan_layers': True}, marks=pytest.mark.slow),
         {'scan_layers': True, 'remat': True},
         {'attention_fn': t5_encoder.einsum_attention},
     ],
@@ -111,13 +109,9 @@ def test_scanned_parameters_have_the_stacked_layout_and_axis_name():
   assert not np.allclose(kernel.unbox()[0], kernel.unbox()[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('scan_layers', [False, True])
-def test_remat_draws_the_same_dropout(scan_layers):
-  options = dict(dropout_rate=0.2, scan_layers=scan_layers)
-  params = random_params()
-  if scan_layers:
-    params = stack_layers(params)
+def test_remat_draws_the_same_dropout():
+  options = dict(dropout_rate=0.2, scan_layers=True)
+  params = stack_layers(random_params())
   key = jax.random.key(5)
   plain = value_and_gradient(make(**options), params, key)
   remat = value_and_gradient(make(**options, remat=True), params, key)
@@ -126,17 +120,12 @@ def test_remat_draws_the_same_dropout(scan_layers):
   assert np.abs(plain[0] - other).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    'scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)]
-)
-def test_dropout_follows_its_key(scan_layers):
+def test_dropout_follows_its_key():
   params = random_params()
-  if scan_layers:
-    params = stack_layers(params)
 
   @functools.partial(jax.jit, static_argnums=(0, 1))
   def encode(rate, dropout, seed):
-    encoder = make(dropout_rate=rate, scan_layers=scan_layers)
+    encoder = make(dropout_rate=rate)
     rows = jnp.arange(B)[:, None] if dropout else None
     rngs = {'dropout': jax.random.key(seed)}
     return encoder.apply({'params': params}, *inputs(), rows, rngs=rngs)

@@ -79,10 +79,7 @@ def in_float64(inputs, mask, keep, direction):
     ('length', 'heads', 'head_dim'),
     # Two heads of a block and two blocks; all heads in a block that is not
     # full; one head of a block.
-    [
-        (64, 4, 64), (136, 3, 32), (160, 2, 128),
-        pytest.param(512, 2, 128, marks=pytest.mark.slow),
-    ],
+    [(64, 4, 64), (136, 3, 32), (160, 2, 128)],
 )
 def test_in_float32_no_further_off_than_rounding(length, heads, head_dim):
   inputs = make_inputs(2, length, heads, head_dim)
@@ -95,11 +92,8 @@ def test_in_float32_no_further_off_than_rounding(length, heads, head_dim):
     )
 
 
-@pytest.mark.parametrize(
-    'length', [160, pytest.param(256, marks=pytest.mark.slow)]
-)
-def test_in_bfloat16_no_further_off_than_the_plain_form(length):
-  inputs = make_inputs(3, length, 4, 64, 'bfloat16')
+def test_in_bfloat16_no_further_off_than_the_plain_form():
+  inputs = make_inputs(3, 160, 4, 64, 'bfloat16')
   expected = in_float64(*inputs)
 
   def errors(attention_fn):
@@ -164,19 +158,14 @@ def test_what_does_not_fit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('model_parallel', [1, 2])
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-@pytest.mark.parametrize('length', [48, 512])
-def test_a_tpu_takes_the_kernel(length, dtype, model_parallel):
+def test_a_tpu_takes_the_kernel():
   from dualenc_jax.forecast import slices
   from dualenc_jax.training import Partitioner
 
-  partitioner = slices.on_slice(
-      Partitioner(model_parallel), slices.find('v5e:2x2')
-  )
+  partitioner = slices.on_slice(Partitioner(2), slices.find('v5e:2x2'))
   shapes = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
-      make_inputs(4, length, 4, 64, dtype),
+      make_inputs(4, 48, 4, 64, 'bfloat16'),
   )
   rows, replicated = partitioner.rows, partitioner.replicated
   shardings = (*[rows] * 3, replicated), *[rows] * 3

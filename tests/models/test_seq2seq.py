@@ -35,9 +35,7 @@ def test_logits_are_those_of_transformers(pair):
   np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize(
-    'pair', ['1.0', pytest.param('1.1', marks=pytest.mark.slow)], indirect=True,
-)
+@pytest.mark.parametrize('pair', ['1.0'], indirect=True)
 def test_steps_at_positions_of_their_own_give_the_same_logits(pair):
   _, parts, params = pair
   ours = Seq2Seq(*parts)
@@ -79,16 +77,12 @@ def test_steps_at_positions_of_their_own_give_the_same_logits(pair):
       )
 
 
-@pytest.mark.parametrize(
-    'pair, rate',
-    [('1.0', 0.3), pytest.param('1.1', 0.0, marks=pytest.mark.slow)],
-    indirect=['pair'],
-)
-def test_packed_texts_have_the_logits_they_have_alone(pair, rate):
+@pytest.mark.parametrize('pair', ['1.0'], indirect=True)
+def test_packed_texts_have_the_logits_they_have_alone(pair):
   _, parts, params = pair
   ours = Seq2Seq(*parts)
   encoder, decoder = (
-      part.clone(dropout_rate=rate) for part in (ours.encoder, ours.decoder)
+      part.clone(dropout_rate=0.3) for part in (ours.encoder, ours.decoder)
   )
   ours = ours.clone(encoder=encoder, decoder=decoder)
   rows, written = texts(), texts(1)[::-1]
@@ -125,9 +119,8 @@ def test_packed_texts_have_the_logits_they_have_alone(pair, rate):
             atol=1e-4,
         )
         start += size
-  if rate:
-    other = run(padded(rows), padded(written), None, None, numbers + 1)
-    assert np.abs(np.asarray(other) - alone).max() > 0.1
+  other = run(padded(rows), padded(written), None, None, numbers + 1)
+  assert np.abs(np.asarray(other) - alone).max() > 0.1
 
 
 def test_fresh_parameters_have_the_released_names(pair):

@@ -70,9 +70,8 @@ def test_parameter_names_and_shapes_are_t5x(golden):
   assert shapes == expected
 
 
-@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
-def test_encodes_like_t5x(golden, form):
-  weights = t5x.read(golden.folder / form)
+def test_encodes_like_t5x(golden):
+  weights = t5x.read(golden.folder / 't5x_orbax')
   assert weights.encoder == golden.encoder
   params = traverse_util.unflatten_dict(
       {name: tensor.read() for name, tensor in weights.tensors.items()}, sep='/'

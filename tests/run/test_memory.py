@@ -98,7 +98,6 @@ def test_parts_are_those_of_the_arrays_on_a_device():
   assert parts.activations >= 4 * SHARDED
 
 
-@pytest.mark.slow
 def test_the_loss_is_told_from_the_towers():
   small, large, rowwise = (
       memory.by_part(make_experiment(tiny_training.OneDevice(), loss, size))
@@ -126,7 +125,6 @@ def peak_of_step(batch_size):
   return inputs + outputs - m.alias_size_in_bytes + m.temp_size_in_bytes
 
 
-@pytest.mark.slow
 def test_the_largest_batch_fits_and_the_next_does_not():
   device, probes = 40 * MIB, {}
   fit = fit_lib.fit_batch(
@@ -152,9 +150,8 @@ CURVES = {
 }
 
 
-@pytest.mark.parametrize('start', [2, 512, 40000])
-@pytest.mark.parametrize('unit', [1, 8, 512])
 @pytest.mark.parametrize('curve', CURVES)
+@pytest.mark.parametrize('unit, start', [(1, 2), (8, 40000), (512, 512)])
 def test_few_probes_find_the_size_on_any_curve(curve, unit, start):
   limit, sizes = 16e9, range(max(unit, 2), 2**24 + 1, unit)
   probes = []
@@ -180,12 +177,7 @@ def with_peaks(monkeypatch, curve):
 
 @pytest.mark.parametrize(
     'partitioner,micro,unit',
-    [
-        (Partitioner(), None, 8),
-        (Partitioner(2), None, 4),
-        (Partitioner(), 24, 24),
-        (tiny_training.OneDevice(), None, 1),
-    ],
+    [(Partitioner(2), None, 4), (Partitioner(), 24, 24)],
 )
 def test_sizes_divide_over_devices_and_micro_batches(
     monkeypatch, partitioner, micro, unit
@@ -209,30 +201,16 @@ def test_sizes_divide_over_devices_and_micro_batches(
     ('said', 'error', 'message'),
     [
         (
-            'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory'
-            ' required for HLO temporaries (30.52G) exceeds available HBM'
-            ' (15.75G).',
-            memory.OutOfMemory, '30.52GiB of 15.75GiB a device.*fsdp.gin',
-        ),
-        (
             'RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used'
             ' 19.46G of 15.75G hbm. Exceeded hbm capacity by 3.71G.\n\n'
             '  Largest program allocations in hbm:\n\n'
             '  1. Size: 14.00G\n'
             '     Operator: op_type="add" op_name="jit(step)/encoder/add" s=1\n'
             '     Shape: f32[512,12,512,512]{3,2,1,0:T(8,128)}\n'
-            '     Unpadded size: 14.00G\n'
-            '     ==========================\n\n'
-            '  2. Size: 262.50M\n'
-            '     Shape: bf16[256]{0:T(256)}\n',
+            '     Unpadded size: 14.00G\n',
             memory.OutOfMemory,
             r'19.46GiB of 15.75GiB a dev.* arrays: 14.00GiB for'
-            r' f32\[512,12,512,512\] of jit\(step\)/encoder/add; 262.50MiB for'
-            r' bf16\[256\]\. --fit_batch',
-        ),
-        (
-            'RESOURCE_EXHAUSTED: out of memory',
-            memory.OutOfMemory, '128 pairs needs more memory',
+            r' f32\[512,12,512,512\] of jit\(step\)/encoder/add\. --fit_batch',
         ),
         ('INTERNAL: a bug', jax.errors.JaxRuntimeError, 'a bug'),
     ],
@@ -282,5 +260,3 @@ def test_the_search_ends_where_memory_does_not_grow(monkeypatch):
       make_experiment(Partitioner(), Rowwise(), 512), 100 * MIB
   )
   assert fit == fit_lib.Fit(2**24, 10 * MIB, capped=True)
-
-

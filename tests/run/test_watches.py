@@ -81,7 +81,6 @@ def test_a_spike_of_the_loss_is_told_once():
 @pytest.mark.parametrize(
     ('chance', 'start', 'jump', 'is_told'),
     [
-        (5.0, 0.01, 0.05, False),
         (5.0, 0.01, 0.25, False),
         (5.0, 0.01, 0.27, True),
         # Of a loss without chance: that at the start.
