@@ -2,15 +2,16 @@
 
 import gzip
 import json
+import math
+import pathlib
 
 import numpy as np
 import pytest
 import pytrec_eval
 import result_folders
 
-from dualenc_jax.commands import cli, compare
+from dualenc_jax.commands import compare
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation import trec
 
 QUERIES = [f'q{i}' for i in range(12)]
 DOCUMENTS = [f'd{i}' for i in range(30)]
@@ -61,14 +62,13 @@ def systems(tmp_path):
 @pytest.mark.parametrize('level', [None, 2])
 def test_all_kinds_together_as_pytrec_eval(systems, tmp_path, capsys, level):
   runs, qrels, flag = systems
-  output = tmp_path / 'out'
   argv = [
-      'compare', str(tmp_path / 'bm25.trec.gz'), str(tmp_path / 'one'),
-      str(runs['two folder']), flag, f'--output_dir={output}',
+      str(tmp_path / 'bm25.trec.gz'), str(tmp_path / 'one'),
+      str(runs['two folder']), flag,
       '--metrics=P@1,MAP,MRR,nDCG@10,Recall@10',
       *([f'--relevance_level={level}'] if level else []),
   ]
-  assert cli.main(argv) == 0
+  compare.main(argv)
   printed = capsys.readouterr().out
   assert ('of grade 2 or more' in printed) == bool(level)
   lines = printed.splitlines()
@@ -90,23 +90,16 @@ def test_all_kinds_together_as_pytrec_eval(systems, tmp_path, capsys, level):
     assert shown == pytest.approx(expected, abs=0.00501), name
 
 
-def test_a_run_file_of_a_result_folder_is_called_as_its_model(
-    systems, tmp_path, capsys
-):
-  runs, _, flag = systems
-  path = runs['one folder'] / 'run.trec'
-  bm25 = tmp_path / 'bm25.trec.gz'
-  compare.main([str(bm25), str(path), f'{bm25}+{path}', flag])
-  head = capsys.readouterr().out.splitlines()[1]
-  assert head.split() == ['Task', 'Metric', 'bm25', 'my_model', 'bm25+my_model']
-
-
-def test_a_folder_with_two_runs_of_the_queries(systems, tmp_path):
+def test_run_files_of_result_folders(systems, tmp_path, capsys):
   runs, _, flag = systems
   one = runs['one folder']
   (other,) = (p for p in one.parent.iterdir() if p != one)
   (other / 'run.trec').write_text(text_of(runs['two']))
-  bm25 = str(tmp_path / 'bm25.trec.gz')
+  bm25, path = str(tmp_path / 'bm25.trec.gz'), one / 'run.trec'
+  # A file in a folder is called as its model.
+  compare.main([bm25, str(path), f'{bm25}+{path}', flag])
+  head = capsys.readouterr().out.splitlines()[1]
+  assert head.split() == ['Task', 'Metric', 'bm25', 'my_model', 'bm25+my_model']
   with pytest.raises(UserError, match=f'has 2 run.trec with .* {other}'):
     compare.main([bm25, str(tmp_path / 'one'), flag])
   compare.main([bm25, str(one), flag])
@@ -132,47 +125,145 @@ def test_the_table_is_narrow_and_wide_by_a_flag(systems, tmp_path, capsys):
     assert float(p) == pytest.approx(row['randomization_p_holm'], abs=5.01e-5)
 
 
-def test_published_runs(tmp_path, shared, capsys):
-  """BM25 and TAS-B on TREC DL 2019, of which the figures are published."""
-  folder = shared / 'data/msmarco_v1_dl1920'
-  qrels = folder / 'qrels_full/qrels.dl19-passage.txt'
-  path = folder / 'runs/dl19.BM25.txt'
-  argv = [
-      str(path), str(folder / 'runs/dl19.D_BERT_KD_TASB.txt'),
-      f'--qrels={qrels}',
+QRELS = """q1 0 d1 1
+q1 0 d2 0
+q2 0 d3 2
+q2 0 d4 1
+q3 0 d5 1
+q4 0 d6 0
+"""
+# q1: d1 first; q2: d4 first, d3 second; q3: nothing found.
+GOOD = """q1 Q0 d1 1 3 x
+q1 Q0 d2 2 2 x
+q2 Q0 d4 1 3 x
+q2 Q0 d3 2 2 x
+q3 Q0 d9 1 1 x
+q4 Q0 d6 1 1 x
+"""
+# q1 by a tie, of which d2 is first; q2 is not ranked.
+BAD = """q1 Q0 d1 1 2 x
+q1 Q0 d2 2 2 x
+q3 Q0 d5 1 1 x
+"""
+
+
+@pytest.fixture
+def runs(tmp_path):
+  """Two runs and their qrels."""
+  paths = {}
+  for name, text in (('good', GOOD), ('bad', BAD), ('qrels', QRELS)):
+    paths[name] = tmp_path / f'{name}.trec'
+    paths[name].write_text(text)
+  return paths
+
+
+def differences(tmp_path, *argv):
+  compare.main([*map(str, argv), f'--output_dir={tmp_path}'])
+  return json.loads((tmp_path / 'comparison.json').read_text())['differences']
+
+
+def test_run_files_by_hand(tmp_path, runs):
+  """With TREC's qrels and the same in BEIR's form."""
+  rows = [line.split() for line in QRELS.splitlines()]
+  lines = ['query-id\tcorpus-id\tscore']
+  lines += ['\t'.join([query, passage, g]) for query, _, passage, g in rows]
+  (tmp_path / 'qrels.tsv').write_text('\n'.join(lines) + '\n')
+  found = [
+      differences(
+          tmp_path, runs['bad'], runs['good'], f'--qrels={tmp_path / name}',
+          '--metrics=P@1,MRR,Recall@1,nDCG@10',
+      )
+      for name in ('qrels.tsv', 'qrels.trec')
   ]
-  compare.main([*argv, '--metrics=nDCG@10', f'--output_dir={tmp_path}'])
-  (row,) = json.loads((tmp_path / 'comparison.json').read_text())['differences']
-  assert row['queries'] == 43
-  assert f'{row["baseline_value"]:.4f}' == '0.5058'
-  assert f'{row["value"]:.4f}' == '0.7210'
-  assert row['randomization_p'] < 0.001 and row['t_test_p'] < 0.001
-  # MAP of BM25 is published with grade 2 as relevant.
-  capsys.readouterr()
-  metrics = '--metrics=MAP,MRR,nDCG@10,Recall@1000'
-  compare.main([*argv, '--relevance_level=2', metrics])
-  lines = capsys.readouterr().out.splitlines()[2:6]
-  names = 'map', 'recip_rank', 'ndcg_cut_10', 'recall_1000'
-  theirs = pytrec_eval.RelevanceEvaluator(
-      trec.read_qrels(qrels), {*names}, relevance_level=2
-  ).evaluate(trec.read_run(path))
-  for line, name in zip(lines, names):
-    mean = np.mean([values[name] for values in theirs.values()])
-    assert line.split()[2].rstrip('*') == f'{100 * mean:.2f}', name
+  rows = found[0]
+  values = {r['metric']: (r['baseline_value'], r['value']) for r in rows}
+  assert found[0] == found[1]
+  # q4 has no relevant passage, and counts as 0.
+  assert values['P@1'] == pytest.approx((1 / 4, 2 / 4))
+  assert values['MRR'] == pytest.approx((1.5 / 4, 2 / 4))
+  assert values['Recall@1'] == pytest.approx((1 / 4, 1.5 / 4))
+  log = 1 / math.log2(3)
+  ideal = 2 + log
+  expected = ((log + 1) / 4, (1 + (1 + 2 * log) / ideal) / 4)
+  assert values['nDCG@10'] == pytest.approx(expected)
+  assert [(r['better'], r['equal'], r['worse']) for r in rows][:2] == [
+      (2, 1, 1), (2, 1, 1)
+  ]
 
 
-def test_a_relevance_level_above_all_grades(systems, capsys):
-  runs, _, flag = systems
-  folders = [str(runs[f'{name} folder']) for name in ('one', 'two')]
-  with pytest.raises(UserError, match='level is 3, but no grade .* above 2'):
-    compare.main([*folders, flag, '--relevance_level=3'])
+def test_run_files_fused_by_hand(tmp_path):
+  for name, hits in (('one', 'abc'), ('two', 'dca')):
+    lines = [f'q Q0 {hit} 0 {3 - i} x\n' for i, hit in enumerate(hits)]
+    (tmp_path / name).write_text(''.join(lines))
+  # 1/61 + 1/63 of a is above 1/63 + 1/62 of c, then d of the second; b is the
+  # fourth, and the runs have three.
+  one, two = str(tmp_path / 'one'), str(tmp_path / 'two')
+  for gold, value in zip('acdb', (1, 1 / 2, 1 / 3, 0)):
+    (tmp_path / 'qrels').write_text(f'q 0 {gold} 1\n')
+    (row,) = differences(
+        tmp_path, one, f'{one}+{two}', f'--qrels={tmp_path / "qrels"}',
+        '--metrics=MRR',
+    )
+    assert row['model'] == 'one+two'
+    assert row['value'] == pytest.approx(value)
+  (tmp_path / 'other').write_text('other Q0 d 0 1 x\n')
+  with pytest.raises(UserError, match='no query in common'):
+    compare.main([
+        one, f'{one}+{tmp_path / "other"}', f'--qrels={tmp_path / "qrels"}'
+    ])
 
 
-def test_a_model_and_a_folder_within_it(tmp_path, capsys):
-  """As `evaluate --prompt` leaves them."""
-  outer, inner = tmp_path / 'm', tmp_path / 'm' / 'prompt-x'
-  for path, value in ((outer, 0.5), (inner, 1.0)):
-    result_folders.of_column(path, 'MRR', [value] * 4, model_dir='m')
-  compare.main([str(outer), str(inner)])
-  out = capsys.readouterr().out
-  assert 'against m (' in out and 'prompt-x' in out
+def test_what_is_not_ranked_is_told_of_each_run(runs, caplog):
+  other = runs['bad'].with_name('other.trec')
+  other.write_text('q1 Q0 d1 1 2 x\n')
+  args = [str(runs['bad']), str(other), f'--qrels={runs["qrels"]}', '--k=1']
+  compare.main(args)
+  told = [m for m in caplog.messages if 'were not ranked' in m]
+  assert told == [
+      f'{runs["bad"]}: 2 of the 4 judged queries were not ranked and count as'
+      ' 0.',
+      f'{other}: 3 of the 4 judged queries were not ranked and count as 0.',
+  ]
+
+
+def test_runs_of_different_depths_need_k(tmp_path, runs):
+  deeper = tmp_path / 'deeper.trec'
+  deeper.write_text(GOOD + 'q1 Q0 d7 3 1 x\n')
+  args = [str(runs['good']), str(deeper), f'--qrels={runs["qrels"]}']
+  with pytest.raises(UserError, match='"depth": 2 and 3. --k=2 uses'):
+    compare.main(args)
+  compare.main([*args, '--k=2'])
+  # Of the tie in q1 only d2 is left, as trec_eval's order has it.
+  args[1] = str(runs['bad'])
+  (row,) = differences(tmp_path, *args, '--k=1', '--metrics=Recall@10')
+  assert row['value'] == pytest.approx(1 / 4)
+  assert row['baseline_value'] == pytest.approx(1.5 / 4)
+
+
+def test_what_is_refused(tmp_path, runs):
+  a, b = (str(tmp_path / name) for name in 'ab')
+  for path in (a, b):
+    result_folders.of_column(pathlib.Path(path), 'MRR', [0.5])
+  good, bad, qrels = (str(runs[name]) for name in ('good', 'bad', 'qrels'))
+  other = tmp_path / 'other_qrels'
+  other.write_text('x 0 d1 1\n')
+  for args, message in (
+      ([a], 'two or more systems'),
+      ([a, str(tmp_path / 'nothing')], 'nothing does not exist'),
+      ([good, a, f'--qrels={qrels}'], 'a has no run.trec with queries of'),
+      ([a, f'{a}+{b}'], 'is fused of runs: give --qrels'),
+      ([good, bad], 'good.trec is a run file: give --qrels'),
+      (
+          [good, bad, f'--qrels={good}'],
+          f'^--qrels: {good}:1: 6 columns as a run file has, expected query id',
+      ),
+      ([good, bad, f'--qrels={other}'], 'good.trec with --qrels .*other_qrels'),
+      ([a, b, '--k=5'], '--k and --relevance_level need --qrels'),
+      ([good, bad, f'--qrels={qrels}', '--relevance_level=9'], 'above 2'),
+      ([a, b, '--names=x'], '--names has 1 names for 2 systems'),
+      ([a, b, '--names=x,x'], '--names=x,x has a name twice'),
+      ([a, b, '--metrics=MMR'], "no result has 'MMR'. Did you mean 'MRR'"),
+      ([a, b, f'--output_dir={good}'], 'cannot be written'),
+  ):
+    with pytest.raises(UserError, match=message):
+      compare.main(args)
