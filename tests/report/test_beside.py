@@ -94,13 +94,9 @@ def test_what_cannot_be_compared_has_its_curves_and_a_word(model, capsys):
   assert f'warning: {words}' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('made', ['file', 'folder', 'nothing'])
-def test_what_is_neither_is_refused_by_name(model, made):
+def test_what_is_neither_is_refused_by_name(model):
   path = model.parent / 'run.trec'
-  if made == 'file':
-    path.write_text('q0 Q0 d0 1 1.0 x\n')
-  elif made == 'folder':
-    path.mkdir()
+  path.write_text('q0 Q0 d0 1 1.0 x\n')
   with pytest.raises(UserError, match=f'--beside={path} has neither results'):
     render(model, f'--beside={path}')
   assert not (model / 'report.html').exists()

@@ -16,20 +16,18 @@ def folder(tmp_path):
   return report_folder.write(tmp_path / 'my_model')
 
 
-@pytest.mark.parametrize(
-    'name', ['../../secret.svg', 'x' * 5000, 'a\0', '\ud800']
-)
 def test_a_picture_that_is_gone_is_reported_and_nothing_outside_is_read(
-    folder, capsys, name
+    folder, capsys
 ):
   (folder / 'secret.svg').write_bytes(report_folder.SVG)
-  figure = {'title': 'A map', 'caption': '', 'svg': name}
-  report_folder.analysis(folder, figures=[figure])
-  page = render(folder)
-  assert page.attributes('src') == []
-  assert "no picture of 'A map'" in capsys.readouterr().err
-  assert "no picture of 'A map'" in page.text('top')
-  assert 'separability' in page.text('space')
+  for name in '../../secret.svg', 'x' * 5000, 'a\0', '\ud800':
+    figure = {'title': 'A map', 'caption': '', 'svg': name}
+    report_folder.analysis(folder, figures=[figure])
+    page = render(folder)
+    assert page.attributes('src') == []
+    assert "no picture of 'A map'" in capsys.readouterr().err
+    assert "no picture of 'A map'" in page.text('top')
+    assert 'separability' in page.text('space')
 
 
 def test_damaged_curves_are_reported_and_the_rest_is_shown(folder, capsys):
@@ -47,7 +45,6 @@ def test_damaged_curves_are_reported_and_the_rest_is_shown(folder, capsys):
     'name, content, words',
     [
         ('evaluation/pairs-test/metrics.json', b'{"metrics"', 'not JSON'),
-        ('evaluation/pairs-test/metrics.json', b'{}', 'metrics'),
         ('config.gin', b'\xff\xfe', 'not text in UTF-8'),
     ],
 )
@@ -79,8 +76,6 @@ ADVICE = {
     'name, content, words',
     [
         (EXAMPLES, '{}', "line 1 lacks 'query'"),
-        (EXAMPLES, '{"a":' * 100_000, 'is not JSON: maximum'),
-        (EXAMPLES, b'\xff', 'not text in UTF-8'),
         (EXAMPLES, json.dumps(RELEVANT), 'id is []'),
         (
             EXAMPLES,
@@ -88,13 +83,10 @@ ADVICE = {
             'score has 401 digits',
         ),
         (ANALYSIS, '[1]', 'is not a JSON object'),
-        (ANALYSIS, '{"figures": 3}', 'figures is 3'),
         (ANALYSIS, '{"figures": []}', "lacks 'numbers'"),
-        (META, '{"a', 'not JSON'),
         (META, '{"data": {"task": 1}}', 'task is 1'),
         (SAVED, '{"commit_timestamp_nsecs": "x"}', "is 'x'"),
         (SAVED, f'{{"commit_timestamp_nsecs": {10**30}}}', '31 digits'),
-        ('quickstart.json', '', 'not JSON'),
         ('quickstart.json', '{"BM25": {"MRR": "high"}}', "is 'high'"),
         ('about.md', b'\xff\xfe', 'not text in UTF-8'),
     ],

@@ -1,6 +1,5 @@
 """Result folders: read, checked, and what is wrong with damaged ones."""
 
-import csv
 import math
 import shutil
 
@@ -37,13 +36,6 @@ def test_values_come_back_bit_for_bit(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['per_query.tsv']
 
 
-def test_an_id_may_be_longer_than_cells_of_csv(tmp_path):
-  csv.field_size_limit(2**17)  # Python's own, which readers of CSV raise.
-  path = tmp_path / 'per_query.tsv'
-  write_per_query(path, ['q' * 2**18], {'MRR': np.array([0.5])})
-  assert read_per_query(path).query_ids == ('q' * 2**18,)
-
-
 def test_the_file_is_as_documented(tmp_path):
   path = tmp_path / 'per_query.tsv'
   values = {
@@ -67,9 +59,7 @@ def test_the_file_is_as_documented(tmp_path):
         ('query_id\tMRR\tMRR\n', r':1: the header is'),
         ('query_id\tMRR\n', ':2: no query'),
         ('query_id\tMRR\na\t1.0\nb\n', r':3: 1 cells; expected 2'),
-        ('query_id\tMRR\na\t1.0\t2\n', r':2: 3 cells; expected 2'),
         ('query_id\tMRR\na\tx\n', r':2: .* not a finite number'),
-        ('query_id\tMRR\na\tnan\n', r':2: .* not a finite number'),
         ('query_id\tMRR\na\tinf\n', r':2: .* not a finite number'),
         ('query_id\tMRR\na\r\t1\n', r':2: 1 cells; expected 2'),
         ('query_id\tMRR\na\t1\na\t1\n', r":3: query id 'a'"),
@@ -128,19 +118,14 @@ def test_per_query_values_are_checked_against_the_means(tmp_path):
 @pytest.mark.parametrize(
     'change, message',
     [
-        ({'metrics': None}, 'metrics is None'),
         ({'metrics': {}}, '"metrics" has no values'),
         ({'metrics': {'MRR': 52.0}}, 'metric MRR is 52.0; expected a share'),
         ({'metrics': {'MRR': math.nan}}, 'metric MRR is nan'),
         ({'metrics': {'MRR': '0.5'}}, "MRR is '0.5'"),
-        ({'metrics': {'MRR': True}}, 'MRR is True'),
         ({'label': None}, 'label is None'),
         ({'split': 3}, 'split is 3'),
-        ({'dataset': [1]}, r'dataset is \[1\]; expected str'),
-        ({'model_dir': {}}, 'model_dir is {}; expected str'),
         ({'document_separator': 1}, 'document_separator is 1'),
         ({'checkpoint_step': '40'}, "is '40'; expected int"),
-        ({'queries': 'many'}, 'queries is .*; expected int'),
         ({'depth': True}, 'depth is True; expected int'),
     ],
 )
@@ -155,7 +140,6 @@ def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
     [
         ('{"metrics": {', 'is not JSON'),
         ('[1]', 'is not a JSON object'),
-        ('[' * 100_000, 'is not JSON: maximum recursion depth'),
     ],
 )
 def test_a_damaged_metrics_json_is_named(tmp_path, content, message):

@@ -1,7 +1,6 @@
 """The tests against SciPy's, by hand, and where there is nothing to test."""
 
 import itertools
-import tracemalloc
 import warnings
 
 import numpy as np
@@ -17,11 +16,11 @@ from dualenc_jax.results.significance import (
 STEPS = np.linspace(0, 0.9, 10)
 
 
-def samples(queries, seed=0, shift=0.02):
+def samples(queries, seed=0):
   """Reciprocal ranks of two systems, one a little better; many are equal."""
   rng = np.random.default_rng(seed)
   one = 1 / rng.integers(1, 20, queries)
-  changed = one + rng.normal(shift, 0.2, queries)
+  changed = one + rng.normal(0.02, 0.2, queries)
   other = np.where(rng.random(queries) < 0.4, one, changed)
   return one, other
 
@@ -66,9 +65,8 @@ def test_a_sign_test_by_hand():
   assert got == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize('shift', [0.0, 0.02, 0.1])
-def test_many_queries_are_near_scipys_random_test(shift):
-  one, other = samples(150, shift=shift)
+def test_many_queries_are_near_scipys_random_test():
+  one, other = samples(150)
   expected = scipy.stats.permutation_test(
       (one, other),
       lambda a, b, axis: np.mean(b - a, axis=axis),
@@ -116,16 +114,6 @@ def test_without_variance_or_evidence(one, other, t_test, randomization):
     warnings.simplefilter('error')
     assert paired_t_test(one, other) == t_test
     assert randomization_test(one, other) == randomization
-
-
-def test_many_queries_take_little_memory():
-  one, other = samples(7_000)
-  tracemalloc.start()
-  randomization_test(one, other, permutations=10_000)
-  _, peak = tracemalloc.get_traced_memory()
-  tracemalloc.stop()
-  # All signs at once would be 42 MB as bytes and 336 MB as floats.
-  assert peak < 60e6
 
 
 @pytest.mark.parametrize(
