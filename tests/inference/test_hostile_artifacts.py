@@ -60,45 +60,25 @@ def refused(folder, *words):
   assert len(str(caught.value)) < 800
 
 
-@pytest.mark.parametrize(
-    'path, value, word',
-    [
-        (['version'], 1, 'version 1'),
-        (['format'], 'other', "'dualenc-artifact'"),
-        (['dim'], 'x', 'dim is'),
-        (['dim'], 0, 'dim is 0'),
-        (['dim'], 10**30, 'dim has 31 digits'),
-        (['towers'], [], 'towers is'),
-        (['towers'], {'query': {}}, "towers: query lacks 'length'"),
-        (['towers', 'query'], 5, 'query is 5'),
-        (['towers', 'query', 'length'], '12', "length is '12'"),
-        (['towers', 'query', 'length'], 10**9, 'the lengths'),
-        (['towers', 'query', 'lengths'], [], 'the lengths'),
-        (['towers', 'query', 'lengths'], [12, 12], 'the lengths'),
-        (['towers', 'query', 'lengths'], [-1, 12], 'the lengths'),
-        (['towers', 'query', 'lengths'], [5, 12], 'files lacks'),
-        (['towers', 'query', 'prefix'], None, 'prefix is None'),
-        (['towers', 'query', 'params'], ['other'], "takes 'other'"),
-        (['towers', 'query', 'sha256'], [], 'sha256 is'),
-        (['params'], [], 'params is'),
-        (['params', 'projection/kernel'], [1], 'projection/kernel'),
-        (['params', 'projection/kernel'], [-1, 2], 'projection/kernel'),
-        (['params', 'another'], [1], 'another'),
-        (['platforms'], 'cpu', 'platforms is'),
-        (['platforms'], ['tpu'], 'run on tpu, but JAX runs on cpu'),
-        (['calling_convention'], None, 'calling_convention is None'),
-        (['calling_convention'], 99, 'calling convention 99'),
-        (['calling_convention'], 1, 'calling convention 1'),
-        (['versions'], 5, 'versions is 5'),
-        (['provenance'], 5, 'provenance is 5'),
-        (['passage_tower'], {}, 'artifact.json'),
-        (['passage_tower'], {'length': 1}, "lacks 'prefix'"),
-        (['files'], [], 'files is'),
-        (['files', PROGRAM], 5, f'{PROGRAM} is 5'),
-        (['files', PROGRAM], {}, f"{PROGRAM} lacks 'bytes'"),
-        (['files', 'evil.sh'], {'bytes': 0, 'sha256': ''}, "'evil.sh'"),
-    ],
-)
+@pytest.mark.parametrize('path, value, word', [
+    (['version'], 1, 'version 1'),
+    (['format'], 'other', "'dualenc-artifact'"),
+    (['dim'], 'x', 'dim is'),
+    (['dim'], 10**30, 'dim has 31 digits'),
+    (['towers'], {'query': {}}, "towers: query lacks 'length'"),
+    (['towers', 'query', 'length'], '12', "length is '12'"),
+    (['towers', 'query', 'length'], 10**9, 'the lengths'),
+    (['towers', 'query', 'lengths'], [12, 12], 'the lengths'),
+    (['towers', 'query', 'lengths'], [5, 12], 'files lacks'),
+    (['towers', 'query', 'params'], ['other'], "takes 'other'"),
+    (['params', 'projection/kernel'], [1], 'projection/kernel'),
+    (['params', 'another'], [1], 'another'),
+    (['platforms'], ['tpu'], 'run on tpu, but JAX runs on cpu'),
+    (['calling_convention'], 99, 'calling convention 99'),
+    (['passage_tower'], {'length': 1}, "lacks 'prefix'"),
+    (['files', PROGRAM], {}, f"{PROGRAM} lacks 'bytes'"),
+    (['files', 'evil.sh'], {'bytes': 0, 'sha256': ''}, "'evil.sh'"),
+])
 def test_field(copied, path, value, word):
   change(copied, *path, value=value)
   refused(copied, 'artifact.json', word)
@@ -147,19 +127,14 @@ def test_special_files(copied, name, special):
   refused(copied, name)
 
 
-@pytest.mark.parametrize(
-    'content, word',
-    [
-        (b'', 'cut off'),
-        (b'not of zlib', 'damaged'),
-        (zlib.compress(b'x' * 99)[:-8], 'cut off'),
-        (zlib.compress(b''), 'cannot be read by JAX'),
-        (zlib.compress(bytes(1000)), 'cannot be read by JAX'),
-        # 64 MB in 64 kB, more than a program of 12 tokens can have.
-        (zlib.compress(bytes(2**26)), 'once decompressed'),
-    ],
-    ids=range(6),
-)
+@pytest.mark.parametrize('content, word', [
+    (b'', 'cut off'),
+    (b'not of zlib', 'damaged'),
+    (zlib.compress(b'x' * 99)[:-8], 'cut off'),
+    (zlib.compress(bytes(1000)), 'cannot be read by JAX'),
+    # 64 MB in 64 kB, more than a program of 12 tokens can have.
+    (zlib.compress(bytes(2**26)), 'once decompressed'),
+], ids=range(5))
 def test_programs(copied, content, word):
   replace(copied, PROGRAM, content)
   refused(copied, PROGRAM, word)

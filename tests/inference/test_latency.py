@@ -97,20 +97,6 @@ def test_what_is_said_of_the_calls(towers, clock):
   )
 
 
-def test_rounds_are_drawn_as_pairs(towers, clock):
-  # A machine that is slow and fast by turns, for both.
-  noise = np.repeat(np.random.default_rng(0).gamma(2, size=30), 2)
-  models = {
-      'one': slow(towers, 'one', clock, 12 * noise),
-      'other': slow(towers, 'other', clock, 4 * noise),
-  }
-  _, other = latency.measure(models, dict.fromkeys(models, TEXTS), 30)
-  times = other.with_tokenizer
-  np.testing.assert_allclose(
-      (times.speedup, times.speedup_low, times.speedup_high), 3, rtol=1e-9
-  )
-
-
 def test_models_take_turns_and_have_the_same_query(towers, clock):
   names, count = ['a', 'b', 'c'], 9
   models = {n: slow(towers, n, clock, [1] * (2 * count)) for n in names}

@@ -58,8 +58,7 @@ def test_small_sets_have_one_length():
   assert list(cut(np.array([9, 9, 7]), 256, SHAPES)) == [(0, 3, 4, 16)]
   # Longer than a chunk.
   assert list(cut(np.array([5000, 20]), 256, SHAPES)) == [
-      (0, 1, 1, 5120),
-      (1, 2, 1, 5120),
+      (0, 1, 1, 5120), (1, 2, 1, 5120)
   ]
   many = np.repeat([100, 10], 200)
   shapes = [(c.rows, c.length) for c in cut(many, 256, SHAPES)]
