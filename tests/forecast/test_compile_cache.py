@@ -22,9 +22,7 @@ def folder(monkeypatch, tmp_path):
   return tmp_path / 'forecasts'
 
 
-@pytest.mark.parametrize('content', [
-    None, b'', b'{"cycles": {"scores"', b'{"cycles": [1]}', b'{}', b'\xff',
-])
+@pytest.mark.parametrize('content', [None, b'{"cycles": {"sco', b'\xff'])
 def test_what_is_damaged_is_written_again(folder, content):
   path = compile_cache.file(lowered(2), ON, 'all')
   if content is not None:
@@ -42,22 +40,12 @@ def test_a_file_is_of_a_program_for_a_slice_by_a_compiler(monkeypatch):
   # Another line of code, and another function.
   again = jax.jit(lambda x: x**2).lower(jnp.ones(3))
   assert compile_cache.file(again, ON, 'all') == own
+  newer = slices.dataclasses.replace(ON, compiler='libtpu 0.0.2')
   others = [
       compile_cache.file(lowered(3), ON, 'all'),
       compile_cache.file(lowered(2), ON, 'memory'),
-      *(
-          compile_cache.file(
-              lowered(2), slices.dataclasses.replace(ON, **{name: 'v'}), 'all'
-          )
-          for name in ('name', 'compiler')
-      ),
+      compile_cache.file(lowered(2), newer, 'all'),
   ]
   monkeypatch.setenv('LIBTPU_INIT_ARGS', '--xla_tpu_of_another=true')
   others.append(compile_cache.file(lowered(2), ON, 'all'))
-  assert len({own, *others}) == 6
-
-
-def test_a_folder_that_cannot_be_written_is_told(folder, caplog):
-  folder.write_text('a file')
-  compile_cache.write(folder / 'x.json', {})
-  assert 'forecasts cannot be written' in caplog.text
+  assert len({own, *others}) == 5

@@ -45,7 +45,6 @@ def test_what_is_sent_and_what_runs_beside_it():
     [
         ('all-gather', None, 1.0),
         ('reduce-scatter', 500, 0.5),
-        ('all-gather', 1000, 0.0),
         ('all-gather', 3000, 0.0),
         # There and back; and one way, along one of two wires.
         ('all-reduce', None, 2.0),
@@ -57,11 +56,6 @@ def test_what_is_not_hidden_is_waited_for(kind, hidden, seconds):
   assert transfer.exposed(link=10**6, clock=1000) == pytest.approx(seconds)
 
 
-def test_a_loop_that_starts_anywhere_counts_half():
-  text = PROGRAM.replace('s32[]{:T(128)} constant(1)', 's32[] parameter(2)')
-  assert Schedule(text).cycles() == 2.5 * 100 + 40 + 30
-
-
 @pytest.mark.parametrize(
     ('kind', 'place', 'part'),
     [
@@ -70,15 +64,8 @@ def test_a_loop_that_starts_anywhere_counts_half():
         ('fusion', 'jit(s)/transpose(jvp(D.encode_query))/D._encode/encoder/'
          'layers_0/attention/query/dot_general',
          'products of queries, keys, values, outputs'),
-        ('fusion', 'jit(s)/jvp(D.encode_query)/D._encode/encoder/relpos_bias/x',
-         'attention'),
-        ('fusion', 'jit(s)/jvp(D.x)/encoder/layers_1/mlp/wo/dot', 'MLP'),
         ('fusion', 'jit(s)/jvp(D.x)/encoder/layers_1/mlp/Dropout_0/ge',
          'dropout'),
-        ('fusion', 'jit(s)/jvp(D.x)/encoder/layers_1/pre_mlp_layer_norm/mul',
-         'norms'),
-        ('fusion', 'jit(s)/jvp(D.x)/projection/dot', 'projection, pooling'),
-        ('fusion', 'jit(s)/jvp()/reduce_sum', 'loss'),
         ('fusion', 'jit(s)/pow', 'optimizer, metrics'),
         ('fusion', '', 'unknown'),
         ('copy', 'jit(s)/jvp(D.x)/encoder/layers_1/mlp/wo/dot', 'copies'),

@@ -14,11 +14,6 @@ def tensors(count, *shape):
   }
 
 
-def test_one_tensor_a_layer():
-  found = stacked_layers.unstack(tensors(2, 12, 3))
-  assert len(found) == 24 and found['e1/layers_11/x'].shape == (3,)
-
-
 @pytest.mark.parametrize(
     'count, shape, words',
     [
