@@ -1,16 +1,9 @@
-"""Losses compiled at full size; run as a script, it prints what they need.
-
-Usage: loss_programs.py, on as many devices as there are. Prints JSON: bytes of
-temporaries a device of the ring.
-"""
-
-import json
+"""Losses compiled at full size."""
 
 import jax
 import meshes
 
-from dualenc_jax.losses import evaluate, SamToNe, Similarity
-from dualenc_jax.training import Partitioner
+from dualenc_jax.losses import evaluate, Similarity
 
 # A typical embedding, and pairs a device.
 DIM = 768
@@ -39,13 +32,3 @@ def compile_gradient(loss, implementation, partitioner, size):
 
 def temporaries(program):
   return program.memory_analysis().temp_size_in_bytes
-
-
-def main() -> None:
-  devices, loss = jax.device_count(), SamToNe(both_towers=True)
-  program = compile_gradient(loss, 'ring', Partitioner(), SHARD * devices)
-  print(json.dumps({'devices': devices, 'temporaries': temporaries(program)}))
-
-
-if __name__ == '__main__':
-  main()

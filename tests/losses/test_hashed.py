@@ -155,13 +155,7 @@ def cases(num_negatives):
 
 
 @pytest.mark.parametrize(
-    'devices, num_negatives, tile',
-    [
-        (2, 1, 3),
-        pytest.param(1, 0, 3, marks=pytest.mark.slow),
-        pytest.param(4, 3, None, marks=pytest.mark.slow),
-        pytest.param(8, 1, 2, marks=pytest.mark.slow),
-    ],
+    'devices, num_negatives, tile', [(2, 1, 3), (8, 0, 2)]
 )
 def test_equals_the_reference_on_every_mesh(devices, num_negatives, tile):
   function = loss_cases.values_and_gradients({
@@ -300,11 +294,11 @@ def test_any_loss_is_that_of_hashed_passages():
 
 
 def test_chance_is_the_loss_where_all_embeddings_are_one():
-  embeddings, _ = loss_cases.make_batch(12, 1, dim=4)
-  same = embeddings.mapped(lambda x: np.full_like(x, 0.5))
+  embeddings, _ = loss_cases.make_batch(8, 1)
+  same = embeddings.mapped(lambda x: np.full_like(x, 0.25))
   value, _ = value_of_loss(Hashed(), same)
-  assert Hashed().chance(12, 1) == pytest.approx(float(value), rel=1e-5)
-  assert Hashed(MarginMSE()).chance(12, 1) is None
+  assert Hashed().chance(8, 1) == pytest.approx(float(value), rel=1e-5)
+  assert Hashed(MarginMSE()).chance(8, 1) is None
 
 
 def test_no_scores_and_no_vectors_of_all_devices():
@@ -336,25 +330,3 @@ def test_a_batch_without_a_step_is_refused():
   embeddings, _ = loss_cases.make_batch(4, 0)
   with pytest.raises(UserError, match='depends on the step.*Embeddings.step'):
     evaluate(Hashed(), Similarity(), {}, embeddings)
-
-
-@pytest.mark.parametrize(
-    'options, message',
-    [
-        ({'dense': SamToNe}, r'Hashed\.dense is the class SamToNe'),
-        ({'alpha': -1.0}, r'Hashed\.alpha \(HASH_ALPHA\) is -1\.0; .*finite'),
-        ({'gamma': True}, 'gamma .* is True'),
-        ({'start': 1.5}, r'start \(HASH_START\) is 1\.5; expected a whole'),
-        ({'straight_through': 1}, 'straight_through is 1; expected True'),
-    ],
-)
-def test_bad_options(options, message):
-  with pytest.raises(UserError, match=message):
-    Hashed(**options)
-
-
-def test_the_scores_of_a_teacher_are_read_through_it():
-  rows = {'teacher_scores': np.float32([[2.0, -1.0], [3.0, 0.5]])}
-  losses.check_columns(Hashed(MarginMSE()), rows)
-  with pytest.raises(UserError, match='Hashed does not read'):
-    losses.check_columns(Hashed(), rows)

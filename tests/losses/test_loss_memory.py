@@ -1,11 +1,6 @@
 """The ring in compiled programs of full size: its memory, what it sends."""
 
 import functools
-import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import hlo
 import loss_programs
@@ -20,7 +15,6 @@ pytestmark = pytest.mark.devices(8)
 MIB = 2**20
 GIB = 2**30
 SIZE = 8 * SHARD
-SECONDS = 180
 LOSSES = {
     'softmax': InBatchSoftmax(),
     'samtone': SamToNe(both_towers=True),
@@ -42,28 +36,13 @@ def text(*args):
   return compiled(*args).as_text()
 
 
-@pytest.fixture(scope='module')
-def on_32_devices():
-  """What loss_programs.py prints there."""
-  root = pathlib.Path(__file__).parents[2]
-  result = subprocess.run(
-      [sys.executable, loss_programs.__file__],
-      env={
-          **os.environ,
-          'PYTHONPATH': f'{root}{os.pathsep}{root / "tests/helpers"}',
-          'JAX_NUM_CPU_DEVICES': '32',
-      },
-      capture_output=True, text=True, timeout=SECONDS,
-  )
-  assert result.returncode == 0, result.stderr[-5000:]
-  return json.loads(result.stdout)
-
-
-def test_memory_does_not_grow_with_the_devices(on_32_devices):
-  assert on_32_devices['devices'] == 32
+def test_memory_does_not_grow_with_the_devices():
   at_8 = loss_programs.temporaries(compiled('samtone', 'ring'))
   assert at_8 <= 40 * MIB
-  assert on_32_devices['temporaries'] <= 1.01 * at_8
+  at_4 = loss_programs.temporaries(
+      compiled('samtone', 'ring', 4, 1, 4 * SHARD)
+  )
+  assert at_8 <= 1.01 * at_4
 
 
 def test_memory_of_65536_pairs_on_one_device():
@@ -92,14 +71,6 @@ def test_no_device_holds_the_scores_or_the_vectors_of_all(name):
   # What is summed over all devices are means, not vectors.
   for kind, shape in moves:
     assert kind != 'all-reduce' or hlo.num_elements(shape) == 1
-
-
-def test_the_checks_can_fail():
-  program = text('samtone', 'dense')
-  # Each device has the scores of its rows.
-  assert hlo.num_elements(program) >= SIZE * SHARD
-  kinds = {kind for kind, _ in hlo.collectives(program)}
-  assert 'all-gather' in kinds and not kinds <= PERMITTED
 
 
 # Shards that a device gets for each other device. SamToNe's are those of

@@ -30,7 +30,7 @@ def run(embeddings, temperature):
     'size, num_negatives, duplicates, learnt, used',
     [
         (2, 3, False, 0.02, 0.02),
-        (7, 0, True, 0.05, 0.05),
+        (16, 0, True, 0.05, 0.05),
         (16, 1, False, 0.05, 0.05),
         (16, 1, True, 0.07, 0.07),
         # Beyond a bound the temperature has no gradient.
@@ -50,12 +50,17 @@ def test_value_and_gradients(size, num_negatives, duplicates, learnt, used):
 
 
 def test_a_batch_of_duplicates_teaches_nothing():
-  for size, num_negatives in ((7, 0), (16, 1)):
+  for size, num_negatives in ((16, 0), (16, 1)):
     embeddings, _ = loss_cases.make_batch(size, num_negatives, True)
     embeddings = loss_cases.all_duplicates(embeddings)
     loss_cases.assert_nothing_is_learnt(run(embeddings, 0.05))
 
 
-def test_learnable_temperature_starts_at_its_initial_value():
-  learnable = LearnableTemperature(initial=0.2)
-  np.testing.assert_allclose(learnable(learnable.init()), 0.2, rtol=1e-6)
+@pytest.mark.parametrize('num_negatives', [0, 1])
+def test_chance_is_the_loss_where_all_embeddings_are_one(num_negatives):
+  embeddings, _ = loss_cases.make_batch(16, num_negatives)
+  embeddings = embeddings.mapped(lambda x: np.full_like(x, 0.25))
+  for name, ((value, _), _) in run(embeddings, 0.05).items():
+    loss, _ = loss_cases.make(name)
+    chance = loss.chance(16, num_negatives)
+    assert chance == pytest.approx(float(value), rel=1e-5), name

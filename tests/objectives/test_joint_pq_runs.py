@@ -1,6 +1,7 @@
 """JPQ and JPQ+GPL by commands: trained, killed, evaluated, converted."""
 
 import json
+import shutil
 
 import faiss
 import faiss_levels
@@ -8,8 +9,10 @@ from interrupted import stopped_at
 import numpy as np
 import pytest
 from run_files import assert_same, logged, rows_of, tensors_and_codec
+import shared_runs
 import small_vocabulary
 import tiny_run
+import tiny_training
 import two_hosts
 
 import dualenc_jax
@@ -18,7 +21,8 @@ from dualenc_jax.compression import model_codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index
 from dualenc_jax.interop import loading, model_dirs, opening
-from dualenc_jax.objectives import passage_states
+from dualenc_jax.objectives import TaughtPq
+from dualenc_jax.text.tokenizer import Vocabulary
 
 pytestmark = pytest.mark.slow
 faiss_levels.keep_queries()
@@ -27,15 +31,10 @@ BYTES, DEPTH, TEMPERATURE = 8, 6, 0.05
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
-  """A dual encoder, an index by it, and a cross-encoder of its vocabulary."""
+  """A dual encoder, and an index by it."""
   folder = tmp_path_factory.mktemp('made')
   given = tiny_run.flags(folder, '--gin.STEPS=20', '--gin.TEMPERATURE=0.1')
   train.main([*given, f'--model_dir={folder / "dense"}'])
-  train.main([
-      *tiny_run.flags(folder, '--gin_file=architectures/cross_encoder.gin'),
-      '--gin.PAIR_LENGTH=48', '--gin.STEPS=5',
-      f'--model_dir={folder / "teacher"}',
-  ])
   codec = '--codec=opq:16x4', f'--index_dir={folder / "index"}'
   run('encode', folder / 'dense', *codec)
   return folder
@@ -60,14 +59,19 @@ def joint(folder, made, *more):
 
 
 def taught(folder, made, *more):
-  teacher = f'--gin.TEACHER_DIR={made / "teacher"}', '--gin.LEAST_SPREAD=0.0'
-  return flags(folder, made, *teacher, *more, loss='jpq_gpl', depth=DEPTH)
+  return flags(
+      folder, made, f'--gin.TEACHER_DIR={shared_runs.cross_encoder()}',
+      '--gin.LEAST_SPREAD=0.0', *more, loss='jpq_gpl', depth=DEPTH,
+  )
 
 
 @pytest.fixture(scope='module')
 def trained(made, tmp_path_factory):
   folder = tmp_path_factory.mktemp('jpq')
-  given = joint(folder, made, '--gin.STEPS=30', '--gin.EVAL_EVERY=30')
+  given = joint(
+      folder, made, '--gin.STEPS=30', '--gin.EVAL_EVERY=30',
+      '--gin.JPQ_REFRESH=3',
+  )
   train.main([*given, f'--model_dir={folder / "jpq"}'])
   return folder / 'jpq'
 
@@ -167,14 +171,6 @@ def test_search_and_its_index(made, trained, tmp_path, capfd):
     np.testing.assert_allclose(
         [by_id[ids[row]] for row in theirs], found, atol=1e-5
     )
-  # Another step has other centroids, and so another index.
-  older = tmp_path / 'older'
-  given = joint(trained.parent, made, '--gin.STEPS=2', '--gin.EVAL_EVERY=0')
-  train.main([*given, f'--model_dir={older}'])
-  with pytest.raises(UserError, match='codec jpq:16x4 belongs to another'):
-    search.main([
-        f'--model_dir={older}', f'--index_dir={trained / "index"}', 'array'
-    ])
   # One without a codec is told, which may be a query tower of few layers.
   other = f'--model_dir={made / "dense"}', f'--index_dir={index.folder}'
   search.main([*other, 'map'])
@@ -204,58 +200,32 @@ def test_converted_it_keeps_its_codec_or_says_so(trained, tmp_path, capfd):
   plain = '--to=safetensors', f'--out={tmp_path / "plain"}'
   assert cli.main([*given, *plain]) == 0
   assert 'Its codec, jpq:16x4, is left out' in capfd.readouterr().out
-
-
-def test_codecs_are_of_embeddings(trained, capfd):
   given = f'--model_dir={trained}', '--split=test', '--codecs=int8'
   assert cli.main(['evaluate', *given]) == 2
   assert 'measured by its own codec' in capfd.readouterr().err
 
 
-def test_a_killed_run_ends_as_it_would_have(made, tmp_path, monkeypatch):
-  """Bit for bit; of a folder that keeps the codes, too."""
-  given = joint(
-      tmp_path, made, '--gin.STEPS=5', '--gin.CHECKPOINT_EVERY=2',
-      '--gin.JPQ_REFRESH=3', f'--gin.STATES_DIR={tmp_path / "kept"}',
-  )
-  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-  train.main([*given, f'--model_dir={whole}'])
-
-  def encode(*_):
-    raise AssertionError('encoded again')
-
-  monkeypatch.setattr(passage_states.Passages, 'encode', encode)
-  with stopped_at(4, saved=False):
-    train.main([*given, f'--model_dir={killed}'])
-  assert model_dirs.steps(killed) == [2]
-  train.main([*given, f'--model_dir={killed}'])
-  assert_same(tensors_and_codec(whole), tensors_and_codec(killed))
-  assert [row['loss'] for row in logged(whole)] == [
-      row['loss'] for row in logged(killed)
-  ]
-
-
 def test_what_cannot_be_trained(made, tmp_path):
-  other = tmp_path / 'other'
-  given = tiny_run.flags(tmp_path, '--gin.STEPS=1', '--gin.SEED=3')
-  train.main([*given, f'--model_dir={other}'])
+  other = shutil.copytree(made / 'index', tmp_path / 'other')
+  header = json.loads((other / 'header.json').read_text())
+  header['provenance']['tower_sha256']['encoder'] = 64 * '0'
+  (other / 'header.json').write_text(json.dumps(header))
   for more, message in (
+      (f'--gin.CODEC_FROM={other}', 'of another passage tower than the one'),
       (
-          [f'--gin.INITIAL_CHECKPOINT_PATH={other}'],
-          'of another passage tower than the one that training starts from',
-      ),
-      (
-          ['--gin.INITIAL_CHECKPOINT_PATH=None'],
+          '--gin.INITIAL_CHECKPOINT_PATH=None',
           'JointPq learns from a trained passage tower',
       ),
   ):
     with pytest.raises(UserError, match=message):
       train.main([
-          *joint(tmp_path, made, *more), f'--model_dir={tmp_path / "new"}'
+          *joint(tmp_path, made, more), f'--model_dir={tmp_path / "new"}'
       ])
 
 
-def test_the_first_step_learns_margins_of_the_exact_hits(made, tmp_path):
+def test_the_first_step_learns_margins_of_the_exact_hits(
+    made, trained, tmp_path
+):
   """All queries at once; search and teacher by texts, from outside."""
   folder = tmp_path / 'run'
   train.main([
@@ -277,7 +247,7 @@ def test_the_first_step_learns_margins_of_the_exact_hits(made, tmp_path):
       for query, found in enumerate(order)
       for passage in (own_rows[query], *found)
   ]
-  teacher = loading.load_teacher(made / 'teacher').scores(
+  teacher = loading.load_teacher(shared_runs.cross_encoder()).scores(
       queries, passages, np.array(pairs)
   ).reshape(len(rows), -1)
   # Of one query text there may be several passages.
@@ -301,18 +271,33 @@ def test_the_first_step_learns_margins_of_the_exact_hits(made, tmp_path):
   assert row['loss'] == pytest.approx(np.mean(losses), rel=1e-3)
   distinct = {(queries[q], p) for q, p in pairs}
   assert row['asked'] == pytest.approx(len(distinct) / len(rows))
+  # It has other centroids than a model of other steps, whose index it refuses.
+  index = f'--index_dir={tmp_path / "index"}'
+  run('encode', trained, index)
+  with pytest.raises(UserError, match='codec jpq:16x4 belongs to another'):
+    search.main([f'--model_dir={folder / "jpq"}', index, 'array'])
 
 
-def test_a_killed_taught_run_ends_as_it_would_have(made, tmp_path):
-  """Bit for bit, and no pair is asked for twice, by another run neither."""
+@pytest.fixture(scope='module')
+def teaching(made, tmp_path_factory):
+  """A folder, and flags that have trained a model without a stop."""
+  folder = tmp_path_factory.mktemp('taught')
   given = taught(
-      tmp_path / 'data', made, '--gin.STEPS=8', '--gin.CHECKPOINT_EVERY=3'
+      folder / 'data', made, '--gin.STEPS=8', '--gin.CHECKPOINT_EVERY=3',
+      '--gin.LEARNING_RATE=1e-4',
   )
-  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   train.main([
-      *given, f'--gin.STATES_DIR={tmp_path / "one"}', f'--model_dir={whole}'
+      *given, f'--gin.STATES_DIR={folder / "one"}',
+      f'--model_dir={folder / "whole"}',
   ])
-  given = *given, f'--gin.STATES_DIR={tmp_path / "other"}'
+  return folder, given
+
+
+def test_a_killed_taught_run_ends_as_it_would_have(teaching):
+  """Bit for bit, and no pair is asked for twice."""
+  folder, given = teaching
+  whole, killed = folder / 'whole', folder / 'killed'
+  given = *given, f'--gin.STATES_DIR={folder / "other"}'
   with stopped_at(6, saved=False):
     train.main([*given, f'--model_dir={killed}'])
   assert model_dirs.steps(killed) == [3]
@@ -323,47 +308,37 @@ def test_a_killed_taught_run_ends_as_it_would_have(made, tmp_path):
   asked = [row['asked'] for row in rows]
   # Two steps of the second epoch, whose queries have been seen.
   assert max(asked[6:]) < min(asked[:6])
-  files = [*tmp_path.glob('o*/teacher-*.bin')]
+  files = [*folder.glob('o*/teacher-*.bin')]
   assert len(files) == 2
   assert files[0].read_bytes() == files[1].read_bytes()
   assert files[0].stat().st_size == 20 * round(16 * sum(asked))
-  third = tmp_path / 'third'
-  train.main([*given, f'--model_dir={third}'])
-  assert {row['asked'] for row in logged(third)} == {0.0}
 
 
-def test_two_hosts_train_as_one(made, tmp_path):
-  given = taught(
-      tmp_path / 'data', made, '--gin.STEPS=3', '--gin.DROPOUT_RATE=0.0'
+def test_two_hosts_train_as_one(teaching):
+  folder, given = teaching
+  two_hosts.run('train', *given, f'--model_dir={folder / "two"}')
+  one, two = (logged(folder / name)[:4] for name in ('whole', 'two'))
+  assert [row['loss'] for row in two] == pytest.approx(
+      [row['loss'] for row in one], rel=1e-5
   )
-  one, two = tmp_path / 'one', tmp_path / 'two'
-  train.main([*given, f'--model_dir={one}'])
-  two_hosts.run('train', *given, f'--model_dir={two}')
-  losses = [[row['loss'] for row in logged(run)] for run in (one, two)]
-  assert losses[1] == pytest.approx(losses[0], rel=1e-5)
   # Each host asks for itself.
-  asked = [[row['asked'] for row in logged(run)] for run in (one, two)]
-  assert all(a <= b <= 1 + DEPTH for a, b in zip(*asked))
+  for alone, both in zip(one, two):
+    assert alone['asked'] <= both['asked'] <= 1 + DEPTH
 
 
 def test_what_cannot_be_taught(made, tmp_path):
-  other = tmp_path / 'other'
-  other.mkdir()
-  train.main([
-      *tiny_run.flags(other, '--gin_file=architectures/cross_encoder.gin'),
-      f'--gin.VOCABULARY={small_vocabulary.write(other / "own.model")}',
-      '--gin.VOCAB_SIZE=384', '--gin.PAIR_LENGTH=60', '--gin.STEPS=1',
-      f'--model_dir={other / "teacher"}',
-  ])
+  objective = TaughtPq(
+      tiny_training.make_model(separate_towers=True), 'x',
+      teacher=str(shared_runs.cross_encoder()),
+  )
+  other = Vocabulary(small_vocabulary.write(tmp_path / 'own.model'))
+  with pytest.raises(UserError, match='of another vocabulary than .*own.model'):
+    objective.check_teacher(other)
   for more, message in (
       (['--gin.TEACHER_DIR=None'], 'TEACHER_DIR is None; expected the model_d'),
       (
           [f'--gin.TEACHER_DIR={made / "dense"}'],
           'is a dual encoder, not a cross-encoder',
-      ),
-      (
-          [f'--gin.TEACHER_DIR={other / "teacher"}'],
-          'of another vocabulary than .*, whose tokens the run has',
       ),
       (
           ['--gin.QUERY_LENGTH=60'],
