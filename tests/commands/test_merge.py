@@ -2,54 +2,45 @@
 
 import json
 
+import interrupted
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+import tiny_evaluation
 import tiny_run
 
 from dualenc_jax.commands import convert, evaluate, train
 from dualenc_jax.errors import UserError
 
 
-@pytest.fixture(scope='module')
-def models(tmp_path_factory):
-  """A folder with the model_dirs `one` and `two`, of two checkpoints each."""
-  folder = tmp_path_factory.mktemp('models')
-  for seed, name in enumerate(('one', 'two')):
-    train.main([
-        *tiny_run.flags(folder),
-        f'--gin.SEED={seed}',
-        '--gin.CHECKPOINT_EVERY=1',
-        f'--model_dir={folder / name}',
-    ])
-  return folder
-
-
-def tensors(source, out, *flags):
-  """Those of a checkpoint, by the library of their form."""
-  convert.main([str(source), '--to=safetensors', f'--out={out}', *flags])
-  return load_file(out / 'weights.safetensors')
-
-
-@pytest.mark.slow
-def test_models_are_merged_evaluated_and_trained_on(models, tmp_path, capsys):
-  merged = tmp_path / 'merged'
-  convert.main([
-      f'--merge={models / "one"},{models / "two"}', '--weights=.25,.75',
-      '--to=model_dir', f'--out={merged}',
-  ])
-  a, b, found = (
-      tensors(source, tmp_path / f'{i}')
-      for i, source in enumerate((models / 'one', models / 'two', merged))
-  )
-  for name in a:
+def assert_mean(found, arrays, weights):
+  assert found.keys() == arrays[0].keys()
+  for name, array in found.items():
     expected = np.average(
-        [a[name].astype(np.float64), b[name]], axis=0, weights=[0.25, 0.75]
+        [a[name].astype(np.float64) for a in arrays], axis=0, weights=weights
     )
-    np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_models_and_steps_are_merged_evaluated_and_trained_on(tmp_path):
+  two, one = tiny_evaluation.shared_model(), tmp_path / 'one'
+  train.main([
+      *tiny_run.flags(tmp_path), '--gin.SEED=1', '--gin.CHECKPOINT_EVERY=1',
+      f'--model_dir={one}',
+  ])
+  merged, files = tmp_path / 'merged', tiny_run.pairs_flags(tmp_path)[:4]
+  convert.main([
+      f'--merge={one},{two}', '--weights=.25,.75', '--to=model_dir',
+      f'--out={merged}',
+  ])
+  # By Orbax alone.
+  a, b = (interrupted.item(run, 2, 'params') for run in (one, two))
+  found = interrupted.item(merged, interrupted.newest(merged), 'params')
+  assert_mean(found, [a, b], [0.25, 0.75])
   assert not np.array_equal(a['projection/kernel'], b['projection/kernel'])
-  files = tiny_run.pairs_flags(tmp_path)[:4]
-  evaluate.main([f'--model_dir={merged}', *files, '--split=test'])
+  evaluate.main([
+      f'--model_dir={merged}', *files, '--split=test', '--baselines='
+  ])
   metrics = merged / 'evaluation' / 'pairs-test' / 'metrics.json'
   assert json.loads(metrics.read_text())['queries'] > 20
   train.main([
@@ -60,21 +51,10 @@ def test_models_are_merged_evaluated_and_trained_on(models, tmp_path, capsys):
   ])
   assert (tmp_path / 'on' / 'checkpoints' / '1').is_dir()
 
-
-@pytest.mark.slow
-def test_steps_of_a_run_are_merged(models, tmp_path):
-  one = models / 'one'
-  convert.main([
-      str(one), '--merge=1,2', '--to=safetensors', f'--out={tmp_path / "mean"}'
-  ])
-  found = tensors(tmp_path / 'mean', tmp_path / 'plain')
-  first, second = (
-      tensors(one, tmp_path / f'{step}', f'--step={step}')
-      for step in (1, 2)
-  )
-  for name, array in found.items():
-    expected = (first[name].astype(np.float64) + second[name]) / 2
-    np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-7)
+  mean = tmp_path / 'mean'
+  convert.main([str(one), '--merge=1,2', '--to=safetensors', f'--out={mean}'])
+  first = interrupted.item(one, 1, 'params')
+  assert_mean(load_file(mean / 'weights.safetensors'), [first, a], [1, 1])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import tiny_evaluation
 import tiny_run
 
 from dualenc_jax.commands import check, data_check, evaluate, train
@@ -104,44 +105,49 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
 
 
 @pytest.mark.slow
-def test_the_losses_of_readme(tmp_path):
+def test_the_losses_of_readme(tmp_path, monkeypatch, capsys):
   """As a user runs them: beside the module, by the program itself."""
   readme = pathlib.Path(__file__).parents[2].joinpath('README.md').read_text()
   blocks = re.findall(r'```\w*\n(.*?)```', readme, re.S)
   module, = (text for text in blocks if 'class Decoupled:' in text)
   gin, = (text for text in blocks if '\nimport my_losses\n' in text)
   (tmp_path / 'my_losses.py').write_text(module)
-  flags = tiny_run.flags(tmp_path, '--gin_file=my_loss.gin')
+  (tmp_path / 'my_loss.gin').write_text(gin)
+  flags = tiny_run.flags(tmp_path, '--gin_file=my_loss.gin', '--gin.STEPS=1')
   program = pathlib.Path(sys.executable).with_name('dualenc')
-
-  def trained(name, *more):
-    (tmp_path / 'my_loss.gin').write_text(gin.replace('Decoupled', name))
-    model = tmp_path / f'{name}{len(more)}'
-    done = subprocess.run(
-        [program, 'train', *flags, *more, f'--model_dir={model}'],
-        cwd=tmp_path, check=True, stderr=subprocess.PIPE, text=True,
-    )
-    return tiny_run.logged(model, 'train')[0], done.stderr
-
-  one, _ = trained('Decoupled')
+  subprocess.run(
+      [program, 'train', *flags, '--model_dir=one'], cwd=tmp_path, check=True
+  )
+  one, = tiny_run.logged(tmp_path / 'one', 'train')
   # Of 16 pairs all others are negatives.
   assert one['negatives'] == 15
-  half, _ = trained('Decoupled', '--gin.my_losses.Decoupled.weight=0.5')
-  assert half['loss'] == pytest.approx(one['loss'] / 2, rel=1e-5)
-  _, said = trained('OwnTower')
-  assert '15 in-batch, 15 same-tower' in said
+
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(tmp_path)
+  half = '--gin.my_losses.Decoupled.weight=0.5', '--model_dir=half'
+  train.main([*flags, *half])
+  found, = tiny_run.logged(tmp_path / 'half', 'train')
+  assert found['loss'] == pytest.approx(one['loss'] / 2, rel=1e-5)
+  (tmp_path / 'my_loss.gin').write_text(gin.replace('Decoupled', 'OwnTower'))
+  capsys.readouterr()
+  check.main([*flags, '--no_compile'])
+  assert '15 in-batch, 15 same-tower' in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_weights_change_what_is_learnt(flags, tmp_path):
-  rows = (tmp_path / 'train.jsonl').read_text().splitlines()
+def test_weights_change_what_is_learnt(tmp_path):
+  shared = tiny_evaluation.shared_model()
+  rows = shared.with_name('train.jsonl').read_text().splitlines()
   values = np.random.default_rng(0).integers(0, 9, len(rows)).tolist()
-  with (tmp_path / 'train.jsonl').open('w') as file:
+  with (tmp_path / 'weighted.jsonl').open('w') as file:
     for row, value in zip(rows, values):
       file.write(json.dumps(json.loads(row) | {'w': value}) + '\n')
-  losses = []
-  for name, more in (('a', []), ('b', ['--gin.WEIGHT_COLUMN=w'])):
-    given = *more, '--gin.STEPS=1', f'--model_dir={tmp_path / name}'
-    train.main([*flags, *given])
-    losses.append(tiny_run.logged(tmp_path / name, 'train')[0]['loss'])
-  assert losses[0] != losses[1]
+  train.main([
+      *tiny_evaluation.training_flags('--gin.WEIGHT_COLUMN=w'),
+      f'--gin.TRAIN_FILE={tmp_path / "weighted.jsonl"}',
+      f'--model_dir={tmp_path / "model"}',
+  ])
+  one, two = (
+      tiny_run.logged(run, 'train')[0]['loss']
+      for run in (shared, tmp_path / 'model')
+  )
+  assert one != two

@@ -17,9 +17,8 @@ import two_hosts
 
 from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
-from dualenc_jax.run.stopping import Stopping
+from dualenc_jax.training.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.slow
 # A run that ends by itself would be no test of stopping.
 STEPS = 20_000
 
@@ -37,26 +36,19 @@ def start(*argv):
   return interrupted.start(*argv, stderr=subprocess.PIPE)
 
 
-def steps_taken(model_dir):
-  path = model_dir / 'metrics.jsonl'
-  return path.read_text().count('\n') if path.exists() else 0
-
-
 def wait_for_steps(process, model_dir, count=3):
-  while steps_taken(model_dir) < count:
+  path = model_dir / 'metrics.jsonl'
+  while not path.exists() or path.read_text().count('\n') < count:
     assert process.poll() is None, process.communicate()
     time.sleep(0.02)
 
 
-def meta(model_dir, step=2):
-  path = model_dir / f'checkpoints/{step}/meta/metadata'
-  return json.loads(path.read_text())
-
-
+@pytest.mark.slow
 def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
   model = tmp_path / 'model'
-  argv = flags(tmp_path, 'model', '--gin.KEEP_BEST=nDCG@10')
-  argv.append('--gin.EVAL_EVERY=2')
+  # An evaluation is due wherever it stops: it is left to the next process.
+  each = '--gin.KEEP_BEST=nDCG@10', '--gin.EVAL_EVERY=1'
+  argv = flags(tmp_path, 'model', *each)
   process = start('train', *argv)
   wait_for_steps(process, model, 6)
   process.send_signal(signal.SIGTERM)
@@ -67,102 +59,124 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
   assert 'step 2: ' in said and 'Traceback' not in said
 
   # The schedule is given, so that both may end soon.
-  last = f'--gin.STEPS={step + 3}'
+  last = f'--gin.STEPS={step + 1}'
   train.main([*argv, last, '--allow_config_change'])
-  whole = flags(
-      tmp_path, 'whole', '--gin.KEEP_BEST=nDCG@10', '--gin.EVAL_EVERY=2', last
-  )
-  train.main(whole)
-  assert_bit_equal(saved(tmp_path / 'whole', step + 3), saved(model, step + 3))
-  a, b = map(tiny_run.logged, (model, tmp_path / 'whole'))
-  for lines in (a, b):
-    for line in lines:
-      line.pop('examples_per_second', None)
-      assert line['group'] in ('train', 'validation')
+  train.main(flags(tmp_path, 'whole', *each, last))
+  runs = model, tmp_path / 'whole'
+  assert_bit_equal(*(saved(run, step + 1) for run in runs))
+  a, b = map(tiny_run.logged, runs)
+  for line in (*a, *b):
+    line.pop('examples_per_second', None)
+    assert line['group'] in ('train', 'validation')
   # Each evaluation once, also that of the step where it was stopped.
   assert a == b
-  notes = [meta(run, step + 3)['notes'] for run in (model, tmp_path / 'whole')]
-  assert notes[0] == notes[1] and notes[0]['best']
+  notes = [
+      json.loads((run / f'checkpoints/{step + 1}/meta/metadata').read_text())
+      for run in runs
+  ]
+  assert notes[0]['notes'] == notes[1]['notes'] and notes[0]['notes']['best']
 
 
-def test_no_time_left_and_ctrl_c_and_a_folder_that_goes(tmp_path):
-  model = tmp_path / 'model'
+@pytest.fixture
+def at_first_save(monkeypatch):
+  """Has something happen once the first checkpoint is written."""
+  save, happened = Checkpoints.save, []
+
+  def give(happen):
+    def call(self, *args):
+      save(self, *args)
+      if not happened:
+        self.wait()
+        happened.append(happen())
+
+    monkeypatch.setattr(Checkpoints, 'save', call)
+
+  return give
+
+
+def stopped(argv, status, capfd):
+  """Trains until it is stopped, and returns what it says."""
+  with pytest.raises(SystemExit) as end:
+    train.main(argv)
+  assert end.value.code == status
+  said = capfd.readouterr().err
+  model = pathlib.Path(argv[-1].partition('=')[2])
+  step = interrupted.newest(model)
+  assert f'Stopped at step {step} of {STEPS}: ' in said
+  assert len(tiny_run.logged(model, 'train')) == step
+  return said
+
+
+@pytest.mark.parametrize(
+    'number, status', [(signal.SIGINT, 130), (signal.SIGUSR1, 75)]
+)
+def test_other_signals(tmp_path, capfd, at_first_save, number, status):
+  at_first_save(lambda: os.kill(os.getpid(), number))
+  argv = flags(tmp_path, 'model', '--gin.CHECKPOINT_EVERY=3')
+  said = stopped(argv, status, capfd)
+  assert f'{STEPS}: {signal.Signals(number).name}. Its checkpoint' in said
+
+
+def test_no_time_left(tmp_path, capfd):
   # A second is over when the first step has ended.
-  stopped = start('train', *flags(tmp_path, 'model'), '--stop_after=00:00:01')
-  said = stopped.communicate()[1]
-  assert stopped.returncode == 75 and 'of --stop_after. Its che' in said, said
-  first = interrupted.steps(model)
-  assert len(first) == 1
-
-  process = start('train', *flags(tmp_path, 'model'))
-  wait_for_steps(process, model, first[0] + 2)
-  process.send_signal(signal.SIGINT)
-  said = process.communicate()[1]
-  assert process.returncode == 130 and f'Resuming from step {first[0]}' in said
-  assert interrupted.newest(model) > first[0]
-
-  process = start('train', *flags(tmp_path, 'model'))
-  wait_for_steps(process, model, interrupted.newest(model) + 2)
-  # Nobody else gets in, and where the folder goes this one ends.
-  with pytest.raises(UserError, match=f'process {process.pid} on .*, since 20'):
-    train.main(flags(tmp_path, 'model'))
-  shutil.move(model, tmp_path / 'moved')
-  said = process.communicate()[1]
-  assert process.returncode == 2, said
-  assert f'error: {model} is gone at step ' in said
-  assert not model.exists()
-  assert 'Trained' not in said and 'Traceback' not in said
-  assert interrupted.steps(tmp_path / 'moved')
+  argv = '--stop_after=00:00:01', *flags(tmp_path, 'model')
+  assert 'of --stop_after. Its che' in stopped(argv, 75, capfd)
 
 
-def test_a_save_by_the_clock_and_then_a_notice_of_google(tmp_path, monkeypatch):
-  model = tmp_path / 'model'
+def test_a_save_by_the_clock_and_then_a_notice_of_google(
+    tmp_path, monkeypatch, capfd, at_first_save
+):
+  # By their count no step is saved before the hundred thousandth.
   values = {'preempted': 'FALSE', 'maintenance-event': 'NONE'}
+  at_first_save(lambda: values.update(preempted='TRUE'))
   with metadata_server.serve(values) as host:
     monkeypatch.setenv('GCE_METADATA_HOST', host)
-    process = start(
-        'train', *flags(tmp_path, 'model'), '--cloud_notice',
-        '--gin.CHECKPOINT_EVERY_HOURS=1e-4',
+    said = stopped(
+        ['--cloud_notice', '--gin.CHECKPOINT_EVERY_HOURS=1e-4',
+         *flags(tmp_path, 'model')], 75, capfd,
     )
-    # By their count no step is saved before the hundred thousandth.
-    while not interrupted.newest(model):
-      assert process.poll() is None, process.communicate()
-      time.sleep(0.01)
-    first = interrupted.newest(model)
-    values['preempted'] = 'TRUE'
-    said = process.communicate()[1]
-  assert process.returncode == 75, said
-  step = interrupted.newest(model)
-  assert f'Stopped at step {step} of {STEPS}: Google Cloud preempts' in said
-  assert step >= first
-  assert steps_taken(model) >= step
+  assert 'Google Cloud preempts' in said
 
 
+def test_a_folder_that_goes(tmp_path, monkeypatch, at_first_save):
+  monkeypatch.setattr(train, '_LOOK_SECONDS', 0.0)
+  model = tmp_path / 'model'
+  at_first_save(lambda: shutil.move(model, tmp_path / 'moved'))
+  with pytest.raises(UserError, match=f'{model} is gone at step 3'):
+    train.main(flags(tmp_path, 'model', '--gin.CHECKPOINT_EVERY=2'))
+  assert not model.exists()
+
+
+HANGING = '''
+import pathlib, time
+import jax
+from dualenc_jax import losses
+
+class Hanging(losses.InBatchSoftmax):
+  def __call__(self, *args):
+    jax.debug.callback(self.hang)
+    return super().__call__(*args)
+
+  def hang(self):
+    pathlib.Path('hangs').touch()
+    time.sleep(3600)
+'''
+
+
+@pytest.mark.slow
 def test_a_second_signal_ends_a_step_that_hangs(tmp_path, monkeypatch):
   """At once, with nothing saved: nothing else could end it."""
-  (tmp_path / 'hanging.py').write_text(
-      'import pathlib, time\n'
-      'import jax\n'
-      'from dualenc_jax import losses\n'
-      'class Hanging(losses.InBatchSoftmax):\n'
-      '  def __call__(self, *args):\n'
-      '    jax.debug.callback(self.hang)\n'
-      '    return super().__call__(*args)\n'
-      '  def hang(self):\n'
-      f'    pathlib.Path({str(tmp_path / "hangs")!r}).touch()\n'
-      '    time.sleep(3600)\n'
-  )
+  (tmp_path / 'hanging.py').write_text(HANGING)
   (tmp_path / 'hanging.gin').write_text(
       'from __gin__ import dynamic_registration\n'
       'import hanging\n'
       'LOSS = @hanging.Hanging()\n'
   )
   monkeypatch.setenv('PYTHONPATH', f'{tmp_path}:{two_hosts.ROOT}')
-  model = tmp_path / 'model'
-  process = interrupted.start(
+  monkeypatch.chdir(tmp_path)
+  process = start(
       'train', *flags(tmp_path, 'model', '--gin_file=models/bag.gin'),
-      f'--gin_file={tmp_path / "hanging.gin"}',
-      devices=1, stderr=subprocess.PIPE,
+      '--gin_file=hanging.gin',
   )
   try:
     while not (tmp_path / 'hangs').exists():
@@ -179,53 +193,18 @@ def test_a_second_signal_ends_a_step_that_hangs(tmp_path, monkeypatch):
     process.kill()
   assert process.returncode == 130
   assert said == 'SIGINT again: stopping at once.\n'
-  assert not interrupted.newest(model)
+  assert not interrupted.newest(tmp_path / 'model')
 
 
-def test_what_the_last_step_had_left_is_saved_with_it(tmp_path, monkeypatch):
-  given = [
-      '--gin.KEEP_BEST=nDCG@10', '--gin.STEPS=2', '--gin.EVAL_EVERY=1',
-      '--gin.optax.linear_schedule.transition_steps=2',
-  ]
-  train.main(flags(tmp_path, 'whole', *given))
-  with monkeypatch.context() as patch:
-    reasons = iter([None, None, 'SIGTERM'])
-    patch.setattr(Stopping, 'reason', lambda *_: next(reasons))
-    with pytest.raises(SystemExit) as stopped:
-      train.main(flags(tmp_path, 'model', *given))
-  assert stopped.value.code == 75
-  assert meta(tmp_path / 'model')['notes']['left']
-  for _ in range(2):  # Nothing is left for a third.
-    train.main(flags(tmp_path, 'model', *given))
-  assert meta(tmp_path / 'model')['notes'] == meta(tmp_path / 'whole')['notes']
-  for run in ('model', 'whole'):  # Of steps 0 to 2, each once.
-    assert len(tiny_run.logged(tmp_path / run, 'validation')) == 3
-
-
-def test_two_hosts_stop_at_one_step(tmp_path):
-  """One of them is told, the last, and both save the same step."""
-  model = tmp_path / 'model'
-  argv = flags(tmp_path, 'model')
-  hosts = two_hosts.start('train', *argv)
-  try:
-    while steps_taken(model) < 3:
-      assert all(host.poll() is None for host in hosts), hosts[0].communicate()
-      time.sleep(0.05)
-    hosts[1].send_signal(signal.SIGUSR1)
-    said = [host.communicate(timeout=300)[0] for host in hosts]
-  finally:
-    for host in hosts:
-      host.kill()
-      host.wait()
-  assert [host.returncode for host in hosts] == [75, 75], said
-  (step,) = interrupted.steps(model)
-  assert f'Stopped at step {step} of {STEPS}: another host was asked' in said[0]
-  assert f'Stopped at step {step} of {STEPS}: SIGUSR1' in said[1]
-  train.main([*argv, f'--gin.STEPS={step + 1}', '--allow_config_change'])
-  assert interrupted.newest(model) == step + 1
-
-
+@pytest.mark.slow
 def test_a_recipe_stops_with_its_stage(tmp_path):
+  given = {'gin_file': [], 'model_dir': '{folder}'}
+  for flag in flags(tmp_path, 'unused')[:-1]:
+    name, _, value = flag.removeprefix('--').partition('=')
+    if name == 'gin_file':
+      given[name].append(value)
+    else:
+      given[name] = value
   own = tmp_path / 'own.gin'
   own.write_text(
       'from __gin__ import dynamic_registration\n'
@@ -234,16 +213,13 @@ def test_a_recipe_stops_with_its_stage(tmp_path):
       'trained/recipes.Stage:\n'
       "  name = 'trained'\n"
       "  command = 'train'\n"
-      '  flags = '
-      + repr(_as_flags(flags(tmp_path, 'unused')))
-      + "\n  outputs = {'model': '.'}\n"
+      f"  flags = {given}\n  outputs = {{'model': '.'}}\n"
   )
   work = tmp_path / 'work'
   process = start('recipe', f'--gin_file={own}', f'--work_dir={work}')
   wait_for_steps(process, work / 'trained')
   # As from a terminal, which tells the whole group.
-  child = _child_of(process.pid)
-  os.kill(child, signal.SIGTERM)
+  os.kill(child_of(process.pid), signal.SIGTERM)
   process.send_signal(signal.SIGTERM)
   said = process.communicate()[1]
   assert process.returncode == 75, said
@@ -251,19 +227,7 @@ def test_a_recipe_stops_with_its_stage(tmp_path):
   assert not json.loads((work / '.stages/trained.json').read_text())['done']
 
 
-def _as_flags(argv):
-  """Flags as a stage has them: a name, its value or values."""
-  found = {'gin_file': []}
-  for flag in argv:
-    name, _, value = flag.removeprefix('--').partition('=')
-    if name == 'gin_file':
-      found[name].append(value)
-    elif name != 'model_dir':
-      found[name] = value
-  return found | {'model_dir': '{folder}'}
-
-
-def _child_of(pid):
+def child_of(pid):
   for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):
     fields = stat.read_text().rpartition(')')[2].split()
     if int(fields[1]) == pid:
