@@ -12,7 +12,6 @@ import toy_set
 from dualenc_jax.analysis import analyse, figures, sample as sample_lib
 from dualenc_jax.analysis.vectors import Vectors
 from dualenc_jax.data import Tokenizer, Vocabulary
-from dualenc_jax.figures import figure as figure_lib
 
 STEPS = {'one': 1200, 'two': 7}
 VOCABULARY = Vocabulary('python_code_8k')
@@ -92,26 +91,27 @@ def test_towers_are_told_apart_where_texts_differ(both):
 
 @pytest.mark.filterwarnings('error')
 @pytest.mark.parametrize('count', [1, 2])
-def test_a_collapsed_model_has_figures(both, tmp_path, count):
+def test_a_collapsed_model_has_figures(both, count):
   sample = both[0].sample
   # All queries are one vector, and all passages that vector, or another.
-  points = np.eye(2, 16, dtype='float32')[[0, count - 1]]
-  size = len(sample.queries), len(sample.passages), len(sample.pair_passages)
+  one, other = np.eye(2, 16, dtype='float32')[[0, count - 1]]
+  pairs = len(sample.pair_passages)
   vectors = Vectors(
-      np.repeat(points[:1], size[0], axis=0),
-      np.repeat(points[1:], size[1], axis=0),
-      np.repeat(points[1:], size[2], axis=0),
+      np.tile(one, (len(sample.queries), 1)),
+      np.tile(other, (len(sample.passages), 1)),
+      np.tile(other, (pairs, 1)),
       # A cosine of 1, and rounding.
-      np.full(size[0], 2.0 - count + 1e-7),
-      np.full(size[2], np.nan),
+      np.full(len(sample.queries), 2.0 - count + 1e-7),
+      np.full(pairs, np.nan),
       np.zeros(0, np.int64),
       {},
   )
   numbers = analyse.numbers(vectors, sample)
-  assert numbers['near_duplicate_queries'] == 1
-  assert numbers['uniformity_passages'] == 0
-  assert numbers['alignment'] == pytest.approx(2 * count - 2)
-  assert numbers['positive_query_cosine'] == pytest.approx(2 - count)
+  assert numbers == numbers | {
+      'near_duplicate_queries': 1, 'uniformity_passages': 0,
+      'alignment': pytest.approx(2 * count - 2),
+      'positive_query_cosine': pytest.approx(2 - count),
+  }
   assert 'positive_negative_cosine' not in numbers
   model = [toy_set.of_vectors('one', 3, sample, vectors)]
   pca, variance = figures.pca_figures(model, 12)
@@ -121,17 +121,9 @@ def test_a_collapsed_model_has_figures(both, tmp_path, count):
       figures.tsne_figure(model, 12), pca, variance, top,
       figures.ratio_figure(model),
   ):
-    if count == 1:
-      figure_lib.save(figure, tmp_path)
-    else:
-      drawn(figure)
+    drawn(figure)
   shares = variance.columns['explained_variance']
   np.testing.assert_allclose(shares, [count - 1.0] * 16)
-  (label,) = [t.get_text() for t in drawn(variance).legends[0].get_texts()]
-  assert label == [
-      'one: none, as all vectors are equal',
-      'one: 90% in 1 of 16',
-  ][count - 1]
 
 
 def test_numbers_of_the_toy_set(both):
@@ -177,24 +169,17 @@ def test_tsne_keeps_clusters_apart_and_is_the_same_twice():
   np.testing.assert_array_equal(figures.tsne(vectors), points)
 
 
-@pytest.mark.parametrize('count, dtype', [(20, 'float64'), (200, 'float32')])
-def test_equal_vectors_are_one_point_without_variance(count, dtype):
-  vector = toy_set.unit_vectors(1).astype(dtype) / 3
-  vectors = np.repeat(vector, count, axis=0)
-  np.testing.assert_array_equal(figures.tsne(vectors), np.zeros((count, 2)))
-  project, shares = figures.principal_components(vectors)
-  np.testing.assert_array_equal(shares, np.zeros(toy_set.DIM))
-  np.testing.assert_array_equal(project(vectors), 0)
-
-
 @pytest.mark.filterwarnings('error')
-@pytest.mark.parametrize('noise', [1e-3, 1e-30, 1e-200])
+@pytest.mark.parametrize('noise', [0, 1e-3, 1e-200])
 def test_vectors_that_are_all_but_equal_have_a_map(noise):
   vectors = toy_set.unit_vectors(1).astype(np.float64) + np.zeros((100, 1))
   vectors[:, 0] = noise * np.arange(100)
   points = figures.tsne(vectors)
+  project, shares = figures.principal_components(vectors)
   assert points.shape == (100, 2) and np.isfinite(points).all()
-  assert np.isfinite(figures.principal_components(vectors)[1]).all()
+  assert np.isfinite(shares).all()
+  if not noise:
+    assert not (points.any() or shares.any() or project(vectors).any())
 
 
 @pytest.mark.parametrize('count', [50, 5])
@@ -253,16 +238,16 @@ def test_lengths_are_not_cut_and_models_that_tokenise_alike_share_a_panel():
 
 def test_the_figure_of_dims_marks_what_was_trained_for():
   sample = sample_lib.draw(toy_set.toy_set(), 1000, seed=3)
-  models = []
-  for name, dim, mrr, trained in (
-      ('a', 16, {16: 0.5, 8: 0.25}, (8,)), ('b', 32, {32: 0.75, 8: 0.5}, ()),
-  ):
-    nothing = np.zeros((0, dim))
-    vectors = Vectors(*[nothing] * 6, mrr)
-    facts = {'checkpoint_step': 1, 'trained_dims': trained}
-    models.append(
-        toy_set.of_vectors(name, 1, sample, vectors, provenance=facts)
-    )
+  models = [
+      toy_set.of_vectors(
+          name, 1, sample, Vectors(*[np.zeros((0, dim))] * 6, mrr),
+          provenance={'checkpoint_step': 1, 'trained_dims': trained},
+      )
+      for name, dim, mrr, trained in (
+          ('a', 16, {16: 0.5, 8: 0.25}, (8,)),
+          ('b', 32, {32: 0.75, 8: 0.5}, ()),
+      )
+  ]
   figure = figures.dims_figure(models)
   assert figure.columns == {
       'model': ['a', 'a', 'b', 'b'],

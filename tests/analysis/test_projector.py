@@ -19,16 +19,9 @@ def analysed():
   ]
 
 
-@pytest.mark.parametrize(
-    'name',
-    ['b_/metadata.tsv', 'a_model/tensors.tsv', 'projector_config.pbtxt', 'b_'],
-)
-def test_what_cannot_be_written_is_named(tmp_path, name):
-  if name == 'b_':
-    (tmp_path / name).write_text('')
-  else:
-    (tmp_path / name).mkdir(parents=True)
-  with pytest.raises(UserError, match=f'{name} cannot be written: '):
+def test_what_cannot_be_written_is_named(tmp_path):
+  (tmp_path / 'a_model/tensors.tsv').mkdir(parents=True)
+  with pytest.raises(UserError, match='a_model/tensors.tsv cannot be written'):
     projector.write(tmp_path, analysed()[1], 12)
   assert not list(tmp_path.rglob('*.partial'))
 

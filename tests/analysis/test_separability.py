@@ -27,16 +27,6 @@ def test_coinciding_clouds_are_a_guess_and_shifted_ones_are_not():
   assert scaled == pytest.approx(half_way, abs=0.01)
 
 
-def test_it_is_the_same_twice_and_the_seed_deals_the_folds():
-  queries = toy_set.unit_vectors(60, seed=1)
-  passages = toy_set.unit_vectors(60, seed=2)
-  first, again, *others = (
-      separability(queries, passages, np.arange(120), seed)
-      for seed in (0, 0, 1, 2, 3, 4)
-  )
-  assert again == first and {*others} != {first}
-
-
 def test_a_group_is_in_one_fold():
   # Every text is twice in its tower. Apart, the twin in another fold gives the
   # tower away; in one group it cannot.
@@ -62,7 +52,7 @@ def partition(groups):
 
 def test_groups_are_what_hangs_together():
   groups = groups_of(
-      prints(1, 2, 3, 4, 4),
+      prints(1, 2, 3, 4, 4, 8, 9),
       prints(17, 12, 11, 12, 3, 99),
       [
           # Shares 17, by which it hangs together with the third.
@@ -73,34 +63,27 @@ def test_groups_are_what_hangs_together():
           # Equal queries hang together, and so do equal passages.
           prints(),
           prints(12),
+          # A passage that is not in the sample, of both.
+          prints(70),
+          prints(70),
       ],
   )
-  # Query 3 and passage 3, position 9, have one text.
+  # Query 3 and passage 3, position 11, have one text.
   assert partition(groups) == {
-      frozenset({0, 2, 5, 7, 9}),
+      frozenset({0, 2, 7, 9, 11}),
       frozenset({1}),
-      frozenset({3, 4, 6, 8}),
-      frozenset({10}),
+      frozenset({3, 4, 8, 10}),
+      frozenset({5, 6}),
+      frozenset({12}),
   }
   assert groups.min() == 0
 
 
-def test_queries_alone_hang_together_by_passage_and_by_text():
-  # A passage that is not sampled, and equal texts.
-  for queries, passages, relevant in (
-      (prints(1, 2, 3), prints(9), [prints(7)] * 2 + [prints()]),
-      (prints(5, 5), prints(6, 2**64 - 1), [prints()] * 2),
-  ):
-    groups = groups_of(queries, passages, relevant)
-    assert len(partition(groups)) == 3 and groups[0] == groups[1]
-
-
-@pytest.mark.parametrize('fan', [1, 10])
-def test_shared_passages_and_equal_queries_give_nothing_away(fan):
-  # Queries are near the topic of their passage; each random passage has a topic
-  # of its own. All topics are alike to both towers.
-  rng = np.random.default_rng(fan)
-  size = 300
+def test_shared_passages_and_equal_queries_give_nothing_away():
+  # Ten queries are near the topic of their passage; each random passage has a
+  # topic of its own. All topics are alike to both towers.
+  rng = np.random.default_rng(10)
+  size, fan = 300, 10
   topic_of = np.repeat(np.arange(size // fan), fan)
   found, leaking = [], []
   for seed in range(3):
@@ -108,25 +91,18 @@ def test_shared_passages_and_equal_queries_give_nothing_away(fan):
     queries = topics[topic_of] + 0.3 * rng.normal(size=(size, 64))
     passages = topics + 0.3 * rng.normal(size=(size, 64))
     of_passages = np.arange(size, dtype=np.uint64) + np.uint64(10**6)
-    by_relevance = groups_of(
-        np.arange(size, dtype=np.uint64),
-        of_passages,
-        [of_passages[[topic]] for topic in topic_of],
-    )
-    # The first query of a topic alone is judged; the others are equal to it.
-    by_text = groups_of(
-        topic_of.astype(np.uint64),
-        of_passages,
-        [
-            prints() if i % fan else of_passages[[topic]]
-            for i, topic in enumerate(topic_of)
-        ],
-    )
-    for groups in (by_relevance, by_text):
+    relevant = [of_passages[[topic]] for topic in topic_of]
+    # Where the first query of a topic alone is judged, the others equal it.
+    few = [prints() if i % fan else own for i, own in enumerate(relevant)]
+    for texts, judged in (
+        (np.arange(size, dtype=np.uint64), relevant),
+        (topic_of.astype(np.uint64), few),
+    ):
+      groups = groups_of(texts, of_passages, judged)
       found.append(separability(queries, passages, groups, seed))
     leaking.append(separability(queries, passages, np.arange(2 * size), seed))
   assert np.mean(found) == pytest.approx(0.5, abs=0.05)
-  assert fan < 10 or np.mean(leaking) > 0.65
+  assert np.mean(leaking) > 0.65
 
 
 def test_folds_hold_as_many_of_each_tower_and_no_group_is_in_two():
@@ -160,11 +136,3 @@ def test_one_large_group_is_measured_until_too_little_is_left():
   assert separability(queries, passages + SHIFT, groups) is None
   # Nor if all are one.
   assert separability(queries, passages, np.zeros(400, int)) is None
-
-
-def test_few_groups_leave_folds_empty():
-  # Three topics: three folds.
-  groups = np.tile(np.arange(30) % 3, 2)
-  queries = toy_set.unit_vectors(30, seed=1)
-  assert len(set(deal(groups, np.repeat([0, 1], 30)))) == 3
-  assert separability(queries, queries + SHIFT, groups) == 1.0
