@@ -1,9 +1,7 @@
 """Gin: files by name from anywhere, flags as in T5X, errors with a hint."""
 
 import argparse
-import pathlib
 
-import gin
 import pytest
 
 from dualenc_jax import losses
@@ -88,10 +86,8 @@ def test_differences_name_the_binding_and_both_values():
     'binding, culprit, hint',
     [
         ('STEP = 3', 'STEP', 'STEPS'),
-        ('LOSS = @losses.SamTone()', 'losses.SamTone', 'SamToNe'),
         ('LOSS = @loses.SamToNe()', 'loses', 'losses'),
         ('losses.Similarity.temprature = 1', 'temprature', 'temperature'),
-        ('losses.Pair.alpha = 1', 'losses.Pair', 'PAIR'),
         ('models.T5Encoder.layers = 1', 'layers', 'num_layers'),
     ],
 )
@@ -103,14 +99,11 @@ def test_a_wrong_name_gets_did_you_mean(binding, culprit, hint):
   assert 'Did you mean' in message and hint in message, message
 
 
-def test_a_wrong_file_gets_did_you_mean(tmp_path):
+def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
   with pytest.raises(UserError, match='Did you mean losses/samtone'):
     build(files=(RUN, 'losses/samton.gin'))
   with pytest.raises(UserError, match=r'gin_file.*runs/quickstart\.gin'):
     build(files=())
-
-
-def test_a_wrong_name_in_a_file_is_told_with_file_and_line(tmp_path):
   file = tmp_path / 'bad.gin'
   file.write_text(
       'from __gin__ import dynamic_registration\n'
@@ -119,9 +112,9 @@ def test_a_wrong_name_in_a_file_is_told_with_file_and_line(tmp_path):
   )
   with pytest.raises(UserError, match=r'bad\.gin, line 3'):
     build(files=(RUN, str(file)))
-
-
-def test_what_must_be_given_is_named():
+  file.write_text('import json\nLOSS = @json.JSONDecoder()\n')
+  with pytest.raises(UserError, match='from __gin__ import dynamic_registr'):
+    build(files=(RUN, str(file)))
   with pytest.raises(UserError, match='MODEL_DIR must be given'):
     model_dir.build_experiment([RUN], [], [])
 
@@ -130,22 +123,14 @@ def test_what_must_be_given_is_named():
     'binding, words',
     [
         ('STEPS = 0', ['steps (STEPS) is 0', 'at least 1']),
-        ('SEED = -1', ['seed (SEED) is -1', '0 or more']),
-        ('run.Experiment.keep_checkpoints = 0', ['keep_checkpoints']),
         ('VOCAB_SIZE = 512', ['512 rows', '8000 pieces', '8064']),
-        ('VOCAB_SIZE = 32128', ['32128 rows', '8000 pieces']),
         ('DTYPE = "float16"', ['float16', 'bfloat16']),
         ('TEMPERATURE = 0', ['temperature (TEMPERATURE) is 0', 'above 0']),
         ('VOCABULARY = "no_such"', ['no_such']),
         ('LOSS = @losses.PAIR', ['class PAIR', '()']),
         ('STEPS = (1', ["--gin.STEPS is '(1', which gin cannot read"]),
-        ('STEPS = [1', ["--gin.STEPS is '[1', which gin cannot read"]),
         ('CHECKPOINT_EVERY_HOURS = 0', ['is 0; expected a number of hours']),
-        ('CHECKPOINT_EVERY_HOURS = "x"', ["is 'x'; expected a number of hou"]),
-        ('SKIP_NON_FINITE = -1', ['SKIP_NON_FINITE is -1; expected 0 or']),
-        ('SKIP_NON_FINITE = 1.5', ['SKIP_NON_FINITE is 1.5; expected a who']),
         ('LR_MULTIPLIERS = ((".*", "x"),)', ["'x'", 'expected pairs']),
-        ('LR_MULTIPLIERS = ((".*", -1),)', ['-1', 'expected pairs']),
         ('LR_MULTIPLIERS = ((".*", 1e999),)', ['inf', 'expected pairs']),
     ],
 )
@@ -168,11 +153,6 @@ def test_a_flag_without_effect_is_refused(binding, hint):
   with pytest.raises(UserError, match='has no effect') as error:
     build(binding)
   assert hint in str(error.value)
-
-
-def test_gin_is_the_package_and_not_our_folder():
-  assert pathlib.Path(gin.__file__).parent != config.gin_root()
-  assert not list(config.gin_root().rglob('__init__.py'))
 
 
 def build_run(*flags: str):
@@ -212,39 +192,29 @@ def test_flags_reach_a_loss_of_ones_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    'instead',
+    'given, unread',
     [
-        ['--gin.losses.Similarity.temperature=0.2', '--gin.TEMPERATURE=0.1'],
-        [
-            '--gin.SCHEDULE=@optax.constant_schedule()',
-            '--gin.optax.constant_schedule.value=0.1',
+        (['--gin.losses.Similarity.temperature=0.2'], '--gin.TEMPERATURE=0.1'),
+        (
+            [
+                '--gin.SCHEDULE=@optax.constant_schedule()',
+                '--gin.optax.constant_schedule.value=0.1',
+            ],
             '--gin.LEARNING_RATE=0.2',
-        ],
+        ),
+        (
+            ['--gin_file=losses/negative_cache.gin'],
+            '--gin_file=losses/matryoshka.gin',
+        ),
     ],
 )
-def test_a_macro_that_nothing_reads_is_refused(instead):
-  build_run(*instead[:-1])
-  name = instead[-1].partition('=')[0]
+def test_what_nothing_reads_is_refused(given, unread):
+  build_run(*given)
+  is_file = 'gin_file' in unread
+  name = unread.split('=')[is_file]
   with pytest.raises(UserError, match=f'{name} has no effect'):
-    build_run(*instead)
-
-
-def test_a_file_that_nothing_reads_is_refused():
-  cache, dims = (
-      f'--gin_file=losses/{name}.gin'
-      for name in ('negative_cache', 'matryoshka')
-  )
-  build_run(cache)
-  build_run(dims)
-  with pytest.raises(UserError, match='losses/matryoshka.gin has no effect'):
-    build_run(dims, cache)
-
-
-def test_a_file_that_imports_without_the_statement_is_told(tmp_path):
-  path = tmp_path / 'mine.gin'
-  path.write_text('import json\nLOSS = @json.JSONDecoder()\n')
-  with pytest.raises(UserError, match='from __gin__ import dynamic_registr'):
-    config.load(['runs/finetune.gin', str(path)], [], [])
+    # Of two files it is the first that the second replaces.
+    build_run(*([unread, *given] if is_file else [*given, unread]))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +222,6 @@ def test_a_file_that_imports_without_the_statement_is_told(tmp_path):
     [
         (b'A = \xa2', 'is not text in UTF-8: .* position 14'),
         (b'@@@ garbage (((', 'line 2: gin cannot read it'),
-        (b'A = [1,', 'line 3: gin cannot read it'),
     ],
 )
 def test_a_saved_config_that_is_damaged(tmp_path, content, said):
