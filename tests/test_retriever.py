@@ -123,20 +123,8 @@ def test_search_of_own_embeddings(retriever, dtype):
   assert ids.tolist() == expected[1]
 
 
-def test_embeddings_of_jax_and_of_an_index(retriever, tmp_path):
-  retriever.index(jax.numpy.asarray(vectors(9)), [f'p{i}' for i in range(9)])
-  found = retriever.search(jax.numpy.asarray(vectors(2, seed=1)), 4)
-  retriever.save(tmp_path / 'saved')
-  index = Index.open(tmp_path / 'saved/index')
-  retriever.index(index.embeddings, index.ids)
-  again = retriever.search(vectors(2, seed=1), 4)
-  np.testing.assert_array_equal(again.scores, found.scores)
-  assert again.ids.tolist() == found.ids.tolist()
-
-
 def test_few_passages_and_none(retriever):
   assert retriever.encode_queries([]).shape == (0, DIM)
-  assert retriever.encode_passages([]).shape == (0, DIM)
   assert len(retriever) == 0
   retriever.index(vectors(4))
   scores, ids = retriever.search([], k=3)
@@ -146,7 +134,6 @@ def test_few_passages_and_none(retriever):
   retriever.index(vectors(6))
   with pytest.raises(UserError):
     retriever.index(vectors(3), ['a', 'a', 'b'])
-  assert len(retriever) == 6
   scores, ids = retriever.search(vectors(2, seed=1), k=10)
   assert scores.shape == ids.shape == (2, 6)
   assert sorted(ids[0].tolist()) == list('012345')
@@ -178,21 +165,15 @@ BAD[3, 1] = np.nan
     [
         (lambda r: r.encode_queries('one'), 'queries is one string; .*list'),
         (lambda r: r.encode_passages({'a': 'b'}), 'passages is dict; .*list'),
-        (lambda r: r.encode_queries(None), 'queries is NoneType; expected'),
         (lambda r: r.encode_queries(['a', 3]), r'queries\[1\] is 3, int; '),
         (lambda r: r.encode_queries(['a', 'b\ud800']), r'queries\[1\] .* half'),
         (lambda r: r.index([]), 'passages is empty'),
-        (lambda r: r.index(vectors(0)), 'passages is empty'),
-        (lambda r: r.index('text'), 'passages is one string'),
         (lambda r: r.index(vectors(3)[:, :5]), r'\(3, 5\); .* are \[n, 24\]'),
-        (lambda r: r.index(vectors(3)[0]), r'has the shape \(24,\)'),
         (lambda r: r.index(np.ones((2, DIM), int)), 'array of int64; expected'),
         (lambda r: r.index(BAD), r'passages\[3\] hold NaN'),
-        (lambda r: r.index(['a', 'b'], ['x']), '1 ids for 2 passages'),
         (lambda r: r.index(['a', 'b'], ['x', 'x']), "ids has 'x' twice"),
         (lambda r: r.index(['a', 'b'], [1, 2]), r'ids\[0\] is 1, int; '),
         (lambda r: r.index(['a', 'b'], ['x', 'y\n']), r'ids\[1\] .* one line'),
-        (lambda r: r.index(['a', 'b'], ['x', '']), r'ids\[1\] is .* not empty'),
     ],
 )
 def test_bad_input_is_one_clear_error(retriever, call, message):
@@ -205,7 +186,6 @@ def test_bad_input_is_one_clear_error(retriever, call, message):
     [
         ('one', 3, 'queries is one string'),
         (['one'], 0, 'k is 0; expected'),
-        (['one'], 2.0, 'k is 2.0; expected'),
         (vectors(2)[:, 1:], 3, r'queries has the shape \(2, 23\)'),
         (BAD, 3, 'query embeddings of row 3 hold NaN'),
     ],
@@ -239,20 +219,30 @@ def test_saved_and_opened_again(retriever, tmp_path):
 
 
 def test_saved_without_an_index_and_with_one_of_own_embeddings(
-    retriever, tmp_path
+    retriever, tmp_path, monkeypatch
 ):
-  retriever.save(tmp_path)  # An empty folder.
-  assert sorted(path.name for path in tmp_path.iterdir()) == [
+  monkeypatch.setenv('HOME', str(tmp_path / 'home'))
+  monkeypatch.chdir(tmp_path)
+  folder = tmp_path / 'home/served'
+  folder.mkdir(parents=True)  # An empty folder.
+  retriever.save('~/served')
+  assert [path.name for path in tmp_path.iterdir()] == ['home']
+  assert sorted(path.name for path in folder.iterdir()) == [
       'artifact.json', 'programs', 'vocabulary.model', 'weights.safetensors'
   ]
-  again = Retriever.from_dir(str(tmp_path))
+  again = Retriever.from_dir('~/served')
   assert len(again) == 0
-  again.index(vectors(9).astype(np.float16), [f'é{i}' for i in range(9)])
-  again.save(tmp_path)
-  queries = vectors(2, seed=1)
-  found = Retriever.from_dir(tmp_path).search(queries, 4)
-  assert found.ids.tolist() == again.search(queries, 4).ids.tolist()
-  np.testing.assert_array_equal(found.scores, again.search(queries, 4).scores)
+  again.index(jax.numpy.asarray(vectors(9)), [f'é{i}' for i in range(9)])
+  again.save(folder)
+  queries = jax.numpy.asarray(vectors(2, seed=1))
+  scores, ids = again.search(queries, 4)
+  opened = Retriever.from_dir(folder)
+  index = Index.open(folder / 'index')
+  retriever.index(index.embeddings, index.ids)
+  for each in (opened, retriever):
+    found = each.search(queries, 4)
+    assert found.ids.tolist() == ids.tolist()
+    np.testing.assert_array_equal(found.scores, scores)
 
 
 def test_an_index_of_another_model_is_refused(saved, tmp_path):
@@ -305,14 +295,6 @@ def test_a_model_that_was_replaced_is_not_saved_with_an_old_index(
   assert len(Retriever.from_dir(tmp_path / 'b')) == 0
 
 
-def test_the_home_directory(retriever, tmp_path, monkeypatch):
-  monkeypatch.setenv('HOME', str(tmp_path / 'home'))
-  monkeypatch.chdir(tmp_path)
-  retriever.save('~/served')
-  assert [path.name for path in tmp_path.iterdir()] == ['home']
-  assert Retriever.from_dir('~/served').dim == DIM
-
-
 def test_a_folder_of_something_else_is_left_alone(retriever, tmp_path):
   with pytest.raises(UserError, match='does not exist'):
     Retriever.from_dir(tmp_path / 'nothing')
@@ -344,33 +326,27 @@ def test_a_save_that_fails_leaves_what_was_there(
   assert len(Retriever.from_dir(saved)) == 3
 
 
-@pytest.mark.slow
 def test_from_a_training_run(tmp_path):
   folder = tiny_evaluation.link_model(tmp_path)
   retriever = Retriever.from_dir(folder)
   trained = model_dir.load(str(folder))
   expected = tiny_towers.embed(trained, 'passage', TEXTS)
   retriever.save(tmp_path / 'saved')
-  for opened in (retriever, Retriever.from_dir(tmp_path / 'saved')):
+  # No config is run: that of a download is a stranger's program.
+  changed = shutil.copytree(folder, tmp_path / 'changed')
+  (changed / 'config.gin').write_text(
+      f"import os\nos.mkdir({str(tmp_path / 'run')!r})\n"
+  )
+  for opened in (
+      retriever, *map(Retriever.from_dir, (tmp_path / 'saved', changed))
+  ):
     found = opened.encode_passages(TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+  assert not (tmp_path / 'run').exists()
   manifest = json.loads((tmp_path / 'saved/artifact.json').read_text())
   assert manifest['provenance']['checkpoint_step'] == 2
   with pytest.raises(UserError, match='its own vocabulary.*query_length'):
     Retriever.from_dir(folder, query_length=9)
-
-
-def test_no_config_is_run(towers, tmp_path):
-  """That of a download is a stranger's program."""
-  config = f"import os\nos.mkdir({str(tmp_path / 'run')!r})\n"
-  write_checkpoint(towers, tmp_path / 'plain', towers.tokenizer.vocabulary.file)
-  for source in (tmp_path / 'plain', tiny_evaluation.link_model(tmp_path)):
-    folder = shutil.copytree(source, tmp_path / f'{source.name}_changed')
-    expected = Retriever.from_dir(source).encode_passages(TEXTS)
-    (folder / 'config.gin').write_text(config)
-    found = Retriever.from_dir(folder).encode_passages(TEXTS)
-    np.testing.assert_array_equal(found, expected)
-  assert not (tmp_path / 'run').exists()
 
 
 def test_embeddings_that_are_not_finite_are_an_error(towers):
@@ -378,8 +354,6 @@ def test_embeddings_that_are_not_finite_are_an_error(towers):
   retriever = Retriever(dataclasses.replace(towers, params=broken))
   with pytest.raises(UserError, match=r'queries\[0\].* hold NaN'):
     retriever.encode_queries(['a', 'b'])
-  with pytest.raises(UserError, match=r'passages\[0\].* hold NaN'):
-    retriever.index(['a', 'b'])
 
 
 def write_checkpoint(towers, folder: pathlib.Path, vocabulary) -> None:
