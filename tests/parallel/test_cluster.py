@@ -43,20 +43,10 @@ def test_flags_come_before_variables_and_these_before_slurm(monkeypatch):
             'JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES are given without'
             ' JAX_PROCESS_ID. Expected all three',
         ),
-        (
-            {}, {'JAX_NUM_PROCESSES': '', 'JAX_PROCESS_ID': ''},
-            'JAX_COORDINATOR_ADDRESS is given without JAX_NUM_PROCESSES and'
-            ' JAX_PROCESS_ID',
-        ),
         ({}, {'JAX_NUM_PROCESSES': 'two'}, 'JAX_NUM_PROCESSES is .two.; ex'),
-        ({}, {'JAX_PROCESS_ID': '-1'}, 'JAX_PROCESS_ID is .-1.; expect'),
         (
             {}, {'JAX_PROCESS_ID': '2'},
             'JAX_PROCESS_ID is 2 and JAX_NUM_PROCESSES 2; expected an index',
-        ),
-        (
-            {}, {'JAX_COORDINATOR_ADDRESS': 'node1'},
-            'JAX_COORDINATOR_ADDRESS is .node1.; expected the .* and a port',
         ),
         ({}, {'JAX_COORDINATOR_ADDRESS': 'a:70000'}, 'ADDRESS is .a:70000.; e'),
         (
@@ -79,7 +69,6 @@ def test_what_is_half_there_is_named(flags, variables, said):
             'SLURM_JOB_ID is set and SLURM_STEP_NODELIST, SLURM_PROCID not: .*'
             ' srun.*--coordinator_address=HOST:PORT',
         ),
-        ({'SLURM_NTASKS': '2x'}, 'SLURM_NTASKS is .2x.; expected a whole num'),
         (dict.fromkeys(SLURM), 'the hosts are unknown. Expected'),
     ],
 )

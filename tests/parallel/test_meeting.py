@@ -1,7 +1,6 @@
 """Hosts that meet, over real connections, and watch each other; and relays."""
 
 import concurrent.futures
-import contextlib
 import signal
 import socket
 import subprocess
@@ -69,77 +68,17 @@ def test_hosts_of_one_number_or_told_of_other_counts_are_refused_on_all():
         raise each
 
 
-def test_one_that_died_before_all_had_come_may_come_again():
-  where = address()
-  with concurrent.futures.ThreadPoolExecutor(3) as pool:
-    first = pool.submit(meeting.Meeting, Cluster(where, 3, 0), 20)
-    while True:
-      with contextlib.suppress(ConnectionRefusedError):
-        dead = socket.create_connection(meeting.host_and_port(where))
-        break
-    dead.sendall(b'{"kind": "hello", "member": [1, "dead", 7], "count": 3}\n')
-    dead.close()
-    others = [
-        pool.submit(meeting.Meeting, Cluster(where, 3, i), 20) for i in (1, 2)
-    ]
-    hosts = [each.result() for each in (first, *others)]
-  for each in hosts:
-    assert each.members[1].name == socket.gethostname()
-    each.leave()
-
-
-def test_a_port_in_use_and_a_stranger():
-  with socket.create_server(('', 0)) as server:
-    taken = f'localhost:{server.getsockname()[1]}'
-    with pytest.raises(UserError, match='Host 0 cannot listen at localhost'):
-      meeting.Meeting(Cluster(taken, 2, 0), 5)
-  where = address()
-  with concurrent.futures.ThreadPoolExecutor(2) as pool:
-    first = pool.submit(meeting.Meeting, Cluster(where, 2, 0), 20)
-    for said in (b'GET / HTTP/1.1\r\n\r\n', b'\x00\xff\n', b'[' * 9999 + b'\n'):
-      while True:
-        with contextlib.suppress(ConnectionRefusedError):
-          stranger = socket.create_connection(meeting.host_and_port(where))
-          break
-      with stranger:
-        stranger.sendall(said)
-        assert not stranger.recv(9)
-    second = pool.submit(meeting.Meeting, Cluster(where, 2, 1), 20).result()
-    assert len(first.result().members) == len(second.members) == 2
-    for each in (second, first.result()):
-      each.leave()
-
-
-def test_which_lines_differ():
-  a, b, c = (meeting.Member(i, f'm{i}', 70 + i) for i in range(3))
-  assert meeting.differing('x', [a, b], ['1\n2', '1\n2']) is None
-  texts = ['1\nS = 0', '1\nS = 1', '1']
-  assert meeting.differing('seeds', [a, b, c], texts) == (
-      'The hosts have different seeds: host 0 (m0, pid 70) has S = 0, host 1'
-      ' (m1, pid 71) has S = 1.'
-  )
-  many = '\n'.join('abcde')
-  assert meeting.differing('x', [a, b, c], [many, '', '']) == (
-      'The hosts have different x: host 0 (m0, pid 70) has a; b; c and 2 more,'
-      ' host 1 (m1, pid 71) has none of what the other has, host 2 (m2, pid 72)'
-      ' as the latter.'
-  )
-
-
 @pytest.mark.parametrize('is_over', [False, True])
 def test_bytes_are_passed_on_and_an_end_only_when_it_is_over(is_over):
   with socket.create_server(('', 0)) as service:
     relay = Relay(('localhost', service.getsockname()[1]), lambda: is_over)
     near = socket.create_connection(('127.0.0.1', relay.port))
     far, _ = service.accept()
-    sent = bytes(range(256)) * 4000
+    sent = bytes(range(256)) * 800
     for source, sink in ((near, far), (far, near)):
-      source.sendall(sent[:200000])
-      with sink.makefile('rb', buffering=0) as file:
-        found = b''
-        while len(found) < 200000:
-          found += file.read(1 << 16)
-      assert found == sent[:200000]
+      source.sendall(sent)
+      with sink.makefile('rb') as file:
+        assert file.read(len(sent)) == sent
     far.close()
     near.settimeout(1.0)
     if is_over:
@@ -148,14 +87,6 @@ def test_bytes_are_passed_on_and_an_end_only_when_it_is_over(is_over):
       with pytest.raises(TimeoutError):
         near.recv(1)
     near.close()
-
-
-def test_who_is_not_there_is_not_waited_for():
-  with socket.create_server(('', 0)) as service:
-    port = service.getsockname()[1]
-  relay = Relay(('localhost', port), lambda: False)
-  near = socket.create_connection(('127.0.0.1', relay.port), timeout=30)
-  assert near.recv(1) == b''
 
 
 # A host of few seconds' patience, which waits for another for ever.
@@ -176,15 +107,11 @@ elif hosts.members[0]:
 @pytest.fixture
 def hosts():
   """Three processes that have met."""
-  with socket.create_server(('', 0)) as server:
-    where = f'localhost:{server.getsockname()[1]}'
+  where = address()
   started = [
       subprocess.Popen(
-          [sys.executable, '-c', HOST, where, str(index)],
-          stdin=subprocess.PIPE,
-          stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE,
-          text=True,
+          [sys.executable, '-c', HOST, where, str(index)], text=True,
+          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
       )
       for index in range(3)
   ]
@@ -202,11 +129,6 @@ def hosts():
     ('lost', 'number', 'why'),
     [
         (0, signal.SIGKILL, 'has ended without a word'),
-        (2, signal.SIGKILL, 'has ended without a word'),
-        pytest.param(
-            0, signal.SIGSTOP, 'has not answered for 4 s',
-            marks=pytest.mark.slow,
-        ),
         (2, signal.SIGSTOP, 'has not answered for 4 s'),
     ],
 )

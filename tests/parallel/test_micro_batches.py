@@ -111,19 +111,6 @@ def test_equal_to_a_loop_by_hand():
     assert error < GRADIENT_TOLERANCE, f'{path}: {error:.2e}'
 
 
-def test_all_at_once_is_no_scan():
-  batch = tiny_training.make_batch(SIZE, 3)
-
-  def primitives(size):
-    def embed(params):
-      return contrastive.embed(make_model(), params, batch, KEY, size)
-
-    return str(jax.make_jaxpr(embed)(make_params()))
-
-  assert 'scan[' in primitives(SIZE // 2)
-  assert 'scan[' not in primitives(SIZE)
-
-
 def test_every_row_of_every_micro_batch_has_dropout_of_its_own():
   batch = tiny_training.padded({
       name: np.broadcast_to(tokens[:1, ..., :1], tokens.shape)

@@ -131,15 +131,6 @@ def test_a_run_that_stops_reports_and_saves_and_leaves_the_rest():
   ]
 
 
-def test_nothing_is_left_where_nothing_was_due():
-  notes = {}
-  calls, _ = stopped(HOOKS, [Wish.GO_ON] * 3 + [Wish.STOP], notes)
-  assert calls[-2:] == [('report', 3), ('save', 3)] and not notes
-  # Told before its first step, a run has nothing new to save.
-  calls, now = stopped(HOOKS, [Wish.STOP], notes, 3)
-  assert now.stopped and not calls and not notes
-
-
 def test_a_stop_at_the_last_step():
   """The evaluation at the end may take long: it is for the next process."""
   notes = {}

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dualenc_jax.run.hooks import Training
-from dualenc_jax.run.machine_use import Programs, report_use, Waiting
+from dualenc_jax.run.machine_use import Programs, Waiting
 
 
 class Output:
@@ -45,36 +44,6 @@ def test_only_time_without_a_step_under_way_is_waiting(slow_input):
   else:
     assert waiting.share == 0.0
   waiting.close()
-
-
-def test_slow_input_is_told_once_and_what_is_used_is_written():
-  class Slow:
-    share = 0.5
-
-  class Said:
-    def __init__(self):
-      self.lines, self.numbers = [], []
-
-    def line(self, text):
-      self.lines.append(text)
-
-    def scalars(self, group, step, numbers):
-      self.numbers.append((group, step, numbers))
-
-  said, slow = Said(), Slow()
-  hook = report_use(slow, said)
-  assert hook.late and not hook.at_end and hook.every == 100
-  for step, share in [(100, 0.09), (200, 0.5), (300, 0.6), (400, 0), (500, 1)]:
-    slow.share = share
-    hook.call(Training(step, None, None, None))
-  assert [line.partition(':')[2][:10] for line in said.lines] == [
-      ' step 200:', ' step 500:'
-  ]
-  assert 'devices wait for data 50% of the time' in said.lines[0]
-  group, step, numbers = said.numbers[1]
-  assert (group, step) == ('resources', 200)
-  assert numbers['waiting_for_data'] == 0.5
-  assert 0 < numbers['host_mib'] <= numbers['host_peak_mib']
 
 
 def test_another_shape_is_named_and_a_second_program_for_one_is_a_mistake(

@@ -111,38 +111,10 @@ def test_the_loss_is_told_from_the_towers():
   assert large.activations == pytest.approx(rowwise.activations, rel=0.2)
 
 
-def peak_of_step(batch_size):
-  """Bytes of the step on one device, compiled here."""
-  abstract, _, step = tiny_training.plan(
-      tiny_training.OneDevice(), SGD, MODEL, Rowwise()
-  )
-  batch = jax.tree.map(
-      lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
-      tiny_training.make_batch(batch_size),
-  )
-  m = step.lower(abstract, batch).compile().memory_analysis()
-  inputs, outputs = m.argument_size_in_bytes, m.output_size_in_bytes
-  return inputs + outputs - m.alias_size_in_bytes + m.temp_size_in_bytes
-
-
-def test_the_largest_batch_fits_and_the_next_does_not():
-  device, probes = 40 * MIB, {}
-  fit = fit_lib.fit_batch(
-      make_experiment(tiny_training.OneDevice(), Rowwise(), 600),
-      device,
-      probes.__setitem__,
-  )
-  assert not fit.capped and len(probes) <= 6
-  assert peak_of_step(fit.batch_size) == fit.peak == probes[fit.batch_size]
-  assert fit.peak <= 0.95 * device
-  assert peak_of_step(math.ceil(1.021 * fit.batch_size)) > 0.95 * device
-
-
 # Bytes of a batch; the experiments' own state comes first.
 CURVES = {
     'affine': lambda b: 1e9 + 5e6 * b,
     'flat, then affine': lambda b: max(2e9, 1e6 * b),
-    'large constant': lambda b: 3e9 + 2e4 * b,
     'quadratic': lambda b: 1e6 * b + 500 * b * b,
     'rough': lambda b: 1e6 * b * (1 + 0.03 * math.sin(1.7 * b)),
     'stairs': lambda b: 1e6 * 2 ** math.ceil(math.log2(b)),
@@ -197,46 +169,24 @@ def test_sizes_divide_over_devices_and_micro_batches(
   assert fit.peak == fit.batch_size * MIB
 
 
-@pytest.mark.parametrize(
-    ('said', 'error', 'message'),
-    [
-        (
-            'RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used'
-            ' 19.46G of 15.75G hbm. Exceeded hbm capacity by 3.71G.\n\n'
-            '  Largest program allocations in hbm:\n\n'
-            '  1. Size: 14.00G\n'
-            '     Operator: op_type="add" op_name="jit(step)/encoder/add" s=1\n'
-            '     Shape: f32[512,12,512,512]{3,2,1,0:T(8,128)}\n'
-            '     Unpadded size: 14.00G\n',
-            memory.OutOfMemory,
-            r'19.46GiB of 15.75GiB a dev.* arrays: 14.00GiB for'
-            r' f32\[512,12,512,512\] of jit\(step\)/encoder/add\. --fit_batch',
-        ),
-        ('INTERNAL: a bug', jax.errors.JaxRuntimeError, 'a bug'),
-    ],
-)
-def test_what_a_compiler_says(said, error, message, monkeypatch):
+def test_a_compiler_out_of_memory_says_how_much(monkeypatch):
   def fail(*_, **__):
-    raise jax.errors.JaxRuntimeError(said)
+    raise jax.errors.JaxRuntimeError(
+        'RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used'
+        ' 19.46G of 15.75G hbm. Exceeded hbm capacity by 3.71G.\n\n'
+        '  1. Size: 14.00G\n'
+        '     Operator: op_type="add" op_name="jit(step)/encoder/add" s=1\n'
+        '     Shape: f32[512,12,512,512]{3,2,1,0:T(8,128)}\n'
+    )
 
   experiment = make_experiment(tiny_training.OneDevice(), Rowwise(), 128)
   monkeypatch.setattr(jax.stages.Lowered, 'compile', fail)
-  with pytest.raises(error, match=message):
+  said = (
+      r'19.46GiB of 15.75GiB a dev.* arrays: 14.00GiB for'
+      r' f32\[512,12,512,512\] of jit\(step\)/encoder/add\. --fit_batch'
+  )
+  with pytest.raises(memory.OutOfMemory, match=said):
     memory.peak(experiment)
-
-
-def test_a_compiler_out_of_memory_means_too_much(monkeypatch):
-  def peak(size):
-    if size > 100:
-      raise memory.OutOfMemory
-    return size * MIB
-
-  with_peaks(monkeypatch, peak)
-  probes = {}
-  experiment = make_experiment(tiny_training.OneDevice(), Rowwise(), 128)
-  fit = fit_lib.fit_batch(experiment, 2**30, probes.__setitem__)
-  assert fit == fit_lib.Fit(100, 100 * MIB, capped=False)
-  assert all((probes[size] is None) == (size > 100) for size in probes)
 
 
 def test_what_never_fits_says_what_it_needs_and_what_to_do(monkeypatch):
@@ -252,11 +202,3 @@ def test_what_never_fits_says_what_it_needs_and_what_to_do(monkeypatch):
   with_peaks(monkeypatch, lambda size: pytest.fail('compiled'))
   with pytest.raises(UserError, match='state of parameters and optimizer'):
     fit_lib.fit_batch(experiment, MIB // 25)
-
-
-def test_the_search_ends_where_memory_does_not_grow(monkeypatch):
-  with_peaks(monkeypatch, lambda size: 10 * MIB)
-  fit = fit_lib.fit_batch(
-      make_experiment(Partitioner(), Rowwise(), 512), 100 * MIB
-  )
-  assert fit == fit_lib.Fit(2**24, 10 * MIB, capped=True)
