@@ -3,9 +3,9 @@
   python tests/mutations.py [--only=WORD] [--jobs=2] [--tree=CLONE]
 
 tests/data/faults.toml has the faults, each with the tests that should notice
-it. In a copy of the tree these run, the fast ones first, then the slow ones,
-then those of their whole folders. Prints a line a fault as it is settled, with
-the test that failed; ends with 1 if one was not noticed.
+it. In a copy of the tree these run, the fast ones first, then the slow ones.
+Prints a line a fault as it is settled, with the test that failed; ends with 1
+if one was not noticed.
 """
 
 import argparse
@@ -80,11 +80,9 @@ def notice(fault: Fault, copy: pathlib.Path) -> tuple[str, str]:
     path.write_text(whole.replace(fault.old, fault.new))
     _forget_bytecode(path)
     own = [test for test in fault.tests if (copy / test).exists()]
-    folders = sorted({str(pathlib.Path(test).parent) for test in own})
-    for tests in (own, folders):
-      for line, marks in LINES.items():
-        if failed := _first_failure(copy, marks, tests):
-          return line, failed
+    for line, marks in LINES.items():
+      if failed := _first_failure(copy, marks, own):
+        return line, failed
     return 'NEITHER', ''
   finally:
     path.write_text(whole)
