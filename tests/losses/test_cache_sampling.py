@@ -172,10 +172,7 @@ def is_drawn_from(counts, probabilities):
 
 @pytest.mark.parametrize(
     'rows, steps, draw',
-    [
-        (8_000, 1, Draw()), (2, 4_000, Draw()), (8_000, 1, Draw(1, 4)),
-        (8_000, 1, Draw(1, 4, True)),
-    ],
+    [(2, 4_000, Draw()), (8_000, 1, Draw(1, 4)), (8_000, 1, Draw(1, 4, True))],
     ids=str,
 )
 def test_frequencies_are_the_softmax_of_the_kept(rows, steps, draw):
@@ -253,29 +250,9 @@ def test_noise_is_finite_and_gumbel():
   np.testing.assert_allclose(cache_sampling.gumbel(bits), exact, rtol=1e-6)
 
 
-def test_nothing_has_a_gradient():
-  cache, query, known, _ = case()
-  numbers = np.arange(QUERIES, dtype=np.uint32)
-
-  def value(query, vectors, temperature):
-    got = sample(
-        cache._replace(embeddings=vectors), query, known, temperature,
-        jax.random.key(0), numbers, Draw(2, 64),
-    )
-    return got.lse.sum() + got.maximum.sum() + got.rows.embeddings.sum()
-
-  gradients = jax.jit(jax.grad(value, (0, 1, 2)))(
-      query, cache.embeddings, TEMPERATURE
-  )
-  for gradient in gradients:
-    assert not np.any(gradient)
-
-
-@pytest.mark.parametrize(
-    'draw', [Draw(), pytest.param(Draw(2, 64, True), marks=pytest.mark.slow)],
-    ids=str,
-)
-def test_neither_scores_nor_the_cache_are_ever_gathered(draw):
+def test_neither_scores_nor_the_cache_are_ever_gathered(
+    draw=Draw(2, 64, True)
+):
   """Of the 8 devices each has 4,096 of 32,768 slots, and 64 queries of 512."""
   slots, queries, features = 2**15, 512, 16
   cache = jax.eval_shape(lambda: cache_cases.make_cache(slots, features))
@@ -306,11 +283,7 @@ def test_neither_scores_nor_the_cache_are_ever_gathered(draw):
     'draw, devices, message',
     [
         (Draw(1, 0), 1, 'TOP_K is 0; expected 1 to CACHE_SIZE, 2448'),
-        (Draw(1, 2449), 1, 'TOP_K is 2449; expected 1 to CACHE_SIZE'),
-        (Draw(0), 1, 'SAMPLED is 0; expected 1 to 2448'),
         (Draw(9, 8), 1, 'SAMPLED is 9; expected 1 to 8, the candidates'),
-        (Draw(1, None, True), 1, 'GROUPED is True, but TOP_K'),
-        (Draw(1, 64, True), 1, 'TOP_K is 64 with GROUPED; expected a divisor'),
         (Draw(1, 51, True), 8, 'and a multiple of 8, the devices'),
     ],
     ids=str,

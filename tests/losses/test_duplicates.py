@@ -1,7 +1,5 @@
 """Negatives left after duplicates, against counting, and as a run logs them."""
 
-import types
-
 import numpy as np
 import pytest
 import reference
@@ -65,7 +63,7 @@ def counted(block, texts, mask):
 
 
 @pytest.mark.parametrize('mask', [True, False])
-@pytest.mark.parametrize('distinct', [1, 5, 10**6])
+@pytest.mark.parametrize('distinct', [5, 10**6])
 @pytest.mark.parametrize(
     'block',
     [
@@ -126,10 +124,6 @@ def test_negatives_after_duplicates():
   assert lines(losses.InBatchSoftmax(), 0) == [
       'After duplicates, in 10 batches: 2.5 negatives per query (2.5 in-batch).'
   ]
-  # The union of what the parts use, through a wrapper, too.
-  own = losses.AtTemperature(losses.SamToNe(), 0.1)
-  both = losses.Sum(((losses.InBatchSoftmax(), 1.0), (own, 1.0)))
-  assert lines(both, 1) == lines(losses.SamToNe(), 1)
   (line,) = lines(losses.InBatchSoftmax(), 0, mask_duplicates=False)
   assert '3.0 in-batch' in line
 
@@ -145,7 +139,3 @@ def test_a_task_of_duplicates_is_an_error(monkeypatch):
   monkeypatch.setattr(FourPairs, 'fingerprints', lambda self, step: same)
   with pytest.raises(UserError, match='in 10 batches are masked out'):
     lines(losses.SamToNe(), 0)
-
-
-def test_a_loss_that_tells_no_blocks_gets_no_line():
-  assert lines(types.SimpleNamespace(), 1) == []

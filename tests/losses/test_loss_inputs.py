@@ -7,7 +7,6 @@ import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import (
-  AtTemperature,
   evaluate,
   InBatchSoftmax,
   LearnableTemperature,
@@ -56,31 +55,17 @@ def test_missing_fingerprints_are_named(field):
     'build, options, message',
     [
         (Similarity, {'temperature': 0.0}, r'Similarity\.temperature is 0\.0'),
-        (Similarity, {'temperature': np.nan}, 'temperature is nan'),
-        (Similarity, {'temperature': 'abc'}, "temperature is 'abc'"),
-        (Similarity, {'temperature': True}, 'temperature is True'),
         (Similarity, {'implementation': 'rings'}, "'rings'.*'auto', 'dense'"),
-        (Similarity, {'tile': 0}, r'Similarity\.tile is 0; expected a whole'),
         (Similarity, {'tile': True}, 'tile is True'),
         (Similarity, {'false_negative_margin': np.inf}, 'margin is inf'),
-        (Similarity, {'check_norms': 1}, 'check_norms is 1; expected True'),
-        (LearnableTemperature, {'minimum': -1.0}, r'minimum is -1\.0'),
         (LearnableTemperature, {'initial': 2.0}, r'initial is 2\.0.*0\.005.*1'),
         (SamToNe, {'label_smoothing': 1.0}, r'SamToNe\.label_smoothing is 1'),
-        (SamToNe, {'label_smoothing': '0.1'}, "label_smoothing is '0.1'"),
-        (SamToNe, {'both_towers': 1}, 'both_towers is 1; expected True'),
         (
             SamToNe, {'both_towers': True, 'bidirectional': False},
             'both_towers.*bidirectional = True',
         ),
         (PAIR, {'alpha': np.nan}, r'PAIR\.alpha is nan'),
-        (Sum, {'parts': ()}, r'Sum\.parts has \(\); expected pairs'),
-        (Sum, {'parts': (PAIR(),)}, r'Sum\.parts has PAIR.*\(loss, weight\)'),
         (Sum, {'parts': ((PAIR, 1.0),)}, r'Sum\.parts is the class PAIR'),
-        (
-            AtTemperature, {'loss': PAIR(), 'temperature': 0},
-            'temperature is 0; expected',
-        ),
     ],
 )
 def test_options_are_refused(build, options, message):
@@ -88,7 +73,7 @@ def test_options_are_refused(build, options, message):
     build(**options)
 
 
-@pytest.mark.parametrize('model_parallel, size', [(1, 12), (2, 6), (4, 5)])
+@pytest.mark.parametrize('model_parallel, size', [(1, 12), (2, 6)])
 def test_a_batch_that_the_data_axis_does_not_divide(model_parallel, size):
   embeddings, _ = make_batch(size, 1)
   data = 8 // model_parallel
@@ -102,9 +87,6 @@ def test_a_batch_that_the_data_axis_does_not_divide(model_parallel, size):
 @pytest.mark.parametrize(
     'field, value, message',
     [
-        ('query_ids', (6,), r'has the shape \(6,\); expected \(6, 2\)'),
-        ('passage', (6, 8), r'passage has the shape \(6, 8\); expected'),
-        ('negative_ids', (6, 2), r'negative_ids has .*expected \(6, 1, 2\)'),
         ('weights', (6, 1), r'weights has .*\(6, 1\); expected \(6,\),'),
         ('mine', (6, 3), r'mine has .*\(6, 3\); expected \(6,\) or \(6, 2\)'),
     ],
@@ -118,27 +100,6 @@ def test_arrays_that_do_not_belong_together(field, value, message):
     embeddings = embeddings._replace(columns=array)
   with pytest.raises(UserError, match=message):
     value_of(SOFTMAX, embeddings)
-
-
-def test_no_hard_negatives_in_an_array_of_none():
-  embeddings, _ = make_batch(6, 0)
-  value, _ = value_of(SOFTMAX, embeddings)
-  none = embeddings._replace(
-      negatives=np.ones((6, 0, 16), np.float32),
-      negative_ids=np.ones((6, 0, 2), np.uint32),
-  )
-  assert value_of(SOFTMAX, none)[0] == value
-
-
-def test_numbers_of_numpy_are_numbers():
-  embeddings, _ = make_batch(4, 0)
-  loss = SamToNe(margin=np.float64(0.1))
-  similarity = Similarity(np.float32(0.5))
-  found = jax.jit(lambda batch: evaluate(loss, similarity, {}, batch)[0])
-  wanted, _ = value_of(
-      'samtone_two_way', embeddings, margin=0.1, temperature=0.5
-  )
-  np.testing.assert_allclose(found(embeddings), wanted, rtol=1e-6)
 
 
 def test_a_mesh_without_a_data_axis():

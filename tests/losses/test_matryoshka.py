@@ -78,15 +78,6 @@ def test_metrics_are_those_of_the_whole_embeddings():
   assert {**metrics, 'loss': value} == alone and parts[0] == value
 
 
-def test_a_teacher_is_read_through_it():
-  columns = {'teacher_scores': np.array([[3.0, -1.0], [2.0, 0.5]], np.float32)}
-  losses.check_columns(Matryoshka(Distill(), (8, 4)), columns, 8)
-  with pytest.raises(UserError, match='Matryoshka does not'):
-    losses.check_columns(Matryoshka(SamToNe(), (8, 4)), columns, 8)
-  with pytest.raises(UserError, match='which are not probabilities'):
-    losses.check_columns(Matryoshka(Distill('probabilities')), columns, 8)
-
-
 def test_chance_is_that_of_all_dims():
   batch, _ = loss_cases.make_batch(12, 1, dim=4)
   loss = Matryoshka(SamToNe(), (4, 3), (0.5, 2.0))
@@ -116,15 +107,9 @@ def test_dims_are_told_through_sums():
 @pytest.mark.parametrize(
     'options, message',
     [
-        ({'dims': ()}, r'Matryoshka.dims is \(\); expected different whole'),
-        ({'dims': (16, 4, 4)}, 'expected different whole numbers'),
-        ({'dims': (16, 0)}, 'expected different whole numbers'),
-        ({'dims': (16, 4.0)}, 'expected different whole numbers'),
-        ({'dims': 16}, 'Matryoshka.dims is 16; expected'),
+        ({'dims': (16, 4, 4)}, 'Matryoshka.dims is .*expected different whole'),
         ({'weights': (1.0, 2.0)}, 'expected 4 numbers, one for each dim'),
-        ({'dims': (16, 4), 'weights': (1.0,)}, 'expected 2 numbers'),
         ({'dims': (16, 4), 'weights': (1.0, 0.0)}, 'weights is 0.0; expected'),
-        ({'loss': SamToNe}, 'Matryoshka.loss is the class SamToNe'),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):

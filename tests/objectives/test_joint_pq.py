@@ -14,7 +14,6 @@ from small_mesh import SmallPartitioner
 import tiny_training
 
 from dualenc_jax.compression import Codec, codec_file
-from dualenc_jax.compression.product import Product
 from dualenc_jax.compression.quantisers import Signs
 from dualenc_jax.errors import UserError
 from dualenc_jax.models import model_params
@@ -227,16 +226,3 @@ def test_what_cannot_be(tmp_path):
   codec_file.write(tmp_path / codec_file.FILE, signs)
   with pytest.raises(UserError, match='codec is sign; expected one of a prod'):
     codec(str(tmp_path))
-  half = Product(*[np.zeros((2, 256, 4), np.float32)] * 2)
-  codec_file.write(tmp_path / 'half', Codec('pq:2', 8, (), half))
-  with pytest.raises(UserError, match='embeddings of dim 8, but the model'):
-    codec(str(tmp_path / 'half'))
-
-
-def test_three_devices_do_not_divide_stale_centroids(tmp_path):
-  objective, *_ = case(tmp_path, refresh=2)
-  run = types.SimpleNamespace(
-      partitioner=SmallPartitioner(devices=3), batch_size=6
-  )
-  with pytest.raises(UserError, match='JPQ_REFRESH is 2, and 3 devices'):
-    objective.check_batch(run)

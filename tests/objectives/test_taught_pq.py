@@ -149,9 +149,3 @@ def test_scores_that_are_not_finite(tmp_path):
   path.write_bytes(content)
   with pytest.raises(UserError, match='scores.bin: record 1 has the score inf'):
     PairScores(Asked(), path)
-
-
-def test_a_folder_that_cannot_be_written(tmp_path):
-  path = tmp_path / 'none' / 'scores.bin'
-  with pytest.raises(UserError, match='Give another STATES_DIR'):
-    PairScores(Asked(), path, 'another STATES_DIR')(some_pairs(2))
