@@ -4,14 +4,9 @@ import jax
 
 
 def equations(jaxpr, within=()):
-  """Every equation of a jaxpr and of those in it.
+  """Pairs (equation, names of the primitives that it lies in), in depth.
 
-  Args:
-    jaxpr: of a traced program.
-    within: names of the primitives that it lies in, the outermost first.
-
-  Yields:
-    Pairs (equation, names of the primitives that it lies in).
+  The outermost name comes first.
   """
   for equation in jaxpr.eqns:
     yield equation, within

@@ -84,14 +84,11 @@ def value_of(name, embeddings, **options):
 def make_batch(
     size, num_negatives, duplicates=False, dim=16, dtype=np.float32, lean=0.2
 ):
-  """Random embeddings; positives lean towards their anchors by `lean`.
+  """Random embeddings for the package, and the same as a reference.Batch.
 
-  With `duplicates`, half of the pairs repeat the query or the passage of
-  another pair and one hard negative is a positive. With more than one hard
-  negative, some rows have fewer.
-
-  Returns:
-    Embeddings for the package, and the same numbers as a reference.Batch.
+  Positives lean towards their anchors by `lean`. With `duplicates`, half of the
+  pairs repeat the query or the passage of another pair and one hard negative is
+  a positive. With more than one hard negative, some rows have fewer.
   """
   rng = np.random.default_rng(1000 * size + 10 * num_negatives + duplicates)
   query = rng.normal(size=(size, dim))
@@ -172,18 +169,11 @@ def _words(ids):
 
 
 def values_and_gradients(losses):
-  """Function of (params, embeddings) that evaluates many losses at once.
+  """Function of (params, embeddings) -> {name: ((value, metrics), gradients)}.
 
-  One program for all of them compiles much faster than one each.
-
-  Args:
-    losses: {name: (loss, similarity)}.
-
-  Returns:
-    A function giving {name: ((value, metrics), gradients)}; the gradients are
-    of the parameters and of {'query', 'passage'[, 'negatives']}.
+  Gradients are of the parameters and of the vectors. One program for many
+  losses, {name: (loss, similarity)}, compiles much faster than one each.
   """
-
   def one(loss, similarity, params, embeddings):
     def value(params, vectors):
       batch = embeddings._replace(**vectors)
@@ -201,17 +191,8 @@ def values_and_gradients(losses):
 def check(got, name, batch, weights=None, rounding=1e-6, tolerance=1e-5, **of):
   """Compares what `values_and_gradients` gives of a loss with its reference.
 
-  Args:
-    got: value and metrics, gradients.
-    name: of the loss.
-    batch: a reference.Batch.
-    weights: of the pairs, [B].
-    rounding: of the value, relative to it.
-    tolerance: of gradients, as of `assert_gradients_close`.
-    **of: of `reference.Options`.
-
-  Returns:
-    The reference's Result.
+  Rounding is that of the value, relative; `of` are `reference.Options`. Returns
+  the reference's Result.
   """
   (value, metrics), (params, vectors) = got
   options = reference.Options(**of)

@@ -139,16 +139,10 @@ def pair_terms(
 
 
 def evaluate(batch, sides, options, weights=None):
-  """Sums weight * mean over anchors of every side's terms.
+  """Sums weight * mean over anchors of every side's terms; a Result.
 
-  Args:
-    batch: a Batch.
-    sides: triples (weight, positive in the denominator, terms).
-    options: an Options.
-    weights: of the pairs in the means, [B]; None for equal ones.
-
-  Returns:
-    A Result.
+  Sides are triples (weight, positive in the denominator, terms); `weights` [B]
+  of the pairs in the means, None for equal ones.
   """
   gradients = {k: np.zeros_like(v) for k, v in batch.vectors.items()}
   gradients['log_temperature'] = 0.0
@@ -170,16 +164,8 @@ def evaluate(batch, sides, options, weights=None):
 def matryoshka(batch, terms, options, dims):
   """The weighted sum over the first components, of length one again.
 
-  All D components are taken as they are.
-
-  Args:
-    batch: a Batch.
-    terms: function of a batch that gives the sides.
-    options: an Options.
-    dims: weights by dim.
-
-  Returns:
-    A Result; gradients are of the vectors of the batch.
+  All D components are taken as they are. `terms` gives the sides of a batch,
+  `dims` weights by dim. Gradients are of the vectors of the batch.
   """
   gradients = {k: np.zeros_like(v) for k, v in batch.vectors.items()}
   gradients['log_temperature'] = 0.0

@@ -63,7 +63,6 @@ def test_which_tower(loss, query, passage, chance, tower):
   assert collapse.collapsed({'loss': loss}, chance) is None
 
 
-@pytest.mark.slow
 def test_a_run_that_collapses_is_warned_of_and_stopped(
     tmp_path, monkeypatch, capfd
 ):

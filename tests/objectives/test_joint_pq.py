@@ -178,7 +178,6 @@ def train(folder, devices, steps=3, **options):
   return losses, jax.device_get(state), params, text
 
 
-@pytest.mark.slow
 def test_eight_devices_train_as_one(tmp_path):
   """And what is frozen stays bit for bit, and no embedding is gathered."""
   one, state, before, _ = train(tmp_path, 1, refresh=2)

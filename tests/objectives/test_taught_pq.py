@@ -1,7 +1,6 @@
 """The loss of JPQ+GPL against NumPy in float64, and scores that are kept."""
 
 import code_cases
-import differences
 import jax
 import numpy as np
 import pytest
@@ -80,22 +79,6 @@ def test_the_loss_is_that_of_plain_loops(case):
   value, _ = jax.jit(objective)(params, batch | {'weights': weights})
   expected = reference(*known, batch, weights)
   assert value == pytest.approx(expected, rel=1e-5)
-
-
-def test_centroids_have_the_gradients_of_finite_differences(case):
-  objective, params, numbers, batch = case
-  found = jax.jit(jax.grad(lambda p: objective(p, batch)[0]))(params)
-  query, codec = code_cases.embed(objective, params, batch), params['codec']
-  score = codec['score'].astype(np.float64)
-  expected = differences.central(
-      lambda x: reference(query, x, codec['matrix_0'], numbers, batch), score
-  )
-  assert np.abs(expected).max() > 1e-2
-  np.testing.assert_allclose(
-      found['codec']['score'], expected, rtol=1e-3, atol=1e-4
-  )
-  assert not np.any(found['codec']['assign'])
-  assert any(map(np.any, jax.tree.leaves(found['encoder'])))
 
 
 def some_pairs(count, seed=0):
