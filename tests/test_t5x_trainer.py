@@ -23,14 +23,22 @@ from t5x import (
   utils,
 )
 import test_t5x_bridge as bridge
-from test_t5x_bridge import BATCH, experiment, flat, LEARNT, STEPS, t5x_model
+from test_t5x_bridge import BATCH, flat, LEARNT, STEPS, t5x_model
 import tiny_run
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x as t5x_reader, t5x_legacy
 from dualenc_jax.run import experiment as experiment_lib
 
+pytestmark = [pytest.mark.nightly, pytest.mark.devices(8)]
 ROOT = pathlib.Path(__file__).parents[1]
+
+
+def experiment(folder, *bindings, files=()):
+  return bridge.experiment(
+      folder, 'models.T5Encoder.num_layers = 2', 'MODEL_PARALLEL = 2',
+      *bindings, files=files,
+  )
+
 
 class DataAndModel(partitioning.PjitPartitioner):
   """A mesh of 4 x 2; T5X would put all CPU devices on the model axis."""
@@ -67,14 +75,13 @@ def t5x_start(model, batch):
   return partitioner, initializer, state
 
 
-def t5x_trainer(model, batch, num_microbatches=None):
+def t5x_trainer(model, batch):
   partitioner, initializer, state = t5x_start(model, batch)
   return trainer_lib.Trainer(
       model, state, partitioner, eval_names=[], summary_dir=None,
       train_state_axes=initializer.train_state_axes,
       rng=jax.random.PRNGKey(1),
       learning_rate_fn=optax.linear_schedule(1e-3, 0.0, STEPS),
-      num_microbatches=num_microbatches,
   )
 
 
@@ -188,15 +195,6 @@ def test_t5x_restores_what_we_write(tmp_path):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
       np.testing.assert_array_equal(found[name], value)
-
-
-def test_split_batches_are_refused(tmp_path):
-  run = experiment(tmp_path)
-  model = t5x_model(run, adafactor.Adafactor())
-  batch = t5x_batches(run, model)[0]
-  with t5x_trainer(model, batch, num_microbatches=2) as trainer:
-    with pytest.raises(UserError, match='num_microbatches'):
-      trainer.train(iter([batch]), 1)
 
 
 @pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
