@@ -1,4 +1,4 @@
-"""`dualenc convert` of an index: for faiss, and as Parquet."""
+"""`dualenc convert` of an index, of codes too: for faiss, and as Parquet."""
 
 import json
 import os
@@ -7,16 +7,20 @@ import re
 import sys
 
 import faiss
+import faiss_levels
 import numpy as np
 from pyarrow import parquet
 import pytest
 import tiny_evaluation
 
-from dualenc_jax import Retriever
+from dualenc_jax import compression, Retriever
 from dualenc_jax.commands import cli, encode
-from dualenc_jax.index import Index
+from dualenc_jax.errors import UserError
+from dualenc_jax.index import faiss_forms, Index
+from dualenc_jax.interop.rows import Rows
 from dualenc_jax.search.exact_search import ExactSearch
 
+faiss_levels.keep_queries()
 DOCS = pathlib.Path(__file__).parents[2] / 'docs' / 'vector_databases.md'
 # Whose code in DOCS needs a client and a server.
 SERVERS = 'qdrant_client', 'elasticsearch', 'pymilvus', 'psycopg', 'usearch'
@@ -43,9 +47,14 @@ def model(tmp_path_factory) -> pathlib.Path:
       ('half', '--codec=fp16'),
       ('queries', '--tower=query'),
   ):
-    where = f'--model_dir={folder}', f'--index_dir={folder / name}'
-    encode.main([*where, f'--corpus={corpus}', *flags])
+    encoded(folder, folder / name, *flags)
   return folder
+
+
+def encoded(model, folder, *flags) -> Index:
+  where = f'--model_dir={model}', f'--index_dir={folder}'
+  encode.main([*where, f'--corpus={model.parent / "corpus.jsonl"}', *flags])
+  return Index.open(folder)
 
 
 def run(source, form, out, *flags) -> pathlib.Path:
@@ -100,7 +109,6 @@ def test_faiss_finds_what_the_retriever_finds(
 
 def test_hits_that_are_the_ids_of_the_corpus(model, tmp_path):
   out = run(model / 'index', 'faiss', tmp_path / 'out', '--ids=own')
-  assert sorted(os.listdir(out)) == ['about.json', 'index.faiss']
   found = faiss.read_index(str(out / 'index.faiss'))
   retriever = Retriever.from_dir(model, index=model / 'index')
   _, hits = found.search(retriever.encode_queries(QUERIES), K)
@@ -111,9 +119,8 @@ def test_hits_that_are_the_ids_of_the_corpus(model, tmp_path):
   )
 
 
-def test_a_query_index_is_for_faiss_too(model, tmp_path, capsys):
+def test_a_query_index_is_for_faiss_too(model, tmp_path):
   out = run(model / 'queries', 'faiss', tmp_path / 'out')
-  assert '50 queries' in capsys.readouterr().out
   found = faiss.read_index(str(out / 'index.faiss'))
   np.testing.assert_array_equal(
       found.reconstruct_n(0, ROWS), Index.open(model / 'queries').embeddings
@@ -163,14 +170,10 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
     [
         ('index', ['--to=safetensors'], 'Give an index --to=faiss or vectors.'),
         ('index', ['--to=faiss', '--tower=query'], '--tower needs a model'),
-        ('index', ['--to=faiss', '--no-verify'], '--verify needs a model'),
-        ('index', ['--to=vectors', '--vocabulary=v'], '--vocabulary needs'),
-        ('index', ['--to=vectors', '--step=0'], '--step needs a model'),
         ('index', ['--to=faiss', '--query_prefix='], '--query_prefix needs'),
         ('index', ['--to=vectors', '--ids=own'], '--ids needs --to=faiss'),
         ('.', ['--to=faiss'], 'not an index, which --to=faiss needs. Give'),
         ('checkpoints', ['--to=vectors'], 'Run `dualenc encode` first'),
-        ('.', ['--to=safetensors', '--ids=rows'], '--ids needs --to=faiss'),
     ],
 )
 def test_what_does_not_go_together(
@@ -179,6 +182,98 @@ def test_what_does_not_go_together(
   found = error_of(capsys, model / source, f'--out={tmp_path / "out"}', *flags)
   assert message in found and found.count('\n') == 1
   assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    'codec',
+    [
+        'bf16', 'int8:uniform', 'rotated:3', 'opq:4x4', 'sign',
+        'truncate:8+int8', 'pca:8+pq:4x3',
+    ],
+)
+def test_faiss_finds_the_codes_that_the_retriever_finds(codec, model, tmp_path):
+  index = encoded(model, tmp_path / 'index', f'--codec={codec}')
+  out = run(index.folder, 'faiss', tmp_path / 'out')
+  found = faiss.read_index(str(out / 'index.faiss'))
+  retriever = Retriever.from_dir(model, index=index.folder)
+  scores, rows = found.search(retriever.encode_queries(QUERIES), K)
+  hits = retriever.search(QUERIES, len(index))
+  np.testing.assert_allclose(scores, hits.scores[:, :K], atol=1e-5)
+  ids = (out / 'ids.txt').read_text().splitlines()
+  for own, expected, theirs, values in zip(*hits[::-1], rows, scores):
+    by_id = dict(zip(own, expected))
+    np.testing.assert_allclose(
+        [by_id[ids[row]] for row in theirs], values, atol=1e-5
+    )
+  about = json.loads((out / 'about.json').read_text())
+  assert about['codec'] == (index.header.codec or index.header.dtype)
+
+
+@pytest.mark.parametrize('codec', ['binary', 'hamming'])
+def test_bits_are_a_binary_index(codec, model, tmp_path):
+  index = encoded(model, tmp_path / 'index', f'--codec={codec}')
+  out = run(index.folder, 'faiss', tmp_path / 'out')
+  about = json.loads((out / 'about.json').read_text())
+  assert (about['faiss'], about['bit_order']) == ('read_index_binary', 'big')
+  found = faiss.read_index_binary(str(out / 'index.faiss'))
+  queries = Retriever.from_dir(model).encode_queries(QUERIES)
+  distances, _ = found.search(np.packbits(queries >= 0, axis=1), len(index))
+  signs = np.where(queries >= 0, 1, -1) @ index.embeddings[:].T
+  expected = np.sort((index.header.dim - signs) / 2, axis=1)
+  np.testing.assert_array_equal(distances, expected)
+
+
+@pytest.mark.parametrize('codec', ['pq:4x3', 'binary'])
+def test_parquet_has_codes_and_what_decodes_them(codec, model, tmp_path):
+  index = encoded(model, tmp_path / 'index', f'--codec={codec}')
+  out = run(index.folder, 'vectors', tmp_path / 'out')
+  table = parquet.read_table(out / 'vectors.parquet')
+  codes = [np.frombuffer(b, np.uint8) for b in table['codes'].to_pylist()]
+  np.testing.assert_array_equal(np.stack(codes), index.embeddings.codes[:])
+  about = json.loads(table.schema.metadata[b'dualenc'])
+  assert about['codec'] == codec and about['dtype'] == 'uint8'
+  if codec == 'binary':
+    assert (about['bits'], about['bit_order']) == (1, 'big')
+    return
+  assert (about['bits'], about['bit_order']) == (3, 'little')
+  arrays = np.load(out / 'codec.npz')
+  centroids = arrays['quantiser_score']
+  first = int.from_bytes(codes[0].tobytes(), 'little')
+  numbers = [first >> (3 * m) & 7 for m in range(4)]
+  vector = np.concatenate([centroids[m, j] for m, j in enumerate(numbers)])
+  np.testing.assert_array_equal(vector, index.embeddings[0])
+
+
+@pytest.mark.parametrize('codec', ['pca:8', 'truncate:8'])
+def test_parquet_says_what_its_vectors_are(codec, model, tmp_path):
+  index = encoded(model, tmp_path / 'index', f'--codec={codec}')
+  out = run(index.folder, 'vectors', tmp_path / 'out')
+  table = parquet.read_table(out / 'vectors.parquet')
+  about = json.loads(table.schema.metadata[b'dualenc'])
+  assert (about['dim'], about['query_dim']) == (8, index.header.dim)
+  assert about['normalised'] == (codec == 'truncate:8')
+  matrix = np.load(out / 'codec.npz')['transform_0_matrix']
+  assert matrix.shape == (about['dim'], about['query_dim'])
+  vectors = np.array(table['vector'].to_pylist())
+  assert vectors.shape == (len(index), about['dim'])
+  lengths = np.linalg.norm(vectors, axis=1)
+  assert np.allclose(lengths, 1, atol=1e-6) == about['normalised']
+
+
+def test_what_faiss_has_no_form_for(model, tmp_path, capsys):
+  out = tmp_path / 'out'
+  for codec, why in (
+      ('truncate:8+binary', 'no map of vectors in front'),
+      ('truncate:8+pq:4x2', 'no product codes of two dimensions a part'),
+  ):
+    index = encoded(model, tmp_path / codec, f'--codec={codec}')
+    shown = error_of(capsys, index.folder, '--to=faiss', f'--out={out}')
+    assert f'no index for the codec {codec}' in shown and why in shown
+  assert not out.exists()
+  vectors = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
+  codec = compression.spec('pca:4:queries').fit(vectors, vectors[:9])
+  with pytest.raises(UserError, match='4:queries: there queries go through'):
+    faiss_forms.of_codec(codec, Rows.of(codec.encode(vectors)))
 
 
 def test_the_code_of_the_docs(model, tmp_path, monkeypatch):
