@@ -47,10 +47,12 @@ def copy_model(path: pathlib.Path) -> pathlib.Path:
   return shutil.copytree(shared_model(), path)
 
 
-def write_random(path: pathlib.Path, trained_dims=(), **usage) -> pathlib.Path:
+def write_random(
+    path: pathlib.Path, trained_dims=(), layers=1, **usage
+) -> pathlib.Path:
   """Writes random towers of the tiny model's sizes; its pairs lie beside."""
   towers = DualEncoder(
-      TokenEmbedder(8064, 128), T5Encoder(1, 4, 32, 256), Projection(128)
+      TokenEmbedder(8064, 128), T5Encoder(layers, 4, 32, 256), Projection(128)
   )
   usage = Usage(tiny_weights.SHIPPED.file, None, 8, 16, **usage)
   weights = tiny_weights.random(towers, usage)
