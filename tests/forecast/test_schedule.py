@@ -2,10 +2,7 @@
 
 import pathlib
 
-import pytest
-
-from dualenc_jax.forecast.parts import part_of
-from dualenc_jax.forecast.schedule import Operation, Schedule, Transfer
+from dualenc_jax.forecast.schedule import Schedule
 
 PROGRAM = (
     pathlib.Path(__file__).parents[1] / 'data/scheduled.hlo'
@@ -38,39 +35,3 @@ def test_what_is_sent_and_what_runs_beside_it():
       'all-gather': (64, 1, 40),
       'reduce-scatter': (128, 1, None),
   }
-
-
-@pytest.mark.parametrize(
-    ('kind', 'hidden', 'seconds'),
-    [
-        ('all-gather', None, 1.0),
-        ('reduce-scatter', 500, 0.5),
-        ('all-gather', 3000, 0.0),
-        # There and back; and one way, along one of two wires.
-        ('all-reduce', None, 2.0),
-        ('collective-permute', 500, 1.5),
-    ],
-)
-def test_what_is_not_hidden_is_waited_for(kind, hidden, seconds):
-  transfer = Transfer(kind, 2 * 10**6, 1, hidden, '')
-  assert transfer.exposed(link=10**6, clock=1000) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ('kind', 'place', 'part'),
-    [
-        ('fusion', 'jit(s)/jvp(D.encode_query)/D._encode/encoder/layers_0/'
-         'attention/bqhk,bshk->bhqs/dot_general', 'attention'),
-        ('fusion', 'jit(s)/transpose(jvp(D.encode_query))/D._encode/encoder/'
-         'layers_0/attention/query/dot_general',
-         'products of queries, keys, values, outputs'),
-        ('fusion', 'jit(s)/jvp(D.x)/encoder/layers_1/mlp/Dropout_0/ge',
-         'dropout'),
-        ('fusion', 'jit(s)/pow', 'optimizer, metrics'),
-        ('fusion', '', 'unknown'),
-        ('copy', 'jit(s)/jvp(D.x)/encoder/layers_1/mlp/wo/dot', 'copies'),
-    ],
-)
-def test_parts(kind, place, part):
-  rest = f'%x), metadata={{op_name="{place}"}}' if place else '%x)'
-  assert part_of(Operation('x', kind, 'f32[8]', rest)) == part

@@ -5,9 +5,7 @@ import jax
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.forecast import report, slices
-from dualenc_jax.forecast.program import Forecast, Program, Sent
-from dualenc_jax.run import memory
+from dualenc_jax.forecast import slices
 from dualenc_jax.training import Partitioner
 
 
@@ -54,16 +52,3 @@ def test_peaks_are_the_makers():
     found = slices.GENERATIONS[name]
     assert found.flops * found.cores == pytest.approx(1e12 * peak)
     assert 0.6e9 < found.clock < 2.3e9
-
-
-def test_of_gpus_no_time_is_said():
-  program = Program(
-      memory.Stats(*[0] * len(memory.Stats._fields)),
-      sent={'all-reduce': Sent(13, 2**20, 2**20, 0.5)},
-  )
-  devices = [None] * 8
-  on = slices.Slice('h100:8', slices.GENERATIONS['h100'], devices, 'plug-in 1')
-  said = list(report.step(Forecast({}, program), on, None))
-  assert 'on h100:8, as plug-in 1 compiles it, which reports no' in said[0]
-  assert said[-1] == f'  {"all-reduce":<22} {13:>6} times {"1.00":>10} MiB'
-  assert not any(' ms' in line for line in said)

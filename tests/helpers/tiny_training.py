@@ -18,6 +18,7 @@ from dualenc_jax.models.dual_encoder import Projection
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.t5_encoder import T5Encoder
 from dualenc_jax.objectives import Contrastive
+from dualenc_jax.parallel import partitioning
 from dualenc_jax.text import text_rows
 from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
@@ -177,3 +178,15 @@ def make_state(abstract, separate_towers=False, params=None):
           tuple(jax.tree.map(lambda a: a.sharding, abstract)),
       )
   )
+
+
+def assert_gradients_near(got, want, tolerance=1e-5):
+  """To so much of the largest entry of each, which is not zero."""
+  for path, a, b in zip(
+      partitioning.leaf_paths(want), jax.tree.leaves(got),
+      jax.tree.leaves(want), strict=True,
+  ):
+    scale = np.abs(b).max()
+    assert scale > 0, path
+    error = np.abs(a - b).max() / scale
+    assert error < tolerance, f'{path}: {error:.2e}'

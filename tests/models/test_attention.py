@@ -102,21 +102,6 @@ def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
   np.testing.assert_allclose(dropped, plain * keep / 0.75, rtol=0, atol=1e-6)
 
 
-def test_self_attention_applies_dropout_to_the_weights_only():
-  # SelfAttention holds no other dropout, so a difference is the weights'.
-  module = t5_encoder.SelfAttention(H, K, dropout_rate=0.5)
-  x = jax.random.normal(jax.random.key(0), (B, L, 16))
-  *_, bias, mask = random_inputs()
-  variables = nn.unbox(module.init(jax.random.key(1), x, bias, mask))
-  plain = module.apply(variables, x, bias, mask)
-  key = {'dropout': jax.random.key(2)}
-  dropped = module.apply(variables, x, bias, mask, texts(), rngs=key)
-  assert np.abs(dropped - plain).max() > 0.01
-  np.testing.assert_array_equal(
-      plain, module.apply(variables, x, bias, mask, rngs=key)
-  )
-
-
 def test_relative_position_bias_is_the_embedding_of_the_bucket():
   embedding = np.random.default_rng(0).normal(size=(H, 32)).astype(np.float32)
   bias = t5_encoder.RelativePositionBias(H).apply(

@@ -41,20 +41,3 @@ def test_operations_are_those_that_are_compiled(side, activations):
   # Norms, softmax and the rest are some of the compiler's.
   own = cost.flops(model, side, 64)
   assert own < counted < 1.1 * own
-
-
-def test_what_is_said_of_towers():
-  light, both = make(2), make(None)
-  sizes = {
-      name: sum(x.size for x in jax.tree.leaves(tree))
-      for name, tree in abstract_params(light).items()
-  }
-  said, of_passages = cost.describe_towers(light, 64, 256)
-  count = sum(v for k, v in sizes.items() if not k.startswith('passage'))
-  assert said.startswith(f'Query tower: 2 layers, {count:,} parameters, 8,192')
-  assert 'a query of 64 tokens costs' in said
-  own = sum(sizes.values()) - count + 8192
-  assert f'Passage tower: 6 layers, {own:,} parameters, 8,192 of' in of_passages
-  assert 'a passage of 256 tokens costs' in of_passages
-  said, _ = cost.describe_towers(both, 64, 256)
-  assert '6 layers' in said and 'parameters, all of them shared' in said

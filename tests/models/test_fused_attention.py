@@ -133,30 +133,6 @@ def test_on_a_mesh_rows_and_heads_are_split():
   assert 'all-gather' not in on_mesh.lower(*inputs).compile().as_text()
 
 
-def test_what_does_not_fit():
-  partitioner = small_mesh.SmallPartitioner(model_parallel=2)
-
-  def check(rows=8, length=32, heads=4, head_dim=64, biases=1):
-    return fits(
-        jax.ShapeDtypeStruct((rows, length, heads, head_dim), jnp.float32),
-        jax.ShapeDtypeStruct((biases, heads, length, length), jnp.float32),
-    )
-
-  assert check()
-  assert check(heads=3, head_dim=32)
-  assert not check(length=1024)
-  assert not check(heads=3)
-  assert not check(head_dim=96)
-  assert not check(biases=8)
-  with partitioner.scope():
-    assert check()
-    assert not check(rows=6)
-    assert not check(heads=5, head_dim=128)
-  # Nothing says along which axis rows are split.
-  with jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh):
-    assert not check()
-
-
 @pytest.mark.slow
 def test_a_tpu_takes_the_kernel():
   from dualenc_jax.forecast import slices

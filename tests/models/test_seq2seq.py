@@ -148,19 +148,3 @@ def test_scores_are_those_of_transformers(pair):
     found = scores_of(ours.clone(tokens=tokens), params, source)
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
     assert np.ptp(wanted) > 0.1
-
-
-def test_packed_texts_have_the_scores_they_have_alone(pair):
-  _, parts, params = pair
-  ours = Seq2SeqRanker(*parts, TOKENS)
-  rows = texts()
-  alone = scores_of(ours, params, padded(rows))
-  packed = padded([rows[0] + rows[1] + rows[3], rows[2] + rows[4]])
-  lengths = np.array([
-      [len(rows[i]) for i in (0, 1, 3)], [len(rows[2]), len(rows[4]), 0]
-  ])
-  found = np.asarray(scores_of(ours, params, packed, lengths))
-  np.testing.assert_allclose(
-      found.ravel()[:5], np.asarray(alone)[[0, 1, 3, 2, 4]], rtol=1e-5,
-      atol=1e-5,
-  )

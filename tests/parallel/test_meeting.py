@@ -10,7 +10,6 @@ import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel import meeting
-from dualenc_jax.parallel.channel import Relay
 from dualenc_jax.parallel.cluster import Cluster
 
 
@@ -66,27 +65,6 @@ def test_hosts_of_one_number_or_told_of_other_counts_are_refused_on_all():
     for each in meet(hosts):
       with pytest.raises(UserError, match=said):
         raise each
-
-
-@pytest.mark.parametrize('is_over', [False, True])
-def test_bytes_are_passed_on_and_an_end_only_when_it_is_over(is_over):
-  with socket.create_server(('', 0)) as service:
-    relay = Relay(('localhost', service.getsockname()[1]), lambda: is_over)
-    near = socket.create_connection(('127.0.0.1', relay.port))
-    far, _ = service.accept()
-    sent = bytes(range(256)) * 800
-    for source, sink in ((near, far), (far, near)):
-      source.sendall(sent)
-      with sink.makefile('rb') as file:
-        assert file.read(len(sent)) == sent
-    far.close()
-    near.settimeout(1.0)
-    if is_over:
-      assert near.recv(1) == b''
-    else:
-      with pytest.raises(TimeoutError):
-        near.recv(1)
-    near.close()
 
 
 # A host of few seconds' patience, which waits for another for ever.

@@ -1,6 +1,5 @@
 """The mesh, the shardings of parameters, rules over paths: what they refuse."""
 
-import types
 
 from flax import linen as nn
 import jax
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.objectives.contrastive import Contrastive
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
 
@@ -69,18 +67,6 @@ def test_axes_that_are_not_there_or_do_not_divide():
   said = r"encoder/wi has the shape \(16, 30\).*'mlp' of 30 .* by the 4 devices"
   with pytest.raises(UserError, match=said):
     Partitioner(4).param_shardings(params)
-
-
-def test_a_model_axis_that_does_not_divide_the_heads():
-  def check(heads):
-    encoder, own = (types.SimpleNamespace(num_heads=n) for n in (12, heads))
-    model = types.SimpleNamespace(encoder=encoder, passage_encoder=own)
-    objective = types.SimpleNamespace(model=model)
-    Contrastive.check_mesh(objective, Partitioner(4))
-
-  check(8)
-  with pytest.raises(UserError, match='passage_encoder has 6 heads.*4 devices'):
-    check(6)
 
 
 def test_state_lives_where_its_parameter_does():

@@ -27,75 +27,23 @@ class Said:
     self.calls.append('pause')
 
 
-def run(hooks, first, last):
-  """(name, step, metrics, has the state) of each call, in order."""
-  calls, said = [], Said()
+def run(hooks, first, last, wishes=(), notes=None):
+  """(name, step) of each call and each step, what is said, and the run."""
+  calls, said, wishes = [], Said(), iter(wishes)
+  notes = {} if notes is None else notes
 
   def hook(name, result=None, **when):
     def call(now):
-      calls.append((name, now.step, now.metrics['at'], now.state is not None))
+      assert now.metrics['at'] == now.step
+      assert (now.state is None) == when.get('late', False)
+      calls.append((name, now.step))
       return result
 
     return Hook(call, **when)
 
   call_hooks = Hooks(
-      [hook(name, **when) for name, when in hooks.items()], first, last, said
-  )
-  now = Training(first, np.zeros(1), None, None, {'at': first})
-  call_hooks(now)
-  while now.step < last:
-    now.step += 1
-    now.metrics = {'at': now.step}
-    call_hooks(now)
-    calls.append(('stepped', now.step))
-  return calls, said.calls
-
-
-def test_late_hooks_wait_for_the_next_step_or_another_hook():
-  hooks = {'report': dict(every=1, late=True), 'save': dict(every=2)}
-  calls, _ = run(hooks, 0, 3)
-  assert calls == [
-      ('stepped', 1),
-      ('report', 1, 1, False),
-      ('report', 2, 2, False),
-      ('save', 2, 2, True),
-      ('stepped', 2),
-      ('report', 3, 3, False),
-      ('save', 3, 3, True),
-      ('stepped', 3),
-  ]
-
-
-def test_at_the_start_at_the_end_and_on_the_way():
-  hooks = {
-      'both': dict(at_start=True),
-      'way': dict(every=4, at_end=False, result={'P@1': 0.5}, group='test'),
-  }
-  calls, said = run(hooks, 0, 9)
-  assert [c[:2] for c in calls if c[0] != 'stepped'] == [
-      ('both', 0), ('way', 4), ('way', 8), ('both', 9)
-  ]
-  # A run that goes on has had its start.
-  calls, _ = run(hooks, 3, 9)
-  assert [c[:2] for c in calls if c[0] != 'stepped'][0] == ('way', 4)
-  assert said == [
-      'pause',
-      ('test', 4, {'P@1': 0.5}), 'step 4: P@1 0.5000', 'pause',
-      ('test', 8, {'P@1': 0.5}), 'step 8: P@1 0.5000', 'pause',
-      'pause',
-  ]
-
-
-def stopped(hooks, wishes, notes, first=0, last=9):
-  """(name, step) of each call, until the run stops or ends."""
-  calls, wishes = [], iter(wishes)
-
-  def hook(name, **when):
-    return Hook(lambda now: calls.append((name, now.step)), **when)
-
-  call_hooks = Hooks(
       [hook(name, **when) for name, when in hooks.items()],
-      first, last, Said(), lambda: next(wishes, Wish.GO_ON), notes,
+      first, last, said, lambda: next(wishes, Wish.GO_ON), notes,
   )
   now = Training(first, np.zeros(1), None, None, {'at': first}, notes=notes)
   if call_hooks.left or first < last:
@@ -104,7 +52,40 @@ def stopped(hooks, wishes, notes, first=0, last=9):
     now.step += 1
     now.metrics = {'at': now.step}
     call_hooks(now)
-  return calls, now
+    calls.append(('stepped', now.step))
+  return calls, said.calls, now
+
+
+def called(*args):
+  """The calls alone, and whether the run was stopped."""
+  calls, _, now = run(*args)
+  return [call for call in calls if call[0] != 'stepped'], now.stopped
+
+
+def test_late_hooks_wait_for_the_next_step_or_another_hook():
+  hooks = {'report': dict(every=1, late=True), 'save': dict(every=2)}
+  calls, _, _ = run(hooks, 0, 3)
+  assert calls == [
+      ('stepped', 1),
+      ('report', 1), ('report', 2), ('save', 2), ('stepped', 2),
+      ('report', 3), ('save', 3), ('stepped', 3),
+  ]
+
+
+def test_at_the_start_at_the_end_and_on_the_way():
+  hooks = {
+      'both': dict(at_start=True),
+      'way': dict(every=4, at_end=False, result={'P@1': 0.5}, group='test'),
+  }
+  calls, _ = called(hooks, 0, 9)
+  assert calls == [('both', 0), ('way', 4), ('way', 8), ('both', 9)]
+  # A run that goes on has had its start.
+  assert called(hooks, 3, 9)[0][0] == ('way', 4)
+  assert run(hooks, 3, 9)[1] == [
+      ('test', 4, {'P@1': 0.5}), 'step 4: P@1 0.5000', 'pause',
+      ('test', 8, {'P@1': 0.5}), 'step 8: P@1 0.5000', 'pause',
+      'pause',
+  ]
 
 
 HOOKS = {
@@ -117,31 +98,30 @@ HOOKS = {
 def test_a_run_that_stops_reports_and_saves_and_leaves_the_rest():
   notes = {}
   wishes = [Wish.GO_ON, Wish.SAVE, Wish.STOP]
-  calls, now = stopped(HOOKS, wishes, notes)
-  assert now.stopped and calls == [
+  assert called(HOOKS, 0, 9, wishes, notes) == ([
       ('evaluate', 0), ('report', 1), ('save', 1), ('report', 2), ('save', 2)
-  ]
+  ], True)
   # The evaluation that was due comes first when the run goes on.
   assert notes == {'left': True}
-  calls, now = stopped(HOOKS, [], notes, 2, 4)
-  assert not notes and calls == [
-      ('evaluate', 2), ('save', 2),
-      ('report', 3), ('report', 4),
+  assert called(HOOKS, 2, 4, [], notes) == ([
+      ('evaluate', 2), ('save', 2), ('report', 3), ('report', 4),
       ('evaluate', 4), ('save', 4),
-  ]
+  ], False)
+  assert not notes
+  # Told before its first step, a run has nothing new to save.
+  assert called(HOOKS, 3, 9, [Wish.STOP], notes) == ([], True) and not notes
 
 
 def test_a_stop_at_the_last_step():
   """The evaluation at the end may take long: it is for the next process."""
-  notes = {}
-  calls, now = stopped(HOOKS, [Wish.GO_ON] * 5 + [Wish.STOP], notes, 0, 5)
-  assert now.stopped and calls[-2:] == [('report', 5), ('save', 5)]
-  calls, now = stopped(HOOKS, [], notes, 5, 5)
-  assert not now.stopped and calls == [('evaluate', 5), ('save', 5)]
+  notes, wishes = {}, [Wish.GO_ON] * 5 + [Wish.STOP]
+  calls, is_stopped = called(HOOKS, 0, 5, wishes, notes)
+  assert is_stopped and calls[-2:] == [('report', 5), ('save', 5)]
+  left = [('evaluate', 5), ('save', 5)]
+  assert called(HOOKS, 5, 5, [], notes) == (left, False)
   # With none there is nothing to stop.
   only = {'save': HOOKS['save']}
-  calls, now = stopped(only, [Wish.GO_ON] * 5 + [Wish.STOP], {}, 0, 5)
-  assert not now.stopped and calls == [('save', 4), ('save', 5)]
+  assert called(only, 0, 5, wishes, {}) == ([('save', 4), ('save', 5)], False)
 
 
 @pytest.mark.parametrize('wish', [Wish.GO_ON, Wish.SAVE, Wish.STOP])

@@ -76,24 +76,3 @@ def test_a_spike_of_the_loss_is_told_once():
   for i, loss in enumerate(losses):
     call(at(i, loss=loss))
   assert len(said) == 1 and said[0].startswith('WARNING: step 200: the loss')
-
-
-@pytest.mark.parametrize(
-    ('chance', 'start', 'jump', 'is_told'),
-    [
-        (5.0, 0.01, 0.25, False),
-        (5.0, 0.01, 0.27, True),
-        # Of a loss without chance: that at the start.
-        (None, 4.0, 0.05, False),
-        (None, 4.0, 0.3, True),
-        (None, 0.01, 0.05, True),
-    ],
-)
-def test_a_small_jump_near_zero_is_none(chance, start, jump, is_told):
-  said = []
-  call = watches.spikes(chance, said.append).call
-  losses = np.repeat([start, 0.01], [100, 200])
-  losses *= 1 + 0.1 * np.random.default_rng(0).normal(size=300)
-  for i, loss in enumerate([*losses, jump]):
-    call(at(i, loss=loss))
-  assert len(said) == is_told

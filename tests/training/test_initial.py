@@ -1,9 +1,9 @@
 """Runs that start from another checkpoint: of another form or architecture."""
 
+import dataclasses
 import pathlib
 
 from flax import traverse_util
-import interrupted
 import jax
 import numpy as np
 import optax
@@ -13,6 +13,7 @@ import small_vocabulary
 import tiny_evaluation
 import tiny_run
 import tiny_training
+import tiny_weights
 
 from dualenc_jax.commands import check, train
 from dualenc_jax.errors import UserError
@@ -68,15 +69,17 @@ def golden_model(passage=False, **options) -> DualEncoder:
   return DualEncoder(TokenEmbedder(512, 32), encoder, Projection(16), **own)
 
 
-def make_plan(model, partitioner=Partitioner()):
-  rate = optax.linear_schedule(1e-3, 0.0, 10)
-  optimizer = Optimizer(optax.adafactor(rate), rate)
+RATE = optax.linear_schedule(1e-3, 0.0, 10)
+
+
+def make_plan(model, partitioner=Partitioner(), transform=optax.adafactor):
+  optimizer = Optimizer(transform(RATE), RATE)
   return tiny_training.plan(partitioner, optimizer, model)
 
 
-def fresh_state(model, partitioner=Partitioner()):
+def fresh_state(model, *how):
   """Random parameters where the plan has them; no initialiser is compiled."""
-  abstract = make_plan(model, partitioner).abstract
+  abstract = make_plan(model, *how).abstract
   rng = np.random.default_rng(0)
   state = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), abstract)
   params = jax.tree.map(
@@ -95,14 +98,6 @@ def start(path, model, vocabulary, partitioner=Partitioner(), **options):
   return initial.start_from(plan, state)
 
 
-def refuse(path, model, vocabulary) -> str:
-  """The message; nothing is computed before it."""
-  params = make_plan(model).abstract.params
-  with pytest.raises(UserError) as error:
-    initial.plan_start(str(path), describe(model), vocabulary, params)
-  return str(error.value)
-
-
 def flat(tree) -> dict[str, np.ndarray]:
   return {
       name: np.asarray(leaf)
@@ -118,8 +113,11 @@ def test_a_t5x_encoder_starts_one_or_both_towers(
 ):
   model = golden_model(passage)
   partitioner = Partitioner(2, (('embed', 'data'),))
-  params = flat(start(path, model, vocabulary, partitioner).params)
-  fresh = flat(fresh_state(model).params)
+  before = fresh_state(model, partitioner).params
+  after = start(path, model, vocabulary, partitioner).params
+  shardings = jax.tree.map(lambda x: x.sharding, before)
+  assert jax.tree.map(lambda x: x.sharding, after) == shardings
+  params, fresh = flat(after), flat(before)
   assert params.keys() == fresh.keys()
   taken = 0
   for name, value in params.items():
@@ -132,16 +130,6 @@ def test_a_t5x_encoder_starts_one_or_both_towers(
   assert taken == (1 + passage) * (3 * 9 + 3)
 
 
-def test_arrays_stay_where_the_plan_has_them(vocabulary):
-  partitioner = Partitioner(4, (('embed', 'data'),))
-  before = fresh_state(golden_model(), partitioner).params
-  after = start(LEGACY, golden_model(), vocabulary, partitioner).params
-  shardings = jax.tree.map(lambda x: x.sharding, before)
-  assert jax.tree.map(lambda x: x.sharding, after) == shardings
-  wo = after['encoder']['layers_0']['mlp']['wo']['kernel']
-  assert wo.addressable_shards[0].data.shape == (64 // 4, 32 // 2)
-
-
 def test_layers_that_are_scanned_take_those_of_their_number(vocabulary, golden):
   model = golden_model(scan_layers=True)
   params = flat(start(ORBAX, model, vocabulary).params)
@@ -152,12 +140,31 @@ def test_layers_that_are_scanned_take_those_of_their_number(vocabulary, golden):
   )
 
 
-@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
-def test_optimizer_statistics_are_kept_if_asked_for(form, vocabulary):
-  folder = GOLDEN / 't5_1_0_tiny'
-  golden = read_golden(folder / 't5x_orbax' / 'checkpoint_1000')
+def test_the_count_of_kept_statistics_may_be_below_the_step():
+  """As Adam's is where steps were left out."""
+  model = golden_model()
+  weights = tiny_weights.of_arrays(tiny_weights.arrays_of(model), model)
+  kept = {
+      f'{name}/{kind}': tiny_weights.tensor(name, tensor.read() + i)
+      for i, kind in enumerate(('mu', 'nu'))
+      for name, tensor in weights.tensors.items()
+  } | {'count': tiny_weights.tensor('count', np.array(5))}
+  weights = dataclasses.replace(weights, optimizer=kept)
+  state = fresh_state(model, Partitioner(), optax.adam)
+  sources = dict.fromkeys(flat(state.params)) | {n: n for n in weights.tensors}
+  plan = initial.Start(weights, sources, keep_optimizer=True)
+  adam = initial.start_from(plan, state).opt_state[0]
+  assert weights.step == 7 and int(adam.count) == 5
+  name = 'encoder/layers_0/mlp/wo/kernel'
+  for kind in ('mu', 'nu'):
+    found = flat(getattr(adam, kind))[name]
+    np.testing.assert_array_equal(found, kept[f'{name}/{kind}'].read())
+
+
+def test_optimizer_statistics_are_kept_if_asked_for(vocabulary):
+  path = GOLDEN / 't5_1_0_tiny' / 't5x_orbax' / 'checkpoint_1000'
+  golden = read_golden(path)
   model = golden_model(activations=('relu',))
-  path = folder / form / 'checkpoint_1000'
   state = start(path, model, vocabulary, keep_optimizer=True)
   factored = state.opt_state[0]
   assert int(factored.count) == 1000
@@ -177,61 +184,21 @@ def test_optimizer_statistics_are_kept_if_asked_for(form, vocabulary):
   assert int(start(path, model, vocabulary).opt_state[0].count) == 0
 
 
-def test_a_vocabulary_of_another_size_is_refused():
-  message = refuse(LEGACY, golden_model(), Vocabulary('python_code_8k'))
-  assert '512 token embeddings' in message and '8000 pieces' in message
-
-
-def test_another_architecture_is_refused_by_name(vocabulary):
-  relu = golden_model(activations=('relu',))
-  message = refuse(LEGACY, relu, vocabulary)
-  assert 'encoder.activations' in message and 't5_1_0_base' in message
-  # T5X does not tell which it has, but how many; so does this model.
-  silu = golden_model(activations=('silu', 'linear'))
-  start(LEGACY, silu, vocabulary)
-  shallow = golden_model(num_layers=2)
-  message = refuse(LEGACY, shallow, vocabulary)
-  assert 'no place for: encoder/layers_2/' in message and 'DROP' in message
-  narrow = golden_model(mlp_dim=32)
-  assert 'mlp.wi_0.kernel has the shape (32, 64)' in refuse(
-      LEGACY, narrow, vocabulary
-  )
-
-
-@pytest.fixture
-def first() -> pathlib.Path:
-  """A run of the tiny SDE of two layers."""
-  return tiny_evaluation.shared_model()
-
-
-@pytest.mark.slow
-def test_a_second_stage_by_rules(first, tmp_path):
-  """An SDE into an ADE whose passage tower keeps one layer of two."""
-  second = tiny_run.flags(
-      tmp_path,
-      '--gin_file=architectures/ade.gin',
-      f'--gin.INITIAL_CHECKPOINT_PATH={first}',
-      '--gin.INITIAL_CHECKPOINT_RULES='
-      "(('passage_encoder/layers_0/(.*)', r'encoder/layers_1/\\1'),"
-      " ('passage_projection/.*', None))",
-      '--gin.passage/models.T5Encoder.num_layers=1',
-      '--gin.STEPS=1',
-      '--gin.LEARNING_RATE=0.0',
-  )
-  train.main([*second, f'--model_dir={tmp_path / "second"}'])
-  a = interrupted.item(first, 2, 'params')
-  b = interrupted.item(tmp_path / 'second', 1, 'params')
-  kernel = 'attention/query/kernel'
-  for name, source in {
-      f'encoder/layers_0/{kernel}': f'encoder/layers_0/{kernel}',
-      f'passage_encoder/layers_0/{kernel}': f'encoder/layers_1/{kernel}',
-      'passage_encoder/encoder_norm/scale': 'encoder/encoder_norm/scale',
-      'passage_token_embedder/embedding': 'token_embedder/embedding',
-      'projection/kernel': 'projection/kernel',
-  }.items():
-    np.testing.assert_array_equal(b[name], a[source], err_msg=name)
-  assert np.any(b['passage_projection/kernel'] != a['projection/kernel'])
-  assert 'passage_encoder/layers_1/' + kernel not in b
+@pytest.mark.parametrize(
+    'sizes, said',
+    [
+        (dict(activations=('relu',)), 'encoder.activations.*t5_1_0_base'),
+        (dict(num_layers=2), 'no place for: encoder/layers_2/.*DROP'),
+        (dict(mlp_dim=32), r'mlp.wi_0.kernel has the shape \(32, 64\)'),
+        ({}, '512 token embeddings.*8000 pieces'),
+    ],
+)
+def test_another_architecture_is_refused_by_name(vocabulary, sizes, said):
+  model = golden_model(**sizes)
+  of_model = vocabulary if sizes else Vocabulary('python_code_8k')
+  params = make_plan(model).abstract.params
+  with pytest.raises(UserError, match=said):
+    initial.plan_start(str(LEGACY), describe(model), of_model, params)
 
 
 def test_activations_are_those_of_the_tower_that_a_rule_takes():
@@ -252,32 +219,18 @@ def test_activations_are_those_of_the_tower_that_a_rule_takes():
   initial.check_activations(weights, describe(target), sources)
 
 
-def test_check_says_what_would_start_from_where(first, tmp_path, capsys):
-  flags = tiny_run.flags(
-      tmp_path,
-      f'--gin.INITIAL_CHECKPOINT_PATH={first}',
+def test_rules_of_gin(tmp_path, capsys):
+  first = tiny_evaluation.shared_model()
+  flags = tiny_run.flags(tmp_path, f'--gin.INITIAL_CHECKPOINT_PATH={first}')
+  check.main([
+      *flags, '--no_compile',
       "--gin.INITIAL_CHECKPOINT_RULES=(('projection/.*', None),)",
       "--gin.INITIAL_CHECKPOINT_DROP=('projection/.*',)",
-  )
-  check.main([*flags, '--no_compile'])
+  ])
   line = '(dualenc_jax model_dir): 12 tensors; fresh: projection/kernel.'
   assert f'Starting from {first} {line}' in capsys.readouterr().out
-
-
-def test_a_rule_that_is_wrong_leaves_nothing_behind(first, tmp_path):
-  flags = tiny_run.flags(
-      tmp_path,
-      f'--gin.INITIAL_CHECKPOINT_PATH={first}',
-      "--gin.INITIAL_CHECKPOINT_RULES=(('encodr/.*', None),)",
-  )
+  # One that is wrong leaves nothing behind.
+  flags.append("--gin.INITIAL_CHECKPOINT_RULES=(('encodr/.*', None),)")
   with pytest.raises(UserError, match="RULES: 'encodr/.*' matches no param"):
     train.main([*flags, f'--model_dir={tmp_path / "model"}'])
   assert not (tmp_path / 'model' / 'config.gin').exists()
-
-
-def test_a_folder_that_is_nothing_says_what_is_expected(vocabulary, tmp_path):
-  (tmp_path / 'notes.txt').write_text('')
-  message = refuse(tmp_path, golden_model(), vocabulary)
-  assert 'holds notes.txt. Expected a model_dir' in message
-  message = refuse(tmp_path / 'none', golden_model(), vocabulary)
-  assert 'does not exist' in message and 'hf://org/name' in message

@@ -6,6 +6,7 @@ Files are damaged byte by byte, and tensors rewritten by TensorStore.
 import gc
 import json
 import logging
+import os
 import shutil
 
 from bit_flips import flip_bit, flip_byte
@@ -23,8 +24,6 @@ from test_checkpoints import (
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import integrity
-from dualenc_jax.tensor_files import checkpoint_meta
-from dualenc_jax.tensor_files.tensors import DamageError
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 
@@ -79,10 +78,8 @@ def falls_back(folder, caplog) -> str:
 @pytest.mark.parametrize(
     'item, name, index, bit',
     [
-        ('params', KERNEL, (3, 5), 0),
         ('params', 'scale', 7, 31),
         ('optimizer', f'0.nu.{KERNEL}', (7, 1023), 23),
-        ('optimizer', '0.count', (), 0),
         ('memory', 'tokens', (0, 0), 4),
     ],
 )
@@ -103,43 +100,6 @@ def edit(path, change):
   path.write_text(json.dumps(value))
 
 
-def test_changed_meta(copied, caplog):
-  meta = copied / 'checkpoints/2' / checkpoint_meta.FILE
-  edit(meta, lambda value: value['data'].update(next_step=8))
-  _, second = integrity.check(copied)
-  assert 'checksum differs' in second.problems[0]
-  assert 'meta/metadata is not what' in falls_back(copied, caplog)
-
-
-def test_one_made_without_digests(copied, caplog):
-  for step in (1, 2):
-    meta = copied / f'checkpoints/{step}' / checkpoint_meta.FILE
-    edit(meta, lambda value: [value.pop(k) for k in ('digests', 'sha256')])
-  with caplog.at_level(logging.INFO, 'dualenc_jax'):
-    assert_restores(Checkpoints(copied), small_state(), 2)
-  said = [r.message for r in caplog.records if r.name.startswith('dualenc_jax')]
-  assert len(said) == 1 and 'checkpoints/2 was made without digests' in said[0]
-  assert [c.has_digests for c in integrity.check(copied)] == [False, False]
-
-
-@pytest.mark.parametrize(
-    ('field', 'value', 'said'),
-    [('data', 'x', "data is 'x'; expected dict"),
-     ('step', 'x', "step is 'x'; expected int"),
-     ('run_id', None, 'run_id is None; expected str'),
-     ('notes', [], 'notes is []; expected dict')],
-)
-def test_a_meta_of_other_types_without_digests(
-    copied, caplog, field, value, said
-):
-  meta = copied / 'checkpoints/2' / checkpoint_meta.FILE
-  edit(meta, lambda value: [value.pop(k) for k in ('digests', 'sha256')])
-  edit(meta, lambda meta: meta.update({field: value}))
-  first, second = integrity.check(copied)
-  assert not first.problems and said in second.problems[0]
-  assert said in falls_back(copied, caplog)
-
-
 def test_a_list_that_lacks_a_tensor_is_damage_and_no_other_model(
     copied, caplog
 ):
@@ -151,12 +111,11 @@ def test_a_list_that_lacks_a_tensor_is_damage_and_no_other_model(
   assert 'params does not have the arrays that were saved: scale' in said
 
 
-@pytest.mark.parametrize('value', [np.nan, -np.inf])
-def test_parameters_that_are_not_finite(copied, caplog, value):
+def test_parameters_that_are_not_finite(copied, caplog):
   shutil.rmtree(copied / 'checkpoints/2')
   state = fill(small_state(), 2)
   scale = jax.device_put(
-      np.full(8, value, np.float32), state.params['scale'].sharding
+      np.full(8, -np.inf, np.float32), state.params['scale'].sharding
   )
   checkpoints = Checkpoints(copied)
   checkpoints.save(
@@ -175,18 +134,26 @@ def test_all_are_damaged(copied):
   with pytest.raises(UserError, match=said):
     Checkpoints(copied).restore(small_state())
   assert Checkpoints(copied).steps() == [1, 2]
+  assert not (copied / 'broken_checkpoints').exists()
+
+
+def cut_short(path):
+  os.truncate(path, path.stat().st_size // 2)
 
 
 @pytest.mark.slow
-def test_a_byte_of_each_file_is_harmless_or_noticed(copied):
+def test_damage_of_each_file_is_harmless_or_noticed(copied):
   checkpoint, whole = copied / 'checkpoints/2', copied / 'whole'
   shutil.copytree(checkpoint, whole)
   reached = set()
   for path in sorted(p for p in whole.rglob('*') if p.is_file()):
-    for place in (0.02, 0.5, 0.98):
+    for damage in (
+        cut_short, lambda path: flip_byte(path, 0.02, 0x10),
+        lambda path: flip_byte(path, 0.98, 0x10),
+    ):
       if not path.stat().st_size:
         continue
-      flip_byte(checkpoint / path.relative_to(whole), place, 0x10)
+      damage(checkpoint / path.relative_to(whole))
       state, meta = Checkpoints(copied).restore(small_state())
       # Whatever is restored is whole.
       assert meta == {**META, 'step': meta['step']}
@@ -195,36 +162,3 @@ def test_a_byte_of_each_file_is_harmless_or_noticed(copied):
       shutil.rmtree(checkpoint, ignore_errors=True)
       shutil.copytree(whole, checkpoint)
   assert reached == {1, 2}
-
-
-@pytest.mark.slow
-def test_a_thousand_flipped_bits_in_the_files_of_tensors(copied):
-  """Whoever reads gets what was saved, or an error."""
-  checkpoint = copied / 'checkpoints/2'
-  _, known = checkpoint_meta.read(checkpoint)
-  items = checkpoint / 'params', checkpoint / 'optimizer'
-
-  def read():
-    return {
-        (item.name, name): tensor.load().tobytes()
-        for item in items
-        for name, tensor in checkpoint_meta.read_item(item, known).items()
-    }
-
-  good = read()
-  files = [p for item in items for p in item.glob('ocdbt.process_0/d/*')]
-  sizes = [p.stat().st_size for p in files]
-  rng = np.random.default_rng(0)
-  noticed = harmless = 0
-  for which in rng.choice(len(files), 1000, p=np.array(sizes) / sum(sizes)):
-    content = files[which].read_bytes()
-    flip_byte(files[which], rng.random(), 1 << rng.integers(8))
-    try:
-      assert read() == good
-      harmless += 1
-    except (DamageError, ValueError):
-      noticed += 1
-    files[which].write_bytes(content)
-  assert read() == good
-  # The rest are in what TensorStore does not read again.
-  assert noticed > 500 and noticed + harmless == 1000

@@ -57,6 +57,11 @@ def by_numpy(skip):
     yield w, b, memory, count
 
 
+def make_plan(optimizer, partitioner=tiny_training.OneDevice()):
+  memory = jax.ShapeDtypeStruct((8,), jnp.float32)
+  return step_lib.plan(Squares(), optimizer, partitioner, 0, memory)
+
+
 @pytest.mark.parametrize(
     'partitioner', [tiny_training.OneDevice(), Partitioner()]
 )
@@ -64,8 +69,7 @@ def test_a_step_left_out_changes_nothing(partitioner):
   optimizer = Optimizer(
       optax.sgd(schedule, momentum=0.5), schedule, skip_non_finite=2
   )
-  memory = jax.ShapeDtypeStruct((8,), jnp.float32)
-  plan = step_lib.plan(Squares(), optimizer, partitioner, 0, memory)
+  plan = make_plan(optimizer, partitioner)
   state, skipped = plan.init(), []
   # The loss of step 4 is some 1e36: its gradient's square is not finite.
   for batch, (w, b, memory, count) in zip(batches(), by_numpy({1, 3, 4})):
@@ -86,11 +90,7 @@ def test_a_step_left_out_changes_nothing(partitioner):
 
 
 def test_without_it_the_state_is_spoilt_and_that_is_told():
-  plain = Optimizer(optax.sgd(schedule), schedule)
-  plan = step_lib.plan(
-      Squares(), plain, tiny_training.OneDevice(), 0,
-      jax.ShapeDtypeStruct((8,), jnp.float32),
-  )
+  plan = make_plan(Optimizer(optax.sgd(schedule), schedule))
   state = plan.init()
   for batch, finite in zip(batches(), (True, False)):
     state, metrics = plan.train_step(state, batch)
@@ -104,11 +104,7 @@ def test_without_it_the_state_is_spoilt_and_that_is_told():
 
 def test_an_update_that_is_too_large_is_told_by_its_parameter():
   """The loss and the gradient are finite; what they make of it is not."""
-  huge = Optimizer(optax.sgd(1e38), lambda step: 1e38)
-  plan = step_lib.plan(
-      Squares(), huge, tiny_training.OneDevice(), 0,
-      jax.ShapeDtypeStruct((8,), jnp.float32),
-  )
+  plan = make_plan(Optimizer(optax.sgd(1e38), lambda step: 1e38))
   batch = {
       'x': np.float32([[100, 0, 0]] * 8), 'y': np.full(8, -100, np.float32)
   }

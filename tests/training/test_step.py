@@ -1,7 +1,6 @@
 """The train step: the same numbers on every mesh, and where its arrays lie."""
 
 import dataclasses
-import functools
 
 from flax import linen as nn
 import hlo
@@ -14,7 +13,7 @@ import tiny_training
 from dualenc_jax import losses
 from dualenc_jax.objectives import Contrastive, contrastive
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
+from dualenc_jax.training import Optimizer, Partitioner
 
 pytestmark = pytest.mark.devices(8)
 
@@ -22,12 +21,10 @@ FSDP = (('embed', 'data'),)
 # Float32 rounding: sums over devices run in another order. Each sum is off by
 # some 1e-7 of its terms, and the loss divides cosines by a temperature of 0.1.
 LOSS_TOLERANCE = 2e-6
-GRADIENT_TOLERANCE = 1e-5
 
 
-@functools.cache
 def on_one_device(separate_towers, num_negatives):
-  """Loss, gradients and updated parameters by plain JAX, without a mesh."""
+  """Loss and gradients by plain JAX, without a mesh; and the parameters."""
   model = tiny_training.make_model(separate_towers)
   params = tiny_training.unsharded_params(separate_towers)
   batch = tiny_training.make_batch(num_negatives=num_negatives)
@@ -39,9 +36,7 @@ def on_one_device(separate_towers, num_negatives):
     )[0]
 
   loss, gradients = jax.jit(jax.value_and_grad(loss_fn))(params)
-  loss, gradients = jax.device_get((loss, gradients))
-  updated = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
-  return loss, gradients, updated
+  return loss, jax.device_get(gradients), params
 
 
 def shard_shapes(tree):
@@ -69,32 +64,28 @@ def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner, wi):
   batch = partitioner.to_device(batch)
   program = step.lower(abstract, batch).compile()
   state, metrics = program(state, batch)
-  loss, gradients, updated = on_one_device(separate_towers, num_negatives)
+  loss, gradients, params = on_one_device(separate_towers, num_negatives)
 
   assert jax.tree.map(lambda a: a.sharding, state) == jax.tree.map(
       lambda a: a.sharding, abstract
   )
   np.testing.assert_allclose(metrics['loss'], loss, rtol=LOSS_TOLERANCE)
   assert state.step == 1
-  paths = partitioning.leaf_paths(gradients)
-  squares = []
-  for path, got, want, after, expected in zip(
-      paths, jax.tree.leaves(state.opt_state), jax.tree.leaves(gradients),
-      jax.tree.leaves(state.params), jax.tree.leaves(updated), strict=True,
-  ):
-    scale = np.max(np.abs(want))
-    assert scale > 0, path
-    error = np.max(np.abs(got - want)) / scale
-    assert error < GRADIENT_TOLERANCE, f'{path}: {error:.2e}'
-    np.testing.assert_allclose(
-        after, expected, rtol=1e-6, atol=GRADIENT_TOLERANCE * scale
-    )
-    squares.append(np.sum(np.square(want.astype(np.float64))))
+  tiny_training.assert_gradients_near(state.opt_state[0].trace, gradients)
+  jax.tree.map(
+      lambda after, p, g: np.testing.assert_allclose(
+          after, p - 0.1 * g, rtol=1e-6, atol=1e-5 * np.abs(g).max()
+      ),
+      state.params, params, gradients,
+  )
+  squares = [
+      np.sum(np.square(g, dtype=np.float64)) for g in jax.tree.leaves(gradients)
+  ]
   np.testing.assert_allclose(metrics['gradient_squares'], squares, rtol=1e-4)
   np.testing.assert_allclose(
       metrics['gradient_norm'], np.sqrt(np.sum(squares)), rtol=1e-5
   )
-  assert step_lib.non_finite_tensors(jax.device_get(metrics), paths) == []
+  assert np.all(metrics['finite'])
 
   trace = shard_shapes(state.opt_state[0].trace)
   assert trace['encoder/layers_0/mlp/wi_0/kernel'] == wi
@@ -134,14 +125,6 @@ def test_parameters_and_moments_are_split():
   jax.tree.map(np.testing.assert_array_equal, state.params, alone)
 
 
-def test_unfactored_adafactor_statistics_are_split_with_their_parameter():
-  optimizer = Optimizer(optax.adafactor(1e-3), lambda step: 1e-3)
-  abstract, _, _ = tiny_training.plan(Partitioner(2, FSDP), optimizer)
-  v = abstract.opt_state[0].v
-  kernel = v['encoder']['layers_0']['mlp']['wi_0']['kernel']
-  assert kernel.sharding.shard_shape(kernel.shape) == (8, 32)
-
-
 def test_frozen_parameters_stay_bit_equal_while_training():
   partitioner = tiny_training.OneDevice()
   optimizer = Optimizer(
@@ -168,20 +151,3 @@ def test_frozen_parameters_stay_bit_equal_while_training():
       jax.tree.leaves(jax.device_get(state.params)),
   ):
     assert (a.tobytes() == b.tobytes()) == path.startswith(still), path
-
-
-def test_the_one_gradient_that_is_not_finite_is_named():
-  paths = ['a/kernel', 'b/kernel', 'c/scale']
-  metrics = {
-      'loss': np.float32(1),
-      'gradient_squares': np.float32([1, 2, 3]),
-      'finite': np.ones(3, bool),
-  }
-  assert step_lib.non_finite_tensors(metrics, paths) == []
-  for value in (np.nan, np.inf):
-    metrics['gradient_squares'] = np.float32([1, value, 3])
-    assert step_lib.non_finite_tensors(metrics, paths) == [
-        'the gradient of b/kernel'
-    ]
-  metrics |= {'loss': np.float32(np.inf), 'gradient_squares': np.ones(3)}
-  assert step_lib.non_finite_tensors(metrics, paths) == ['the loss']
