@@ -1,7 +1,6 @@
 """Codes of parts against distances in NumPy, and against faiss."""
 
 import compression_vectors
-import faiss
 import numpy as np
 import pytest
 
@@ -41,19 +40,6 @@ def test_the_first_among_equals(dims):
   books = codebooks(2, 32, dims)
   books[:, 16:] = books[:, :16][:, ::-1]
   assert product.encode(rows, books).max() < 16
-
-
-def test_faiss():
-  rows = compression_vectors.embeddings(5000, 16)
-  books = codebooks(4, 256, 4)
-  quantizer = faiss.ProductQuantizer(16, 4, 8)
-  faiss.copy_array_to_vector(books.ravel(), quantizer.centroids)
-  codes = product.encode(rows, books)
-  theirs = quantizer.compute_codes(rows)
-  assert (codes == theirs).mean() > 0.9999
-  np.testing.assert_array_equal(
-      product.decode(codes, books), quantizer.decode(codes)
-  )
 
 
 @pytest.mark.parametrize('count', [0, 3, 4500])

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from dualenc_jax.compression import linear, tldr
-from dualenc_jax.errors import UserError
 
 
 def exact_neighbours(rows, count):
@@ -83,18 +82,3 @@ def test_loss_falls_and_neighbours_are_kept():
   assert losses.shape == (50,) and losses[-1] < 0.3 * losses[0]
   by_chance = [recall(rows, linear.random_rotation(32, s)[:4]) for s in (5, 6)]
   assert recall(rows, matrix) > 3 * max(by_chance)
-
-
-def test_seeds_of_few_vectors_with_constant_dims():
-  rows = structured(7).copy()
-  rows[:, 5:] = 0.25
-  twins = tldr.nearest_neighbours(rows, 5)
-  one, same = (
-      tldr.train(rows, twins, 3, 0, epochs=3, hidden=16)[0] for _ in range(2)
-  )
-  assert one.shape == (3, 32) and np.isfinite(one).all()
-  np.testing.assert_array_equal(one, same)
-  encoders = [tldr._weights(32, 3, 16, seed)['encoder'] for seed in (0, 1)]
-  assert not np.allclose(*encoders, atol=1e-3)
-  with pytest.raises(UserError, match='5 neighbours of each of 5 vectors'):
-    tldr.nearest_neighbours(rows[:5], 5)

@@ -14,14 +14,15 @@ def trec_eval_order(hits):
   return sorted(by_id, key=lambda p: -np.float32(hits[p]))
 
 
-def of_order(passage_ids, grades):
+def of_order(passage_ids, grades, level=1):
   """All metrics of a query whose hits are `passage_ids`, best first.
 
-  Of one without a relevant passage they are 0, as trec_eval's.
+  A grade of `level` or more is relevant. Of a query without a relevant passage
+  they are 0, as trec_eval's.
   """
   gains = [max(grades.get(p, 0), 0) for p in passage_ids]
-  relevant = sum(grade >= 1 for grade in grades.values()) or math.inf
-  places = [i for i, gain in enumerate(gains, 1) if gain]
+  relevant = sum(grade >= level for grade in grades.values()) or math.inf
+  places = [i for i, gain in enumerate(gains, 1) if gain >= level]
   first = places[0] if places else math.inf
 
   def dcg(gains):

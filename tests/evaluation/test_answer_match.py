@@ -13,7 +13,6 @@ CASES = [
     ('193', 'It froze over in 1931.', False),
     ('1931', 'from 1931-1935', True),
     # Letter case, before and after decomposition.
-    ('TARN bridge', 'the Tarn Bridge', True),
     ('\u0130zmir', 'in \u0130ZMIR', True),
     ('izmir', 'in \u0130ZMIR', False),
     # Normal forms: composed, decomposed, compatibility.
@@ -23,22 +22,16 @@ CASES = [
     ('well known', 'a well-known market', False),
     ('well - known', 'a well-known market', True),
     ("o'clock", 'at nine o\u2019clock', False),
-    ('snake case', 'snake_case', False),
     # White space and control characters separate, format ones too.
     ('a b', 'a\u00a0\t\nb', True),
     ('ab', 'a\u200bb', False),
-    ('a b', 'a\x00b', True),
     # Marks and numbers of every kind belong to the word.
     ('\u0938', '\u0938\u094d\u0924\u0947', False),
-    ('x', 'x\u00b2', False),
     # No word boundary where none is written.
-    ('\u4e2d', '\u4e2d\u56fd', False),
     ('\U0001f600', 'ha\U0001f600ha', True),
     # All of the answer, in order.
     ('a a b', 'a a a b', True),
-    ('longer than the text', 'longer', False),
     ('', 'anything', True),
-    ('  \u200b', 'anything', True),
     ('a', '', False),
 ]
 
@@ -132,21 +125,3 @@ def test_top_k_matches_by_the_first_hit():
       'Top-100': [1, 1, 1, 1, 1, 1, 0, 0],
   }
   assert list(matches) == ['Top-5', 'Top-20', 'Top-100']
-
-
-def test_texts_are_read_once_and_down_to_the_first_match():
-  asked = []
-
-  def text(row):
-    asked.append(row)
-    return f'number {row}'
-
-  answer_match.top_k_matches(
-      np.array([[4, 2, 7, 9], [2, 4, 6, 8]]), [['7'], ['none of these']], text
-  )
-  assert asked == [4, 2, 7, 6, 8]
-  # A corpus smaller than k.
-  matches = answer_match.top_k_matches(
-      np.array([[1, 0], [0, 1]]), [['x'], ['z']], ['x', 'y'].__getitem__
-  )
-  assert [values.tolist() for values in matches.values()] == [[1, 0]] * 3

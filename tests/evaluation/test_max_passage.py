@@ -70,33 +70,10 @@ def test_against_all_documents(levels, k):
   check(scores, passage_ids, k)
 
 
-def test_a_document_of_more_passages_than_k():
-  passage_ids = [f'long#{i}' for i in range(500)] + ['a#0', 'b#0', 'c#0', 'c#1']
-  scores = np.zeros((2, 504))
-  scores[0, :500] = np.arange(500, 1000)
-  scores[0, 500:] = 1, 3, 2, 0
-  scores[1] = -scores[0]
-  check(scores, passage_ids, 3)
-
-
 def test_ties_at_the_end_of_the_ranking_go_by_document():
   # '!' sorts before '#', so passages of 'a!' come after those of 'a'.
   passage_ids = ['a#1', 'a!#1', 'b#1', 'c#1']
   check([[1, 1, 2, 0], [1, 1, 1, 0], [0, 0, 0, 0]], passage_ids, 2)
-
-
-def test_no_deeper_than_it_takes():
-  rng = np.random.default_rng(0)
-  passage_ids = [f'{d}#{p}' for d in range(1000) for p in range(3)]
-  asked = []
-  check(rng.random((5, 3000)), passage_ids, 10, asked=asked)
-  assert asked == [30]
-  # One document has the 100 best passages.
-  passage_ids = ['long#'] * 100 + [f'{d}#' for d in range(1000)]
-  passage_ids = [f'{d}{i}' for i, d in enumerate(passage_ids)]
-  asked.clear()
-  check(-np.arange(1100)[None], passage_ids, 20, asked=asked)
-  assert asked == [40, 160]
 
 
 @pytest.mark.parametrize('separator', ['#', '_passage_', '%'])

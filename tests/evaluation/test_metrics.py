@@ -1,12 +1,10 @@
-"""Metrics of a ranking: by hand, by their definitions and by trec_eval."""
+"""Metrics of a ranking, by their definitions."""
 
 import logging
-import math
 
 import metrics_reference
 import numpy as np
 import pytest
-import pytrec_eval
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics
@@ -16,16 +14,6 @@ NAMES = [
     'P@1', 'MRR', 'MRR@10', 'nDCG@10', 'MAP',
     'Recall@1', 'Recall@10', 'Recall@100', 'Recall@1000',
 ]
-TREC_EVALS = {
-    'P.1': ('P@1', 'P_1'),
-    'ndcg_cut.10': ('nDCG@10', 'ndcg_cut_10'),
-    'map': ('MAP', 'map'),
-    'recip_rank': ('MRR', 'recip_rank'),
-    'recall.1': ('Recall@1', 'recall_1'),
-    'recall.10': ('Recall@10', 'recall_10'),
-    'recall.100': ('Recall@100', 'recall_100'),
-    'recall.1000': ('Recall@1000', 'recall_1000'),
-}
 
 
 def from_order(order):
@@ -38,29 +26,6 @@ def rank_all(scores, ids):
   scores = np.array(scores, np.float32)
   rows = np.broadcast_to(np.arange(len(ids)), scores.shape)
   return ranking.best_hits(scores, rows, ids, len(ids))
-
-
-def test_four_passages_with_a_tie_by_hand():
-  # The tie of a and b goes to b, so the order is c b a d.
-  hits = rank_all([[0.5, 0.5, 0.9, 0.1]], ['a', 'b', 'c', 'd'])
-  scores = metrics.score(hits, [{0: 1, 3: 2, 1: 0}], 4)
-  gain = 1 / math.log2(4) + 2 / math.log2(5)
-  ideal = 2 / math.log2(2) + 1 / math.log2(3)
-  found = scores.means()
-  assert list(found) == list(metrics.NAMES) == NAMES
-  assert found == pytest.approx({
-      'P@1': 0.0,
-      'MRR': 1 / 3,
-      'MRR@10': 1 / 3,
-      'nDCG@10': gain / ideal,
-      'MAP': (1 / 3 + 2 / 4) / 2,
-      'Recall@1': 0.0,
-      'Recall@10': 1.0,
-      'Recall@100': 1.0,
-      'Recall@1000': 1.0,
-  })
-  assert scores.queries.tolist() == [0]
-  assert scores.depth == 4
 
 
 def random_case(seed):
@@ -89,7 +54,7 @@ def as_rows(qrels, ids):
 
 
 @pytest.mark.parametrize('seed', range(12))
-def test_against_trec_eval_and_the_definitions(seed):
+def test_against_the_definitions(seed):
   ids, scores, qrels = random_case(seed)
   counted = [q for q, judged in enumerate(qrels) if judged]
   # Of the others trec_eval's code may crash.
@@ -100,14 +65,10 @@ def test_against_trec_eval_and_the_definitions(seed):
       metrics.score(hits, as_rows(qrels, ids), len(ids))
     return
   found = metrics.score(hits, as_rows(qrels, ids), len(ids))
+  assert list(found.means()) == NAMES
   assert found.queries.tolist() == counted
-  theirs = pytrec_eval.RelevanceEvaluator(
-      {str(q): qrels[q] for q in relevant}, set(TREC_EVALS)
-  ).evaluate({str(q): dict(zip(ids, scores[q].tolist())) for q in relevant})
   for i, q in enumerate(counted):
     values = {name: column[i] for name, column in found.values.items()}
-    for ours, name in TREC_EVALS.values():
-      assert values[ours] == theirs.get(str(q), {}).get(name, 0), (ours, q)
     run = dict(zip(ids, scores[q].tolist()))
     order = metrics_reference.trec_eval_order(run)
     expected = metrics_reference.of_order(order, qrels[q])
@@ -147,15 +108,6 @@ def test_a_cut_ranking_with_ranks(depth):
   assert list(without) == list(found)
 
 
-def test_no_rank_where_no_relevant_passage_is_in_the_corpus():
-  hits = from_order([range(120)] * 3)
-  judgements = [{5: 1, -1: 1}, {-1: 2, 3: 0}, {}]
-  found = metrics.score(hits, judgements, 200, np.array([6, 0, 0]))
-  assert found.queries.tolist() == [0, 1]
-  assert found.values['MRR'].tolist() == [1 / 6, 0]
-  assert found.values['Recall@10'].tolist() == [0.5, 0]
-
-
 def test_the_order_of_the_hits_counts_not_their_scores():
   found = metrics.score(from_order([range(200)] * 2), [{9: 1}, {10: 1}], 200)
   assert found.values['MRR'].tolist() == [1 / 10, 1 / 11]
@@ -171,17 +123,6 @@ def test_means_are_over_the_judged_queries(caplog):
   assert found.means() == dict.fromkeys(NAMES, 1 / 3)
   told = '1 judged queries have no relevant passage and count as 0'
   assert told in caplog.text
-
-
-def test_means_do_not_depend_on_the_order_of_the_queries():
-  rng = np.random.default_rng(0)
-  values = rng.random(1000) * 10.0 ** rng.integers(-9, 1, 1000)
-  means = {
-      metrics.Scores(np.arange(1000), {'MRR': given}, 10).means()['MRR']
-      for given in (values, values[::-1], np.sort(values))
-  }
-  assert len(means) == 1
-  assert means.pop() == pytest.approx(values.mean())
 
 
 @pytest.mark.parametrize('depth, judgements, message', [

@@ -67,13 +67,6 @@ def test_white_space_in_ids_is_escaped_as_in_urls(tmp_path):
     trec.check_ids('query id', ['q', ''])
 
 
-@pytest.mark.parametrize('path', ['no_such_folder/run', 'a_file/run'])
-def test_a_path_that_cannot_be_written(tmp_path, path):
-  (tmp_path / 'a_file').touch()
-  with pytest.raises(UserError, match='run cannot be written: '):
-    trec.write_run(tmp_path / path, ONE_HIT, ['q'], ['p'])
-
-
 @pytest.mark.parametrize('line, message', [
     (b'q Q0 p 1 0.5', 'run:2: 5 fields: expected the six'),
     (b'q Q0 p 1 nan t', "run:2: score 'nan'"),
@@ -92,10 +85,3 @@ def test_blank_lines_a_byte_order_mark_and_gzip(tmp_path, name):
   packed = gzip.compress(content) if name == 'run.gz' else content
   (tmp_path / name).write_bytes(packed)
   assert trec.read_run(tmp_path / name) == {'q': {'a': 2, 'b': 1}}
-
-
-def test_no_file(tmp_path):
-  with pytest.raises(UserError, match='none cannot be read: No such'):
-    trec.read_run(tmp_path / 'none')
-  with pytest.raises(UserError, match='none cannot be read: No such'):
-    trec.read_qrels(tmp_path / 'none')

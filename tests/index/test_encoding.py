@@ -1,14 +1,12 @@
 """Texts to shards: order, kills, hosts, bad vectors, full disks."""
 
 import json
-import logging
 import shutil
 import types
 
 import numpy as np
 import pytest
 
-from dualenc_jax import compression
 from dualenc_jax.data import prepare, Tokenizer
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, Header, Index, IndexBuild
@@ -94,35 +92,6 @@ def test_row_i_is_passage_i(tmp_path, source, dtype):
   for i in range(N):
     assert index.passage(i).text == text_of(i)
     assert index.passage(i).location == f'{tmp_path / "texts.jsonl"}:{i + 1}'
-
-
-@pytest.mark.parametrize(
-    ('name', 'sample', 'warnings'),
-    [('int8', N, 0), ('int8', 9, 1), ('int8:q0.9', 9, 0), ('binary', 9, 0)],
-)
-def test_clipped_numbers_are_logged(
-    tmp_path, source, caplog, name, sample, warnings
-):
-  vectors = np.stack([vector_of(row) for row in range(N)])
-  vectors[-1] *= 20
-  codec = compression.spec(name).fit(vectors[:sample])
-  header = Header(
-      N, D, source.tower, 16, 'uint8', codec=name, shard_size=SHARD,
-      width=codec.quantiser.width,
-  )
-  build = IndexBuild(tmp_path / 'index', header, codec=lambda: codec)
-  embed = Embed(source, change=lambda row, _: vectors[row])
-  with caplog.at_level(logging.WARNING):
-    encoding.encode(build, source, embed)
-  messages = [record.message for record in caplog.records]
-  found = [each for each in messages if 'beyond the ranges' in each]
-  assert len(found) == warnings
-  if warnings:
-    errors = np.abs(codec.decode(codec.encode(vectors)) - vectors)
-    count = np.sum(errors > codec.quantiser.step)
-    assert count and found[0].startswith(f'{count} numbers')
-    farthest = np.max(errors / codec.quantiser.step) - 0.5
-    assert f'by {farthest:.1f} steps' in found[0]
 
 
 def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, source, fail_at=2):

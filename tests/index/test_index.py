@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index, Passage
+from dualenc_jax.index import Index
 from dualenc_jax.index.conversion import is_index
-from dualenc_jax.index.corpus import Corpus
 
 
 def read(folder):
@@ -170,15 +169,3 @@ def test_a_pipe(folder, file):
   with pytest.raises(UserError, match=f'{path.name} is not a regular file'):
     read(folder)
   is_index(folder)
-
-
-def test_a_passage_too_deep(tmp_path):
-  deep = '[' * 50_000
-  rows, passage = np.eye(1, 4, dtype=np.float32), Passage('d', 'n', 'f:1', deep)
-  Corpus(rows, ['d'], lambda _: passage, True).write(
-      tmp_path / 'index', 4, 8, {}
-  )
-  path = tmp_path / 'index' / 'shard-00000' / 'passages.jsonl'
-  path.write_text(path.read_text().replace(f'"{deep}"', f'{deep}[]'))
-  with pytest.raises(UserError, match='passages.jsonl:1: not a passage'):
-    read(tmp_path / 'index')

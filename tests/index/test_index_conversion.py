@@ -1,18 +1,15 @@
 """Indexes in files of other programs: what is refused, damaged or cut short."""
 
-import json
 import os
 import signal
 import time
 
-import faiss
 import index_files
 import numpy as np
-from pyarrow import parquet
 import pytest
 
 from dualenc_jax.commands import cli
-from dualenc_jax.index import conversion, Index, parquet_file
+from dualenc_jax.index import conversion, parquet_file
 from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import Rows
 
@@ -41,37 +38,6 @@ def test_ids_that_are_no_whole_numbers(tmp_path, converted, monkeypatch, id_):
   message = converted('faiss', '--ids=own')
   assert f'row 2 of {tmp_path / "index"} has the id {id_!r}' in message
   assert 'Leave the flag out' in message
-
-
-def test_codes_are_bytes_of_one_length(tmp_path, converted, monkeypatch):
-  """What a codec gives: codes, what they mean, what decodes them."""
-  index_files.write(tmp_path / 'index')
-  index = Index.open(tmp_path / 'index')
-  codes = np.packbits(index.embeddings[:] >= 0, axis=1)
-  parts = conversion.Parts(
-      Rows.of(codes),
-      {'codec': 'sign', 'bit_order': 'big'},
-      faiss_files.binary,
-      {'low': np.arange(3.0)},
-  )
-  monkeypatch.setattr(conversion, 'parts_of', lambda index: parts)
-  converted('vectors')
-  out = (tmp_path / 'out').rename(tmp_path / 'vectors')
-  table = parquet.read_table(out / 'vectors.parquet')
-  content = b''.join(table['codes'].to_pylist())
-  np.testing.assert_array_equal(
-      np.frombuffer(content, np.uint8).reshape(len(index), -1), codes
-  )
-  about = json.loads(table.schema.metadata[b'dualenc'])
-  assert about['codec'] == 'sign' and about['bit_order'] == 'big'
-  with np.load(out / 'codec.npz') as arrays:
-    np.testing.assert_array_equal(arrays['low'], np.arange(3.0))
-  converted('faiss')
-  found = faiss.read_index_binary(str(tmp_path / 'out/index.faiss'))
-  distances, _ = found.search(codes, 1)
-  assert not distances.any() and found.ntotal == len(index)
-  about = json.loads((tmp_path / 'out/about.json').read_text())
-  assert about['faiss'] == 'read_index_binary'
 
 
 def test_parquet_that_reads_otherwise_is_not_there(

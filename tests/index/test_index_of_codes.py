@@ -70,14 +70,6 @@ def test_the_first_codec_is_kept(tmp_path):
   )
 
 
-def test_another_codec_is_another_index(tmp_path):
-  write(build_of(tmp_path / 'index', trained()))
-  with pytest.raises(UserError, match="codec is 'pq:3x2', expected 'int8'"):
-    IndexBuild(tmp_path / 'index', plan('int8'))
-  with pytest.raises(UserError, match="dtype is 'uint8', expected 'float32'"):
-    IndexBuild(tmp_path / 'index', header(COUNT))
-
-
 @pytest.mark.parametrize('damage, message', [
     ('gone', 'codec.safetensors does not exist'),
     ('another codebook', 'shard.json: its codes belong to another'),

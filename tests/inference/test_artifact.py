@@ -1,6 +1,10 @@
-"""Artifacts: the same vectors with little installed, and nothing half-right."""
+"""Artifacts: the same vectors with little installed, and nothing half-right.
+
+Of artifacts of strangers nothing runs, or is written elsewhere.
+"""
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -10,16 +14,20 @@ import zlib
 from flax import traverse_util
 import jax
 from jax import export as jax_export
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 import tiny_towers
 
+from dualenc_jax import Retriever
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference import artifact as serving, towers as towers_lib
+from dualenc_jax.inference.artifact.manifest import of_file
 
 TEXTS = tiny_towers.TEXTS
 PREFIXES = 'find: ', 'code: '
+PROGRAM = 'programs/query-12.bin'
 
 
 @pytest.fixture(scope='module')
@@ -128,16 +136,6 @@ def test_it_runs_with_what_docs_say_suffices(towers, written, tmp_path):
   np.testing.assert_allclose(np.load(tmp_path / 'out.npy'), expected, atol=1e-6)
 
 
-def test_files_may_be_links_as_in_the_cache_of_a_hub(copied, tmp_path):
-  path = copied / 'vocabulary.model'
-  path.rename(tmp_path / 'blob')
-  path.symlink_to(tmp_path / 'blob')
-  assert serving.Artifact.open(copied).dim == tiny_towers.DIM
-  (tmp_path / 'blob').write_text('another')
-  with pytest.raises(UserError, match='vocabulary.model'):
-    serving.Artifact.open(copied)
-
-
 @pytest.mark.parametrize(
     'name',
     ['weights.safetensors', 'vocabulary.model', 'programs/passage-32.bin'],
@@ -156,9 +154,112 @@ def test_a_damaged_file_is_refused(copied, name):
     serving.Artifact.open(copied)
 
 
-def test_a_copy_is_the_same(written, tmp_path):
-  serving.write(serving.Artifact.open(written), tmp_path / 'copy')
-  for path in written.rglob('*'):
-    if path.is_file():
-      copy = tmp_path / 'copy' / path.relative_to(written)
-      assert copy.read_bytes() == path.read_bytes()
+def change(folder, *path, value):
+  """Sets a field of artifact.json."""
+  file = folder / 'artifact.json'
+  found = json.loads(file.read_text())
+  inner = found
+  for key in path[:-1]:
+    inner = inner[key]
+  inner[path[-1]] = value
+  file.write_text(json.dumps(found))
+
+
+def replace(folder, name, content):
+  """Puts other content into a file, and its digest into artifact.json."""
+  (folder / name).write_bytes(content)
+  change(folder, 'files', name, value=of_file(folder / name))
+
+
+def refused(folder, *words):
+  """What opening and encoding says."""
+  with pytest.raises(UserError) as caught:
+    Retriever.from_dir(folder).encode_queries(['a query'])
+  for word in words:
+    assert word in str(caught.value), str(caught.value)
+  assert len(str(caught.value)) < 800
+
+
+@pytest.mark.parametrize('path, value, word', [
+    (['version'], 1, 'version 1'),
+    (['format'], 'other', "'dualenc-artifact'"),
+    (['dim'], 'x', 'dim is'),
+    (['towers'], {'query': {}}, "towers: query lacks 'length'"),
+    (['towers', 'query', 'length'], '12', "length is '12'"),
+    (['towers', 'query', 'length'], 10**9, 'the lengths'),
+    (['towers', 'query', 'lengths'], [12, 12], 'the lengths'),
+    (['towers', 'query', 'params'], ['other'], "takes 'other'"),
+    (['params', 'projection/kernel'], [1], 'projection/kernel'),
+    (['platforms'], ['tpu'], 'run on tpu, but JAX runs on cpu'),
+    (['calling_convention'], 99, 'calling convention 99'),
+    (['files', PROGRAM], {}, f"{PROGRAM} lacks 'bytes'"),
+    (['files', 'evil.sh'], {'bytes': 0, 'sha256': ''}, "'evil.sh'"),
+])
+def test_field(copied, path, value, word):
+  change(copied, *path, value=value)
+  refused(copied, 'artifact.json', word)
+
+
+def test_parameters_that_are_not_finite(copied):
+  name = 'weights.safetensors'
+  arrays = safetensors.numpy.load_file(copied / name)
+  arrays['projection/kernel'][1, 2] = np.inf
+  replace(copied, name, safetensors.numpy.save(arrays))
+  refused(copied, f'{name}: projection/kernel', 'NaN')
+
+
+@pytest.mark.parametrize('name', ['../.bashrc', '/etc/passwd', 'index/../../x'])
+def test_names_of_files(copied, tmp_path, name):
+  (tmp_path / '.bashrc').write_text('mine')
+  change(copied, 'files', name, value={'bytes': 4, 'sha256': ''})
+  with pytest.raises(UserError, match='within its own folder'):
+    Retriever.from_dir(copied).save(tmp_path / 'saved')
+  assert (tmp_path / '.bashrc').read_text() == 'mine'
+  assert not (tmp_path / 'saved').exists()
+
+
+@pytest.mark.parametrize('name', ['artifact.json', PROGRAM])
+@pytest.mark.parametrize('special', ['pipe', 'endless'])
+def test_special_files(copied, name, special):
+  (copied / name).unlink()
+  if special == 'pipe':
+    os.mkfifo(copied / name)
+  else:
+    (copied / name).symlink_to('/dev/zero')
+  refused(copied, name)
+
+
+@pytest.mark.parametrize('content, word', [
+    (b'', 'cut off'),
+    (b'not of zlib', 'damaged'),
+    (zlib.compress(b'x' * 99)[:-8], 'cut off'),
+    (zlib.compress(bytes(1000)), 'cannot be read by JAX'),
+    # 64 MB in 64 kB, more than a program of 12 tokens can have.
+    (zlib.compress(bytes(2**26)), 'once decompressed'),
+], ids=range(5))
+def test_programs(copied, content, word):
+  replace(copied, PROGRAM, content)
+  refused(copied, PROGRAM, word)
+
+
+def test_native_code(copied):
+  """A program may name any function of the process, and its arguments."""
+  manifest = json.loads((copied / 'artifact.json').read_text())
+  params = {
+      name: jax.ShapeDtypeStruct(manifest['params'][name], jnp.float32)
+      for name in manifest['towers']['query']['params']
+  }
+  (rows,) = jax_export.symbolic_shape('b')
+
+  def encode(params, tokens):
+    shape = jax.ShapeDtypeStruct(
+        (tokens.shape[0], manifest['dim']), jnp.float32
+    )
+    return jax.ffi.ffi_call('a_stranger', shape)(tokens)
+
+  allowed = jax_export.DisabledSafetyCheck.custom_call('a_stranger')
+  exported = jax_export.export(
+      jax.jit(encode), platforms=['cpu'], disabled_checks=[allowed]
+  )(params, jax.ShapeDtypeStruct((rows, 12), jnp.int32))
+  replace(copied, PROGRAM, zlib.compress(bytes(exported.serialize())))
+  refused(copied, PROGRAM, 'calls native code', 'a_stranger')

@@ -1,5 +1,6 @@
-"""Calibration of a teacher's scores, against scikit-learn."""
+"""A teacher's scores: calibration, against scikit-learn, and their spread."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference import calibration
 from dualenc_jax.inference.calibration import Calibration
+from dualenc_jax.inference.teacher import check_spread
 
 
 def sample(seed, scale):
@@ -44,13 +46,6 @@ def test_is_the_logistic_regression_on_platts_targets(scale):
   )
 
 
-def test_scores_that_tell_all_apart():
-  found = calibration.fit(np.array([1.0, 2, 3, 4]), np.arange(4) > 1)
-  chances = found.probabilities([1, 2, 3, 4, -1e6, 1e6])
-  assert np.isfinite(found.slope) and np.all(np.diff(chances[:4]) > 0)
-  assert chances[4] == 0 and chances[5] == 1
-
-
 @pytest.mark.parametrize('relevant', [[0, 0, 0], [1, 1, 1], [1, 0, 0], []])
 def test_nothing_to_calibrate_by(relevant):
   relevant = np.array(relevant, bool)
@@ -70,3 +65,19 @@ def test_saved_for_a_step(tmp_path):
     calibration.of_step(tmp_path, 3)
   calibration.save(None, tmp_path)
   assert not (tmp_path / calibration.FILE).exists()
+
+
+@pytest.mark.parametrize(('scores', 'why'), [
+    ([0.9, 0.8, 0.99, 0.2], 'passed a sigmoid, .* Give raw logits'),
+    ([2.1, 2.0, 2.2, 1.9], 'It tells passages apart too little'),
+    ([4.0, -3.0, 1.0, 3.0], None),
+])
+def test_flat_labels_are_refused_with_the_reason(scores, why):
+  own, others = np.array(scores[::2]), np.array(scores[1::2])
+  expected = (
+      contextlib.nullcontext()
+      if why is None
+      else pytest.raises(UserError, match=f'deviation of 0.*{why}')
+  )
+  with expected:
+    check_spread(own - others, np.array(scores), 1.0)

@@ -9,7 +9,6 @@ import pytest
 
 from dualenc_jax import models
 from dualenc_jax.data import Ragged
-from dualenc_jax.inference import towers as towers_lib
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.training import Partitioner
 
@@ -121,29 +120,3 @@ def test_neither_devices_nor_fsdp_change_a_bit(texts, devices, rules, expected):
   found = embedder.passages(params, texts)
   assert found.tobytes() == expected.tobytes()
   assert embedder.passages(params, texts).tobytes() == found.tobytes()
-
-
-def test_batches_hold_each_text_once_and_do_not_run_ahead(texts, one_device):
-  embedder, params, _ = one_device
-
-  class Counting(Ragged):
-    taken = 0
-
-    def padded(self, indices, length):
-      Counting.taken += len(indices)
-      return super().padded(indices, length)
-
-  tokens = Counting(texts.values, texts.offsets)
-  rows = np.arange(COUNT)[::-1]
-  seen, most = [], (towers_lib.AHEAD + 1) * 8
-  for positions, embeddings in embedder.batches(
-      'encode_passage', params, tokens, rows
-  ):
-    assert embeddings.shape == (len(positions), 16)
-    assert Counting.taken - len(seen) <= most
-    seen += positions.tolist()
-  assert sorted(seen) == list(range(COUNT))
-  lengths = texts.lengths[rows[seen]]
-  assert (np.diff(lengths) <= 0).all()
-  none = embedder.queries(params, texts, np.array([], np.int64))
-  assert none.shape == (0, 16)

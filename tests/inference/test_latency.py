@@ -113,21 +113,6 @@ def test_models_take_turns_and_have_the_same_query(towers, clock):
   assert len(calls) == 6 * count and len(orders) > 3
 
 
-def test_each_number_of_tokens_is_warmed_up(towers, clock, monkeypatch):
-  monkeypatch.setattr(latency, 'WARM_UP', 2)
-  lengths = towers.tokenizer.encode_queries(TEXTS).lengths
-  different = len({*lengths.tolist()})
-  assert different > 2
-  own = Slow('a', clock, [1] * (2 * different + 2))
-  models = {'a': dataclasses.replace(towers, embedder=own)}
-  (found,) = latency.measure(models, {'a': TEXTS}, 1)
-  assert found.warm_up == different
-  warm = {len(ids) for _, ids in clock.calls[: 2 * different]}
-  assert warm == {*lengths.tolist()}
-  assert found.tokens_mean == pytest.approx(lengths.mean())
-  assert found.tokens_p95 == pytest.approx(np.percentile(lengths, 95))
-
-
 def test_the_size_is_that_of_the_query_tower():
   model = tiny_towers.loaded(apart=True, scan_layers=True)
   (found,) = latency.measure({'a': model}, {'a': TEXTS}, 3)

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 
-from flax import linen as nn, traverse_util
+from flax import traverse_util
 import jax
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from dualenc_jax.interop import (
   sentence_transformers,
   t5x_legacy,
 )
-from dualenc_jax.models import abstract_params, DualEncoder, einsum_attention
+from dualenc_jax.models import abstract_params, einsum_attention
 from dualenc_jax.parallel.partitioning import HostPartitioner
 
 pytestmark = pytest.mark.devices(8)
@@ -129,37 +129,6 @@ def test_settings_count_if_they_change_the_embeddings(settings, same):
   before, after = (x.tower_digest('passage') for x in (towers, other))
   differing = {n for n in before if before[n] != after[n]}
   assert differing == (set() if same else {'encoder'})
-
-
-class Scaled(DualEncoder):
-  """A model of one's own, with another setting."""
-
-  scale: float = 1.0
-
-
-class Bag(nn.Module):
-  """An encoder of one's own, whose settings no tensor tells."""
-
-  num_heads: int = 1
-
-
-def test_a_model_of_ones_own():
-  towers = tiny_towers.loaded()
-  parts = [getattr(towers.embedder.model, part) for part in PARTS]
-  one, two = (
-      with_params(towers, flat(towers), Scaled(*parts, scale=scale))
-      for scale in (1.0, 2.0)
-  )
-  digests = [x.tower_digest('query') for x in (towers, one, two)]
-  assert len({tuple(d.items()) for d in digests}) == 3
-  assert digests[1].items() - digests[0].items() == {
-      ('model', digests[1]['model'])
-  }
-  parts[1] = Bag()
-  one = with_params(towers, flat(towers), DualEncoder(*parts))
-  parts[1] = Bag(2)
-  two = with_params(towers, flat(towers), DualEncoder(*parts))
-  assert one.tower_digest('query') != two.tower_digest('query')
 
 
 def test_all_forms_of_a_model_have_the_same(tmp_path):

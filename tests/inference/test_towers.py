@@ -53,40 +53,8 @@ def test_chunks_hold_every_text_once_and_are_bounded(count):
   assert padded <= 1.15 * lengths.sum() + 8 * 2048
 
 
-def test_small_sets_have_one_length():
-  assert list(cut(np.array([7]), 256, SHAPES)) == [(0, 1, 1, 8)]
-  assert list(cut(np.array([9, 9, 7]), 256, SHAPES)) == [(0, 3, 4, 16)]
-  # Longer than a chunk.
-  assert list(cut(np.array([5000, 20]), 256, SHAPES)) == [
-      (0, 1, 1, 5120), (1, 2, 1, 5120)
-  ]
-  many = np.repeat([100, 10], 200)
-  shapes = [(c.rows, c.length) for c in cut(many, 256, SHAPES)]
-  assert shapes == [(16, 112)] * 13 + [(128, 16)] * 2
-
-
 def test_devices_get_chunks_of_one_shape():
   a, b = [Chunk(i, i + 1, 1, 8) for i in range(5)], [Chunk(5, 6, 1, 16)]
   assert list(deal(a + b, 2)) == [a[:2], a[2:4], a[4:], b]
   assert list(deal(a + b, 8)) == [a, b]
   assert not list(deal([], 8))
-
-
-def test_lengths_are_few_and_padding_is_bounded():
-  lengths = [SHAPES.padded_length(n) for n in range(1, 513)]
-  assert sorted(set(lengths)) == [
-      *(8, 16, 24, 32, 40, 48, 56, 64),
-      *(80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
-  ]
-  for n, padded in enumerate(lengths, start=1):
-    assert n <= padded
-    assert padded - n < max(8, padded / 5)
-  finer = Grid(2048, 8)
-  assert [finer.padded_length(n) for n in (64, 65, 73, 129, 257)] == [
-      *(64, 72, 80, 144, 288),
-  ]
-
-
-@pytest.mark.parametrize('shapes', [towers.CPU, towers.ACCELERATOR])
-def test_a_text_without_tokens_takes_the_shortest_row(shapes):
-  assert shapes.padded_length(0) == 8

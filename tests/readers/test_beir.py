@@ -104,14 +104,6 @@ def test_generated_queries_and_hard_negatives_by_system():
   error_of(TOY, 'train', message, **options, systems=('bm52',))
 
 
-def test_files_of_other_names(toy):
-  write(toy / 'judged.txt', 'q1 Q0 d4 3')
-  found = read(toy, 'test', files={'test': 'judged.txt'})
-  assert pairs(found) == [('q1', 'd4', 3)]
-  message = "'quries'. Did you mean 'queries'"
-  error_of(toy, 'test', message, files={'quries': 'judged.txt'})
-
-
 def test_unknown_ids_are_counted(toy, caplog):
   append(toy / 'qrels' / 'test.tsv', 'q9\td1\t1', 'q1\td9\t1')
   first = f"query 'q9' at {toy}/qrels/test.tsv:6"
@@ -179,16 +171,6 @@ def test_fingerprint_is_of_the_files_of_the_split(toy):
   append(toy / 'qrels' / 'test.tsv', 'q1\td1\t1')
   assert reader.fingerprint('train') == train
   assert reader.fingerprint('test') != test
-
-
-@pytest.mark.parametrize('options, message', [
-    ({}, 'BEIR_SET=scifact'),
-    ({'dataset': 'scifact', 'folder': 'x'}, 'Expected one of the two'),
-    ({'folder': 'x', 'max_negatives': 0}, 'at least 1'),
-    ({'folder': 'x', 'scores': True}, 'BEIR_HARD_NEGATIVES'),
-])
-def test_bad_options(options, message):
-  refused(lambda: Beir(**options).source(), message)
 
 
 def test_a_set_has_nothing_of_a_folder_in_its_place():

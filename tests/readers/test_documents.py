@@ -1,9 +1,9 @@
 """Pairs of documents without queries."""
 
 import pytest
-from reading import refused, write
+from reading import write
 
-from dualenc_jax.errors import SourceUnavailable, UserError
+from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Documents
 
 SENTENCES = [
@@ -78,12 +78,3 @@ def test_nothing_to_train_on(tmp_path, document):
   with pytest.raises(UserError, match='no pair can be made of'):
     for split in ('train', 'validation'):
       pairs(Documents(path), split)
-
-
-@pytest.mark.parametrize('options, message', [
-    (dict(titles=0, clozes=0), 'are 0'), (dict(removal=2), 'removal is 2')
-])
-def test_bad_options(options, message):
-  refused(lambda: Documents('x', **options), message)
-  refused(lambda: Documents().check_split('train'), '--gin.DOCUMENTS=',
-          error=SourceUnavailable)

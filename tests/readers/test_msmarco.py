@@ -1,12 +1,10 @@
 """msmarco's reader on files written by hand, in each layout that it knows."""
 
-import logging
 import shutil
 
 import pytest
-from reading import append, column, DATA, judged, pack, refused, write
+from reading import append, column, DATA, judged, refused, write
 
-from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.readers import rows
 from dualenc_jax.readers.msmarco import MsMarco
 
@@ -52,33 +50,6 @@ def test_official_files():
   assert reader.corpus_split('validation') == 'corpus'
 
 
-def test_packed_files_in_the_folder_that_unpacking_makes(toy):
-  for name in ('collection.tsv', 'queries.train.tsv', 'qrels.train.tsv'):
-    pack(toy / name, toy / 'collectionandqueries' / f'{name}.gz')
-    (toy / name).unlink()
-  reader = MsMarco(data_root=str(toy.parent), tolerance=1.0)
-  assert judged(reader.examples('train')) == TRAIN
-
-
-def test_counts_beside_the_published_ones(toy, caplog):
-  caplog.set_level(logging.INFO)
-
-  def differs(split, *parts, **options):
-    reader = make(toy, tolerance=None, **options)
-    refused(lambda: reader.examples(split), *parts)
-
-  differs('train', '2 queries, published 502,939', '--gin.MSMARCO_TOLERANCE',
-          '4 judgements, published 532,761')
-  list(make(toy).examples('validation'))
-  assert '5 passages, published 8,841,823' in caplog.text
-  # Files of other names are not compared.
-  (toy / 'collection.tsv').rename(toy / 'raw.tsv')
-  (toy / 'qrels.train.tsv').rename(toy / 'train.tsv')
-  names = {'collection': 'raw.tsv', 'train_qrels': 'train.tsv'}
-  reader = make(toy, files=names, tolerance=None)
-  assert judged(reader.examples('train')) == TRAIN
-
-
 def test_triples_are_streamed():
   reader = make(TOY, train_from='triples')
   assert reader.splits() == ('train', 'validation', 'test', 'corpus')
@@ -94,16 +65,6 @@ def test_triples_are_streamed():
   strict = make(TOY, train_from='triples', tolerance=None)
   message = '2 triples, published 39,780,811'
   refused(lambda: strict.examples('train'), message)
-
-
-def test_triples_need_no_other_file(tmp_path):
-  shutil.copy(TOY / 'triples.train.small.tsv', tmp_path)
-  reader = make(tmp_path, train_from='triples')
-  assert reader.splits() == ('train',)
-  assert len(list(reader.examples('train'))) == 2
-  (tmp_path / 'triples.train.small.tsv').unlink()
-  refused(lambda: reader.check_split('train'), 'triples', '.tar.gz (7,931 MB',
-          error=SourceUnavailable)
 
 
 def test_a_triple_whose_negative_is_its_positive(toy):
@@ -138,13 +99,3 @@ def test_bad_rows_name_file_and_line(toy, name, line, reason):
   place = f'{path}:{len(path.read_bytes().splitlines())}'
   refused(lambda: make(toy).examples('train'), f'{place}: {reason}')
   assert judged(make(toy, strict=False).examples('train')) == TRAIN
-
-
-@pytest.mark.parametrize('options, message', [
-    ({'train_from': 'triple'}, "Did you mean 'triples'"),
-    ({'train_from': 'triples', 'hard_negatives': 'x'}, 'already have hard'),
-    ({'files': {'colection': 'y'}}, "Did you mean 'collection'"),
-    ({}, "no split 'dev'"),
-])
-def test_bad_options(options, message):
-  refused(lambda: make(TOY, **options).check_split('dev'), message)

@@ -1,11 +1,8 @@
 """Files of hard negatives in each form, joined to the toy of msmarco."""
 
-import shutil
-
 import pytest
 from reading import column, DATA, pack, refused, write
 
-from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.readers import rows
 from dualenc_jax.readers.msmarco import MsMarco
 
@@ -95,18 +92,6 @@ def test_bad_rows(tmp_path, line, reason):
 def test_a_query_in_two_places(tmp_path):
   path = write(tmp_path / 'a', '100\t1', '101\t2', '100\t3')
   refused(lambda: negatives(path), ":3: query '100' already", 'sort -s')
-
-
-def test_a_bare_name_is_looked_up_below_the_data_root(tmp_path):
-  shutil.copytree(TOY, tmp_path / 'msmarco')
-  options = {'root': None, 'data_root': str(tmp_path)}
-  refused(
-      lambda: negatives('mined.tsv', **options), 'no file of hard negatives',
-      str(tmp_path / 'mined.tsv'), str(tmp_path / 'msmarco' / 'mined.tsv'),
-      'MSMARCO_HARD_NEGATIVES', error=SourceUnavailable,
-  )
-  write(tmp_path / 'mined.tsv', '100\t1')
-  assert negatives('mined.tsv', **options)[0] == [BASALT]
 
 
 def test_fingerprint_covers_the_file(tmp_path):

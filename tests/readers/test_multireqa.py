@@ -7,7 +7,6 @@ import pytest
 from reading import column, DATA, pack, refused, write
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.readers.multireqa import MultiReQA
 
 MRQA = 'mrqa/dev/SQuAD.jsonl.gz'
@@ -73,14 +72,6 @@ def test_corpus(root):
   assert {pair[1:] for pair in PAIRS} <= {pair[1:] for pair in pairs(rows)}
 
 
-def test_train_is_of_its_own_files(root):
-  fill(root, 'train')
-  (root / MRQA).unlink()
-  assert pairs(reader(root).examples('train')) == PAIRS
-  check = reader(root).check_split
-  refused(lambda: check('validation'), MRQA, error=SourceUnavailable)
-
-
 def test_splits():
   known, tested = MultiReQA('TriviaQA'), MultiReQA('BioASQ')
   assert known.splits() == ('train', 'validation', 'corpus')
@@ -99,20 +90,6 @@ def test_both_files_count(root, name):
   assert reader(root).fingerprint('validation') == before
   write(root / name, {})
   assert reader(root).fingerprint('validation') != before
-
-
-def test_missing_files(root):
-  (root / CANDIDATES).unlink()
-  for dataset, split, *parts in (
-      ('SQuAD', 'validation', f'there is no file {root / CANDIDATES}',
-       '/dev/SQuAD/candidates.json.gz (318,262 bytes, 10,642 sentences)'),
-      ('DuoRC', 'test', f'{root}/mrqa/dev/DuoRC.ParaphraseRC.jsonl.gz',
-       'DuoRC.ParaphraseRC.jsonl.gz (1,197,881 bytes, 1,501 questions)'),
-      ('BioASQ', 'test', 'http://participants-area.bioasq.org/MRQA2019/'),
-  ):
-    check = reader(root, dataset).check_split
-    refused(lambda: check(split), *parts, error=SourceUnavailable)
-  refused(lambda: MultiReQA('SQuAD').check_split('train'), 'DATA_ROOT')
 
 
 def test_counts_are_logged_beside_the_published_ones(root, caplog):

@@ -3,10 +3,9 @@
 import csv
 import json
 import logging
-import tracemalloc
 
 import pytest
-from reading import column, DATA, pack, refused, write
+from reading import column, DATA, refused, write
 
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import SourceUnavailable
@@ -129,34 +128,14 @@ def test_corpus_is_what_dpr_reads():
   assert not any(row['query'] or row['answers'] for row in rows)
 
 
-@pytest.mark.parametrize('separator, begin', [
-    (' . ', ' . Lake Orlo ( or'), (None, 'Lake Orlo ( or'),
-])
-def test_title_separator_and_where_answers_are_looked_for(separator, begin):
-  reader = OpenNQ(root=str(ROOT), title_separator=separator)
+def test_title_separator_and_where_answers_are_looked_for():
+  reader = OpenNQ(root=str(ROOT), title_separator=' . ')
   row = next(reader.examples('corpus'))
-  titled = begin if separator is None else f'Lake Orlo{begin}'
-  assert row['passage'].startswith(titled)
-  assert reader.answer_text(row['passage'], row['name']).startswith(begin)
+  assert row['passage'].startswith('Lake Orlo . Lake Orlo ( or')
+  answers_in = reader.answer_text(row['passage'], row['name'])
+  assert answers_in.startswith(' . Lake Orlo ( or')
   assert OpenNQ().answer_text('Tarn In Tarn.', 'Tarn') == ' In Tarn.'
   assert Pairs().answer_text('Tarn In Tarn.', 'Tarn') == 'Tarn In Tarn.'
-
-
-def test_packed_files_and_the_places_of_dprs_download_tool(tmp_path):
-  root = tmp_path / 'open_nq'
-  for name in (TRAIN, CORPUS):
-    pack(ROOT / name, root / f'{name}.gz')
-  path = root / 'data' / 'retriever' / 'qas' / 'nq-test.csv'
-  path.parent.mkdir(parents=True)
-  path.write_bytes((ROOT / TEST).read_bytes())
-  reader, plain = OpenNQ(data_root=str(tmp_path)), OpenNQ(root=str(ROOT))
-  assert reader.splits() == ('train', 'test', 'corpus')
-  for split in reader.splits():
-    one, other = ([row | {'location': ''} for row in each.examples(split)]
-                  for each in (reader, plain))
-    assert one == other
-  assert reader.fingerprint('test') == plain.fingerprint('test')
-  assert reader.fingerprint('train') != plain.fingerprint('train')
 
 
 def test_splits(tmp_path):
@@ -173,7 +152,6 @@ def test_splits(tmp_path):
 @pytest.mark.parametrize('row, message', [
     ('text', 'not a JSON object'),
     (question(question=' '), "'question' is empty"),
-    (question(answers='a'), "'answers' is not a list of strings"),
     (question(positive_ctxs='p'), "'positive_ctxs' is not a list of obj"),
     (question(positive_ctxs=[{'title': 'T'}]), "'text' is missing"),
     (question(positive_ctxs=[context('p', passage_id=[1])]),
@@ -243,28 +221,9 @@ def test_an_array_in_blocks_of_any_size(tmp_path, size):
     ('{"a": 1}', "0 elements: expected '[', found '{'"),
     ('[{}, {"a": 1', '1 elements: not JSON'),
     ('[{}', "1 elements: expected ',' or ']', found ''"),
-    ('[{} {}]', "1 elements: expected ',' or ']', found '{'"),
     ('[{}] 1', '1 elements: expected nothing after the array'),
 ])
 def test_what_is_not_an_array(tmp_path, text, message):
   path = tmp_path / 'a.json'
   path.write_text(text)
   refused(lambda: json_array.elements(path), f'a.json, after {message}')
-
-
-def peak(function):
-  """Most bytes of Python's memory while it runs."""
-  tracemalloc.start()
-  function()
-  _, most = tracemalloc.get_traced_memory()
-  tracemalloc.stop()
-  return most
-
-
-def test_memory_does_not_grow_with_the_array(tmp_path):
-  path = write_rows(tmp_path, *[question(question='q' * 5000)] * 1000)
-  assert path.stat().st_size > 5_000_000
-  count = []
-  rows = json_array.elements(path, 2**14)
-  assert peak(lambda: count.append(sum(1 for _ in rows))) < 500_000
-  assert count == [1000]

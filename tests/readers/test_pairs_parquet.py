@@ -1,7 +1,6 @@
 """pairs' reader: Parquet files, written by pyarrow."""
 
 import os
-import sys
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -10,8 +9,6 @@ from reading import column, refused
 from test_pairs import read, texts
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.errors import SourceUnavailable
-from dualenc_jax.readers import pairs_formats, text_lines
 from dualenc_jax.readers.pairs import Pairs
 
 STRING = pa.string()
@@ -72,40 +69,6 @@ def test_other_columns_are_not_read(tmp_path):
   assert column(read(path, format='parquet'), 'query') == ['q', 'r']
 
 
-def shared_text(folder, size, of_lists=False):
-  """A small file of 256 rows, all with one text of so many letters."""
-  text = pa.DictionaryArray.from_arrays(
-      pa.array([0] * 256, pa.int32()), pa.array(['a' * size])
-  )
-  if of_lists:
-    text = pa.ListArray.from_arrays(pa.array(range(257), pa.int32()), text)
-  columns = {'query': ['q'] * 256, 'passage': text}
-  return write(folder, columns, compression='zstd')
-
-
-def test_a_text_that_all_rows_have_takes_the_memory_of_a_few(
-    tmp_path, monkeypatch
-):
-  monkeypatch.setattr(pairs_formats, '_PARQUET_TEXTS', 2**24)
-  path = shared_text(tmp_path, 2**20)
-  before, peak, count = pa.total_allocated_bytes(), 0, 0
-  for row in Pairs(train=str(path)).examples('train'):
-    count += len(row['passage']) == 2**20
-    peak = max(peak, pa.total_allocated_bytes() - before)
-    if count == 20:
-      break
-  # 2**28 otherwise.
-  assert count == 20 and peak < 2**25
-
-
-@pytest.mark.parametrize('of_lists', [False, True])
-def test_a_text_longer_than_any_line(tmp_path, monkeypatch, of_lists):
-  monkeypatch.setattr(text_lines, 'LONGEST_LINE', 2**20)
-  monkeypatch.setattr(pairs_formats, '_OF_LISTS', 2**18)
-  path = shared_text(tmp_path, 2**18 if of_lists else 2**20, of_lists)
-  refused(lambda: read(path), "a.parquet: column 'passage' has a dictionary")
-
-
 def test_memory_does_not_grow_with_a_row_group(tmp_path):
   rows = [os.urandom(1000).hex() for _ in range(10_000)]
   path = write(tmp_path, {'query': rows, 'passage': rows})
@@ -121,21 +84,11 @@ def test_memory_does_not_grow_with_a_row_group(tmp_path):
     ({'query': ['q', 'r'], 'passage': ['p', None]}, "'passage' holds NoneType"),
     ({'query': ['q', ''], 'passage': ['p', 'p']}, "'query' is empty"),
     ({'query': NOT_UTF_8, 'passage': ['p', 'p']}, 'not UTF-8'),
-    ({'query': ['q', 'r'], 'passage': [['p'], []]}, 'is an empty list'),
 ])
 def test_bad_rows(tmp_path, columns, reason):
   path = write(tmp_path, columns)
   refused(lambda: read(path), f'{path}:2: ', reason)
   assert column(read(path, strict=False), 'query') == ['q']
-
-
-def test_missing_columns_and_rows(tmp_path):
-  path = write(tmp_path, {'query': ['q'], 'passages': ['p']})
-  told = refused(lambda: read(path), "mean 'passages'", 'PASSAGE_COLUMN')
-  assert 'COLUMNS=' not in told
-  empty = pa.array([], STRING)
-  write(tmp_path, {'query': empty, 'passage': empty})
-  refused(lambda: read(path), 'has no rows')
 
 
 def test_damaged_files(tmp_path):
@@ -148,12 +101,3 @@ def test_damaged_files(tmp_path):
   middle = len(content) // 2
   path.write_bytes(content[:middle] + bytes(500) + content[middle + 500 :])
   refused(lambda: read(path), 'after row ', 'Copy or download')
-
-
-def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
-  path = write(tmp_path, {'query': ['q'], 'passage': ['p']})
-  monkeypatch.setitem(sys.modules, 'pyarrow', None)
-  reader = Pairs(train=str(path))
-  reader.check_split('train')
-  refused(lambda: reader.examples('train'), 'Install dualenc-jax[data]',
-          error=SourceUnavailable)

@@ -53,31 +53,6 @@ def test_scifact_has_the_published_counts(shared):
     assert (len({row[2] for row in rows}), len(rows)) == (queries, count)
 
 
-def test_a_cut_down_corpus_with_grades(shared):
-  folder = shared / 'data' / 'msmarco_v1_dl1920'
-  rows = judged(Beir(folder=str(folder)).examples('test'))
-  assert rows == expected(folder, 'test')
-  assert len(rows) == 9490 and len({row[2] for row in rows}) == 97
-
-
-def test_gpl_pairs_and_hard_negatives(samples):
-  folder = samples / 'gpl_sample-data/generated/fiqa'
-  mined = folder / 'hard-negatives.jsonl'
-  options = {'hard_negatives': str(mined), 'max_negatives': 6}
-  reader = Beir(folder=str(folder), prefix='qgen', **options)
-  passages = {r['_id']: r['text'] for r in objects(folder / 'corpus.jsonl')}
-  lists = {row['qid']: row['neg'] for row in objects(mined)}
-  pairs = cells(folder / 'qgen-qrels' / 'train.tsv')[1:]
-  rows = list(reader.examples('train'))
-  ids = zip(column(rows, 'query_id'), column(rows, 'passage_id'))
-  assert [*map(list, ids)] == [pair[:2] for pair in pairs] and len(rows) == 30
-  for row in rows:
-    ranks = zip(*lists[row['query_id']].values())
-    kept = dict.fromkeys(name for rank in ranks for name in rank)
-    wanted = [passages[name].strip() for name in [*kept][:6]]
-    assert row['negatives'] == wanted
-
-
 def test_a_collection_of_splade(samples):
   root = samples / 'splade_toy'
   options = {'root': str(root), 'files': SPLADE}

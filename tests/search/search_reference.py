@@ -53,19 +53,3 @@ def unit(x: np.ndarray) -> np.ndarray:
 def shuffled_ids(rng: np.random.Generator, count: int) -> list[str]:
   """'p10' sorts before 'p9', and the order of the rows says nothing."""
   return [f'p{i}' for i in rng.permutation(count)]
-
-
-class CountedIds(Sequence):
-  """Ids that know which of them were read."""
-
-  def __init__(self, ids: Sequence[str]):
-    self._ids = ids
-    self.read = set()
-
-  def __len__(self) -> int:
-    return len(self._ids)
-
-  def __getitem__(self, row: int) -> str:
-    assert type(row) is int
-    self.read.add(row)
-    return self._ids[row]

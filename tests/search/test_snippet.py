@@ -28,10 +28,6 @@ def test_the_sentence_with_the_most_words(query, expected, matches):
   assert snippet.of(query, TEXT) == (expected, matches)
 
 
-def test_no_text():
-  assert snippet.of('moon', '') == snippet.of('moon', ' \n') == ('', 0)
-
-
 def test_a_long_line_is_cut_around_the_word():
   found = snippet.of('needle', 'hay ' * 200 + 'needle' + ' straw' * 200)
   assert found.matches == 1
