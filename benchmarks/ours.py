@@ -132,7 +132,7 @@ class TrainStep:
     plan = step_lib.plan(
         objective, make_optimizer(args.optimizer), partitioner, seed=0
     )
-    state = plan.init()
+    state = _drawn(plan.abstract)
     host_batches = _batches(args)
     batches = [partitioner.to_device(batch) for batch in host_batches]
     program, planned = compiled(plan.train_step, state, batches[0])
@@ -156,6 +156,23 @@ class TrainStep:
             rates['flops_per_second'],
         ),
     }
+
+
+def _drawn(abstract: step_lib.TrainState) -> step_lib.TrainState:
+  """A state with random kernels, ones for scales, and zeros for the rest.
+
+  Not by the plan's `init`, which a GPU's compiler takes minutes for.
+  """
+  rng = np.random.default_rng(0)
+
+  def param(leaf):
+    if leaf.ndim == 1:
+      return np.ones(leaf.shape, leaf.dtype)
+    return 0.05 * rng.standard_normal(leaf.shape, leaf.dtype)
+
+  zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
+  state = zeros._replace(params=jax.tree.map(param, abstract.params))
+  return jax.device_put(state, jax.tree.map(lambda a: a.sharding, abstract))
 
 
 def _batches(args: argparse.Namespace) -> list[dict[str, Any]]:

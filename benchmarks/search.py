@@ -15,7 +15,8 @@ from typing import Any
 import harness
 import numpy as np
 
-PEERS = ('faiss', 'torch')
+# Modules of the sides that are peers.
+PEERS = {'faiss': 'faiss', 'torch': 'torch', 'torch_resident': 'torch'}
 _HEADER = (
     'side | s | core s | GFLOP/s | times the product | the same by cores'
     ' | over faiss | the same by cores | anonymous peak less vectors | all peak'
@@ -43,8 +44,8 @@ def main() -> None:
       '--sides',
       nargs='*',
       choices=('streamed', *PEERS),
-      default=('streamed', *PEERS),
-      help='beside ours in memory',
+      default=('streamed', 'faiss', 'torch'),
+      help='beside ours in memory; torch_resident: passages on the GPU before',
   )
   add(
       '--drop_cache',
@@ -118,7 +119,9 @@ def _commands(args: argparse.Namespace) -> dict[str, list[str]]:
           f'--folder={args.folder}',
       ]
       for name in names
-      if name not in PEERS or args.peer_python or importlib.util.find_spec(name)
+      if name not in PEERS
+      or args.peer_python
+      or importlib.util.find_spec(PEERS[name])
   }
 
 

@@ -20,7 +20,8 @@ _READ = 2**26
 
 def make(args: argparse.Namespace) -> 'Searcher':
   """The side that --side names."""
-  return {'faiss': Faiss, 'torch': Torch}.get(args.side, Ours)(args)
+  peers = {'faiss': Faiss, 'torch': Torch, 'torch_resident': Torch}
+  return peers.get(args.side, Ours)(args)
 
 
 def write(args: argparse.Namespace) -> None:
@@ -226,7 +227,10 @@ class Faiss(Searcher):
 
 
 class Torch(Searcher):
-  """Product and topk, block by block."""
+  """Product and topk, block by block.
+
+  The passages are in the machine's memory, or `torch_resident` on the GPU.
+  """
 
   def __init__(self, args: argparse.Namespace):
     super().__init__(args)
@@ -252,6 +256,8 @@ class Torch(Searcher):
   def _open(self) -> None:
     rows = _in_memory(_passages_file(self._args))
     self._passages = self._torch.from_numpy(rows)
+    if self._args.side == 'torch_resident':
+      self._passages = self._passages.to(self._device)
 
   def _search(self) -> Any:
     torch = self._torch
