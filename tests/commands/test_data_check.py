@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import sys
 
 import numpy as np
@@ -30,12 +29,6 @@ def run(tmp_path, *argv):
   status = cli.main(['data', 'check', *argv, f'--output={tmp_path}/out'])
   path = tmp_path / 'out/report.json'
   return status, json.loads(path.read_text('utf-8')) if path.exists() else None
-
-
-def png_size(path):
-  data = path.read_bytes()
-  assert data[:8] == b'\x89PNG\r\n\x1a\n'
-  return struct.unpack('>II', data[16:24])
 
 
 def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
@@ -71,8 +64,8 @@ def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
   assert told.startswith(written)
   assert 'report.md, report.json, lengths.png' in told
   assert '20.0% of passages are cut to 256 tokens' in written
-  width, height = png_size(tmp_path / 'out/lengths.png')
-  assert width > 1500 and height > 500
+  picture = (tmp_path / 'out/lengths.png').read_bytes()
+  assert picture[:8] == b'\x89PNG\r\n\x1a\n'
 
 
 def test_the_picture_has_bars_where_the_lengths_are(tmp_path, monkeypatch):
@@ -115,14 +108,6 @@ def test_data_without_a_pair_is_refused_after_the_report(tmp_path, capsys):
   assert 'not JSON: 4' in told.out and 'Unusable' in told.err
 
 
-def test_a_wrong_column_is_named(tmp_path, capsys):
-  rows = [{'question': 'a', 'passage': 'b'}]
-  train = write(tmp_path / 'train.jsonl', rows)
-  assert run(tmp_path, train)[0] == 2
-  assert '--gin.QUERY_COLUMN' in capsys.readouterr().out
-  assert run(tmp_path, train, '--gin.QUERY_COLUMN=question')[0] == 0
-
-
 def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   # What else a row has is no reason of its own.
   rows = [{'query': 'a', 'text': f'b {i}', f'extra_{i}': 1} for i in range(30)]
@@ -133,17 +118,15 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   assert split['rows'] == 0
   assert [found['count'] for found in split['refused'].values()] == [30]
   told = capsys.readouterr().out
-  assert (
-      "no row has a column 'passage'. The first has query, text, extra_0. Give"
-      ' the right name with --gin.PASSAGE_COLUMN=.... 0 good and 30 refused'
-  ) in told
+  assert "no row has a column 'passage'. The first has query, text" in told
+  assert 'with --gin.PASSAGE_COLUMN=.... 0 good and 30 refused' in told
   # It would leave nothing.
   assert 'STRICT=False' not in told
+  assert run(tmp_path, train, '--gin.PASSAGE_COLUMN=text')[0] == 0
   # Some rows have it: the others may be left out.
   write(tmp_path / 'train.jsonl', [*rows, *GOOD])
   status, report = run(tmp_path, train)
   assert status == 0
-  assert "column 'passage' is missing" in capsys.readouterr().out
   texts = [f['what'] + f['advice'] for f in report['findings']]
   assert any(': 30' in text and 'STRICT=False' in text for text in texts)
   # A column that is asked for by name.
@@ -154,9 +137,9 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
 
 
 def test_strict_refuses_what_is_suspicious(tmp_path, capsys):
-  good = write(tmp_path / 'good.jsonl', GOOD)
-  assert run(tmp_path, good, '--strict')[0] == 0
-  odd = write(tmp_path / 'odd.jsonl', [*GOOD, {'query': 'a', 'passage': 'a'}])
+  rows = [*GOOD, {'query': 'a', 'passage': 'a'}]
+  odd = write(tmp_path / 'odd.jsonl', rows)
+  assert run(tmp_path, odd, '--strict', '--limit=2')[0] == 0
   assert run(tmp_path, odd)[0] == 0
   assert run(tmp_path, odd, '--strict')[0] == 2
   assert '1 findings are wrong or suspicious' in capsys.readouterr().err
@@ -164,9 +147,6 @@ def test_strict_refuses_what_is_suspicious(tmp_path, capsys):
 
 def test_limit_and_split(tmp_path, capsys):
   files = [write(tmp_path / f'{n}.jsonl', GOOD) for n in ('a', 'b', 'c')]
-  _, report = run(tmp_path, *files)
-  names = [s['name'] for s in report['splits']]
-  assert names == ['train', 'validation', 'test']
   _, report = run(tmp_path, *files, '--limit=1', '--split=test')
   (split,) = report['splits']
   assert (split['name'], split['rows'], split['limited']) == ('test', 1, True)
@@ -176,37 +156,23 @@ def test_limit_and_split(tmp_path, capsys):
 def test_a_report_is_not_overwritten_unasked(tmp_path, capsys, monkeypatch):
   monkeypatch.chdir(tmp_path)
   good = write(tmp_path / 'good.jsonl', GOOD)
-  for name in ('data_check', 'data_check_2', 'data_check_3'):
+  for name in ('data_check', 'data_check_2'):
     assert cli.main(['data', 'check', good, '--limit=1']) == 0
     assert f'Written to {name}: ' in capsys.readouterr().out
     assert (tmp_path / name / 'report.json').exists()
   assert cli.main(['data', 'check', good, '--output=data_check']) == 0
-  told = capsys.readouterr().out
-  assert 'Replacing the older report in data_check.' in told
-  # Of another vocabulary than of prose, said before any figure.
-  note = told.index('vocabulary of code, python_code_8k')
-  assert note < told.index('- vocabulary: ') < told.index('## Counts')
-
-
-def test_one_row_a_cause(tmp_path, capsys):
-  rows = [*GOOD, 'no json', 'none either', 'null']
-  paths = [write(tmp_path / f'{n}.jsonl', rows) for n in ('train', 'dev')]
-  run(tmp_path, *paths)
-  told = capsys.readouterr().out.splitlines()
-  (row,) = (line for line in told if 'refused, not JSON' in line)
-  assert 'train: ' in row and 'validation: ' in row
-  assert '--gin.STRICT=False' in row
-  assert any('not a JSON object but null' in line for line in told)
+  said = 'Replacing the older report in data_check.'
+  assert said in capsys.readouterr().out
 
 
 def test_what_is_no_file(tmp_path, capsys):
-  pipe, link, device = (tmp_path / f'{n}.jsonl' for n in ('a', 'b', 'c'))
+  pipe, link = (tmp_path / f'{name}.jsonl' for name in 'ab')
   os.mkfifo(pipe)
   link.symlink_to(tmp_path / 'nowhere')
-  device.symlink_to('/dev/zero')
-  special = 'is not a regular file but a pipe, a socket or a device'
-  nothing = 'is a link that leads to nothing'
-  for path, said in ((pipe, special), (device, special), (link, nothing)):
+  for path, said in (
+      (pipe, 'is not a regular file but a pipe, a socket or a device'),
+      (link, 'is a link that leads to nothing'),
+  ):
     assert cli.main(['data', 'check', str(path)]) == 2
     assert f'{path} {said}' in capsys.readouterr().err
 
@@ -214,11 +180,7 @@ def test_what_is_no_file(tmp_path, capsys):
 @pytest.mark.parametrize('argv, message', [
     ([], 'Give a task'),
     (['python_cod'], "Did you mean 'python_code'"),
-    (['nowhere.jsonl'], 'there is no file nowhere.jsonl'),
     (['a.jsonl'] * 4, 'up to three'),
-    (['a.jsonl', 'msmarco'], "'msmarco' is not a file"),
-    (['pairs'], 'TRAIN_FILE'),
-    (['a.jsonl', '--limit=0'], '--limit is 0'),
     (['a.jsonl', '--gin.QUERY_COLUM=x'], 'QUERY_COLUMN'),
     (['good.jsonl', '--gin.VOCABULARY=no'], "'no' is neither a file"),
     (['good.jsonl', '--output=good.jsonl'], '--output'),
@@ -237,19 +199,15 @@ def build(*argv):
   return data_command.build(config.parse_args(parser, list(argv)))
 
 
-def test_inputs_of_a_command_line(tmp_path, monkeypatch):
+def test_inputs_are_those_of_the_training_command(tmp_path, monkeypatch):
   monkeypatch.setenv('DUALENC_CACHE', str(tmp_path))
   inputs = build('a.jsonl', 'b.tsv', '--gin.QUERY_LENGTH=9')
   assert inputs.task == Pairs(train='a.jsonl', validation='b.tsv')
   assert inputs.tokenizer.query_length == 9
   assert inputs.tokenizer.vocabulary.path == 'python_code_8k'
   assert inputs.folder == tmp_path / 'tokens'
-  assert build('python_code').task.label == 'python_code'
-  own = '--gin.CACHE_DIR=/somewhere'
-  assert str(build('python_code', own).folder) == '/somewhere'
-
-
-def test_inputs_are_those_of_the_training_command(tmp_path):
+  own = build('python_code', '--gin.CACHE_DIR=/somewhere')
+  assert (own.task.label, str(own.folder)) == ('python_code', '/somewhere')
   flags = ['--gin_file=runs/finetune.gin', '--gin.TRAIN_FILE=t.jsonl']
   with pytest.raises(UserError, match='VOCABULARY must be given'):
     build(*flags)
