@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.nightly
 CHAOS = pathlib.Path(__file__).parents[1] / 'benchmarks/chaos.py'
 
 
-@pytest.mark.slow
 def test_a_run_that_is_struck_ends_bit_for_bit(tmp_path):
   done = subprocess.run(
       [

@@ -11,10 +11,10 @@ import sys
 import pytest
 from test_docs import blocks
 
+pytestmark = pytest.mark.nightly
 PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'tutorial.md'
 
 
-@pytest.mark.slow
 def test_the_whole_day(shared, tmp_path):
   source = shared / 'data' / 'scifact'
   if not source.is_dir():

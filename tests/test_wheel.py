@@ -13,28 +13,25 @@ from dualenc_jax.commands import config
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
+# Files that are those of the clone resolve as `commands/test_gin_files` shows.
 RESOLVE = """
 import pathlib, sys
 import dualenc_jax
 from dualenc_jax.commands import config, model_dir
 from dualenc_jax.readers import PythonCode
-here = pathlib.Path(sys.argv[1])
-assert here in pathlib.Path(dualenc_jax.__file__).parents, dualenc_jax.__file__
-assert here in config.gin_root().parents
-for file in config.shipped_files():
-  if file.startswith('recipes/'):
-    continue
-  if file not in ('runs/base.gin', 'commands/data.gin'):
-    model_dir.build_experiment(
-        ['runs/quickstart.gin', file],
-        ['MODEL_DIR = "x"', 'VOCABULARY = "python_code_8k"',
-         'VOCAB_SIZE = 8064', *(['TASK_NAME = "x"'] * ('seqio' in file))],
-        [],
-    )
-print(len(config.shipped_files()))
-assert next(iter(PythonCode().examples('test')))['query']
 import dualenc_jax.tasks as tasks
-assert here in pathlib.Path(tasks.__file__).parents
+here = pathlib.Path(sys.argv[1])
+for path in (dualenc_jax.__file__, tasks.__file__, config.gin_root()):
+  assert here in pathlib.Path(path).parents, path
+clone = pathlib.Path(sys.argv[2])
+for file in config.shipped_files():
+  own = config.gin_root() / file
+  assert own.read_bytes() == (clone / file).read_bytes(), file
+model_dir.build_experiment(
+    ['runs/quickstart.gin'], ['MODEL_DIR = "x"'], []
+)
+assert next(iter(PythonCode().examples('test')))['query']
+print(len(config.shipped_files()))
 """
 
 
@@ -69,7 +66,7 @@ def unpacked(tmp_path_factory) -> pathlib.Path:
 
 def test_every_gin_file_resolves_from_the_wheel(unpacked, tmp_path):
   done = subprocess.run(
-      [sys.executable, '-c', RESOLVE, str(unpacked)],
+      [sys.executable, '-c', RESOLVE, str(unpacked), str(config.gin_root())],
       cwd=tmp_path,
       env={
           'PYTHONPATH': str(unpacked),

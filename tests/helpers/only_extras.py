@@ -90,7 +90,9 @@ def main() -> int | None:
   extras = [extra for extra in sys.argv[1].split(',') if extra]
   block(distributions(required(extras)))
   if sys.argv[2] == '-c':
-    return exec(sys.argv[3], {})
+    # As Python has them.
+    code, sys.argv[:] = sys.argv[3], ['-c', *sys.argv[4:]]
+    return exec(code, {})
   from dualenc_jax.commands import cli
 
   return cli.main(sys.argv[2:])
