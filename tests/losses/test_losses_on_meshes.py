@@ -5,7 +5,6 @@ from loss_cases import (
   all_duplicates,
   assert_nothing_is_learnt,
   check,
-  LOSSES,
   make,
   make_batch,
   value_of,
@@ -14,7 +13,6 @@ from loss_cases import (
 import meshes
 import numpy as np
 import pytest
-import reference
 
 from dualenc_jax.losses import LearnableTemperature
 from dualenc_jax.training import Partitioner
@@ -22,10 +20,9 @@ from dualenc_jax.training import Partitioner
 pytestmark = pytest.mark.devices(8)
 
 SIZE = 16
-# The one-way losses are parts of these.
-NAMES = [name for name in LOSSES if not name.endswith('one_way')]
 TEMPERATURE = LearnableTemperature(0.05, minimum=0.001)
 
+# The one-way losses are parts of these.
 SOFTMAX = 'softmax_two_way', 'pair_with_queries_two_way'
 BOTH = 'samtone_both_towers', 'pair_two_way', 'pair_released_two_way'
 SAMTONE = 'samtone_two_way', 'pair_without_positive_two_way'
@@ -40,20 +37,6 @@ RINGS = {
     '4x2': (Partitioner(2), SOFTMAX, 32, 1, 2),
     '4x2_over_data_of_one_row': (Partitioner(2), BOTH, 4, 3, None),
 }
-
-
-def test_dense_is_equal_to_the_reference():
-  partitioner = Partitioner(2)
-  assert dict(partitioner.mesh.shape) == {'data': 4, 'model': 2}
-  embeddings, batch = make_batch(SIZE, 3, duplicates=True)
-  embeddings = jax.device_put(embeddings, partitioner.rows)
-  assert embeddings.query.addressable_shards[0].data.shape == (SIZE // 4, 16)
-  program = meshes.program(
-      partitioner, NAMES, temperature=TEMPERATURE, implementation='dense'
-  )
-  got = jax.device_get(program(TEMPERATURE.init(), embeddings))
-  for name in NAMES:
-    check(got[name], name, batch, temperature=0.05)
 
 
 @pytest.mark.parametrize(
@@ -77,20 +60,8 @@ def test_ring_is_equal_to_the_reference(
     got = run(embeddings)
     for name in names:
       check(got[name], name, batch, temperature=0.05)
-      check_metrics(got[name][0][1], name, batch)
   assert_nothing_is_learnt(run(all_duplicates(embeddings)))
   check_extremes(run, embeddings, batch)
-
-
-def check_metrics(got, name, batch):
-  same_tower = name.startswith('samtone')
-  terms = list(reference.query_side(batch, True, same_tower))
-  want = reference.metrics(batch, terms, True)
-  size, hard = len(batch.ids['query']), len(batch.ids['negatives'])
-  possible = (size - 1) * (2 if same_tower else 1) + hard
-  masked = 1 - want['negatives'] / possible
-  np.testing.assert_allclose(got['accuracy'], want['accuracy'], rtol=1e-6)
-  np.testing.assert_allclose(got['masked_fraction'], masked, atol=1e-6)
 
 
 def check_extremes(run, embeddings, batch):

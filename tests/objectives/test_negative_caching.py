@@ -320,7 +320,6 @@ def test_chance(options, expected):
     [
         ({'sampled': 0}, r'\(SAMPLED\) is 0; expected at least 1'),
         ({'top_k': 9, 'grouped': True}, 'TOP_K is 9 with GROUPED; expected'),
-        ({'refresh': 1.5}, r'\(REFRESH\) is 1.5; expected a share'),
         (
             {'similarity': Similarity(mask_duplicates=False)},
             'mask_duplicates is False: a cache',
