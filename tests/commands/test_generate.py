@@ -17,6 +17,7 @@ from dualenc_jax.readers import Beir
 from dualenc_jax.retriever import Retriever
 
 ROWS = 384  # Of the vocabulary of 300 pieces.
+THREE = '--queries_per_passage=3'
 FILES = 'corpus.jsonl', 'qgen-queries.jsonl', 'qgen-qrels/train.tsv'
 
 
@@ -76,7 +77,7 @@ def written(generator, corpus, tmp_path_factory):
   out = tmp_path_factory.mktemp('out') / 'generated'
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(shards, 'SHARD', 16)
-    assert run(generator, corpus, out, '--queries_per_passage=3') == 0
+    assert run(generator, corpus, out, THREE) == 0
   return out
 
 
@@ -113,12 +114,10 @@ def test_files_are_those_of_gpl(written, corpus):
 def test_a_killed_run_goes_on_with_the_same_result(
     generator, corpus, written, tmp_path, capsys
 ):
-  out = tmp_path / 'again'
-  shutil.copytree(written, out)
-  (out / 'shards' / '00001.jsonl').unlink()
-  for name in FILES:
+  out = shutil.copytree(written, tmp_path / 'again')
+  for name in (*FILES, 'shards/00001.jsonl'):
     (out / name).unlink()
-  assert run(generator, corpus, out, '--queries_per_passage=3') == 0
+  assert run(generator, corpus, out, THREE) == 0
   assert contents(out) == contents(written)
   assert '| passages | 40 |' in capsys.readouterr().out
 
@@ -126,8 +125,7 @@ def test_a_killed_run_goes_on_with_the_same_result(
 def test_two_hosts_write_what_one_writes(
     generator, corpus, written, tmp_path, capsys
 ):
-  out = tmp_path / 'shared'
-  flags = ['--queries_per_passage=3', '--host_count=2']
+  out, flags = tmp_path / 'shared', [THREE, '--host_count=2']
   assert run(generator, corpus, out, *flags, '--host_index=1') == 0
   assert '2 of 3 shards are left to other hosts' in capsys.readouterr().out
   assert run(generator, corpus, out, *flags, '--host_index=0') == 0
@@ -150,14 +148,10 @@ def test_processes_that_join_write_what_one_writes(
   one, two = tmp_path / 'one', tmp_path / 'two'
   flags = '--queries_per_passage=1', '--min_log_probability=-4'
   assert run(generator, corpus, one, *flags) == 0
-  said = two_hosts.run(*command(generator, corpus, two, *flags), devices=2)
+  said = two_hosts.run(*command(generator, corpus, two, *flags), devices=1)
   assert ['Written to' in each for each in said] == [True, False]
-  assert contents(two) == contents(one)
-  for name in ('00000.jsonl', '00001.jsonl'):
-    found, wanted = (
-        (folder / 'shards' / name).read_bytes() for folder in (two, one)
-    )
-    assert found == wanted, name
+  for name in (*FILES, 'shards/00000.jsonl', 'shards/00001.jsonl'):
+    assert (one / name).read_bytes() == (two / name).read_bytes(), name
   assert 0 < len(rows(one / FILES[1])) < len(lines)
 
 
@@ -181,15 +175,27 @@ def test_some_passages_have_the_queries_they_have_among_all(
 def test_filters_take_what_was_generated(
     generator, corpus, written, tmp_path, capsys
 ):
-  out = tmp_path / 'filtered'
-  shutil.copytree(written, out)
-  flags = '--queries_per_passage=3', '--min_log_probability=-2.5'
-  assert run(generator, corpus, out, *flags) == 0
-  chances = [q['metadata']['log_probability'] for q in rows(out / FILES[1])]
-  every = [q['metadata']['log_probability'] for q in rows(written / FILES[1])]
-  assert chances == [chance for chance in every if chance >= -2.5] != every
-  assert run(generator, corpus, out, *flags[:1], '--min_log_probability=-.01')
+  out, model = shutil.copytree(written, tmp_path / 'out'), tmp_path / 'dense'
+
+  def left(*flags):
+    assert run(generator, corpus, out, THREE, *flags) == 0
+    queries = rows(out / FILES[1])
+    return [q['metadata']['log_probability'] for q in queries]
+
+  every = left()
+  few = left('--min_log_probability=-2.5')
+  assert few == [chance for chance in every if chance >= -2.5] != every
+  assert run(generator, corpus, out, THREE, '--min_log_probability=-.01') == 2
   assert 'No query is left' in capsys.readouterr().err
+  # A model keeps what finds its passage.
+  Retriever(tiny_towers.loaded()).save(model)
+  dense = f'--round_trip={model}'
+  assert left(dense, '--round_trip_depth=40') == every
+  assert contents(out) == contents(written)
+  assert 0 < len(left(dense, '--round_trip_depth=3')) < len(every)
+  assert 'whose passage is not found' in capsys.readouterr().out
+  assert run(generator, corpus, out, THREE, dense, '--teacher=x') == 2
+  assert '--min_teacher_score' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -197,15 +203,11 @@ def test_filters_take_what_was_generated(
     [
         (['--seed=1'], 'seed: 0 -> 1'),
         (['--dtype=bfloat16'], "'dtype': 'bfloat16'"),
-        (['--dtype=float16'], "invalid choice: 'float16'"),
         (['--queries_per_passage=2'], 'queries_per_passage: 3 -> 2'),
         (['--passage_length=513'], 'expected at most 512'),
-        ([f'--seed={2**32}'], 'expected less than 2^32'),
         (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
         (['--multihost', '--host_count=2', '--host_index=0'], 'hosts of'),
         (['--temperature=0'], '--queries_per_passage=3'),
-        (['--top_p=0'], 'Sampling.top_p is 0.0'),
-        (['--temperature=-1'], 'Sampling.temperature is -1'),
         (['--max_copied=1.5'], '--max_copied is 1.5'),
         (['--min_log_probability=nan'], 'expected a logarithm, 0 or less'),
         (['--round_trip_depth=3'], 'give --round_trip, or leave it out'),
@@ -219,26 +221,9 @@ def test_other_queries_and_odd_flags_are_refused(
     generator, corpus, written, capsys, flags, message
 ):
   before = contents(written)
-  given = ['--queries_per_passage=3', *flags]
-  assert run(generator, corpus, written, *given) == 2
+  assert run(generator, corpus, written, THREE, *flags) == 2
   assert message in capsys.readouterr().err
   assert contents(written) == before
-
-
-def test_models_filter_what_they_do_not_find(
-    generator, corpus, written, tmp_path, capsys
-):
-  out, model = tmp_path / 'out', tmp_path / 'dense'
-  shutil.copytree(written, out)
-  Retriever(tiny_towers.loaded()).save(model)
-  flags = '--queries_per_passage=3', f'--round_trip={model}'
-  assert run(generator, corpus, out, *flags, '--round_trip_depth=40') == 0
-  assert contents(out) == contents(written)
-  assert run(generator, corpus, out, *flags, '--round_trip_depth=3') == 0
-  assert 'whose passage is not found' in capsys.readouterr().out
-  assert 0 < len(rows(out / FILES[1])) < len(rows(written / FILES[1]))
-  assert run(generator, corpus, out, *flags, '--teacher=x') == 2
-  assert '--min_teacher_score' in capsys.readouterr().err
 
 
 def test_a_changed_corpus_is_refused_unless_overwritten(
@@ -247,10 +232,9 @@ def test_a_changed_corpus_is_refused_unless_overwritten(
   out, other = tmp_path / 'out', tmp_path / 'other.jsonl'
   shutil.copytree(written, out)
   other.write_text(corpus.read_text().replace('about', 'on'))
-  flag = '--queries_per_passage=3'
-  assert run(generator, other, out, flag) == 2
+  assert run(generator, other, out, THREE) == 2
   assert 'corpus: ' in capsys.readouterr().err
-  assert run(generator, other, out, flag, '--overwrite') == 0
+  assert run(generator, other, out, THREE, '--overwrite') == 0
   assert 'is on number' in (out / FILES[0]).read_text()
 
 
@@ -258,7 +242,6 @@ def test_a_changed_corpus_is_refused_unless_overwritten(
     ('lines', 'message'),
     [
         (['{"_id": "a\\tb", "text": "One."}'], "the id 'a\\tb'"),
-        (['{"_id": "a\\n", "text": "One."}'], "the id 'a\\n'"),
         (['{"_id": "a", "text": " "}'], 'no passage with text'),
         (['{"_id": "a"}'], ":1"),
         (
@@ -298,15 +281,6 @@ def test_what_is_no_query_is_told(queries, message):
       [(query, passage) for passage in passages for query in queries]
   )
   assert found is None if message is None else message in found
-
-
-@pytest.mark.parametrize(('same', 'told'), [(12, False), (16, True)])
-def test_few_queries_are_judged_with_care(monkeypatch, same, told):
-  monkeypatch.undo()
-  queries = [*['a'] * same, *map(str, range(21 - same))]
-  found = shards.problem_of([(q, f'Text {i}') for i, q in enumerate(queries)])
-  assert bool(found) == told
-  assert shards.problem_of([('a', 'b'), ('a', 'c')]) is None
 
 
 def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):

@@ -13,8 +13,6 @@ import pytest
 from dualenc_jax.commands import cli, cores, huge_pages, runtime
 from dualenc_jax.errors import UserError
 
-pytestmark = pytest.mark.devices(8)
-
 ASKED = 'glibc.malloc.hugetlb=1'
 
 
@@ -24,14 +22,15 @@ def test_devices_of_a_cpu_keep_programs_only_where_they_are_told(
   jax.config.update('jax_compilation_cache_dir', None)
   monkeypatch.setenv('DUALENC_CACHE', str(tmp_path))
   monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR')
-  runtime.use_compilation_cache()
-  assert jax.config.jax_compilation_cache_dir is None
-  monkeypatch.setattr(jax, 'device_count', lambda: 1)
-  runtime.use_compilation_cache()
-  assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'compiled')
-  monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', str(tmp_path / 'mine'))
-  runtime.use_compilation_cache()
-  assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'mine')
+  for count, told, wanted in (
+      (8, None, None), (1, None, 'compiled'), (8, 'mine', 'mine')
+  ):
+    monkeypatch.setattr(jax, 'device_count', lambda count=count: count)
+    if told:
+      monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', str(tmp_path / told))
+    runtime.use_compilation_cache()
+    found = jax.config.jax_compilation_cache_dir
+    assert found == (wanted and str(tmp_path / wanted))
 
 
 def test_what_orbax_raises_is_not_logged_with_tracebacks(capsys):
@@ -46,51 +45,37 @@ def test_what_orbax_raises_is_not_logged_with_tracebacks(capsys):
   assert 'something else' in said and 'Traceback' not in said
 
 
-@pytest.fixture
-def mode(tmp_path, monkeypatch):
-  """Kernel's file on a machine where huge pages are to be had."""
-  monkeypatch.setattr(huge_pages, '_glibc', lambda: (2, 36))
-  path = tmp_path / 'enabled'
-  path.write_text('always [madvise] never\n')
-  return path
-
-
-def test_the_tunable_joins_those_of_the_user(mode, tmp_path):
-  environment = {'GLIBC_TUNABLES': 'glibc.malloc.check=1', 'A': 'b'}
-  changed = huge_pages.environment(environment, mode, tmp_path)
-  assert changed == {
-      'GLIBC_TUNABLES': f'glibc.malloc.check=1:{ASKED}', 'A': 'b'
-  }
-
-
 @pytest.mark.parametrize(
-    ('environment', 'text', 'version'),
+    ('environment', 'text', 'version', 'device', 'wanted'),
     [
+        ({}, '[madvise]', (2, 36), None, ASKED),
+        (
+            {'GLIBC_TUNABLES': 'glibc.malloc.check=1'}, '[madvise]', (2, 36),
+            None, f'glibc.malloc.check=1:{ASKED}',
+        ),
+        # Machines with an accelerator, unless the CPU is asked for.
+        ({}, '[madvise]', (2, 36), 'nvidia0', None),
+        ({'JAX_PLATFORMS': 'cpu'}, '[madvise]', (2, 36), 'nvidia0', ASKED),
         # The environment turns it off.
-        ({'DUALENC_HUGE_PAGES': '0'}, '[madvise]', (2, 36)),
-        ({'GLIBC_TUNABLES': ASKED}, '[madvise]', (2, 36)),
-        ({'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=0'}, '[madvise]', (2, 36)),
+        ({'DUALENC_HUGE_PAGES': '0'}, '[madvise]', (2, 36), None, None),
+        ({'GLIBC_TUNABLES': ASKED}, '[madvise]', (2, 36), None, None),
         # Kernels that do not give them on request.
-        ({}, '[always] madvise never', (2, 36)),
-        ({}, None, (2, 36)),
-        # Libraries without the tunable.
-        ({}, '[madvise]', ()),
-        ({}, '[madvise]', (2, 34)),
+        ({}, '[always] madvise never', (2, 36), None, None),
+        ({}, None, (2, 36), None, None),
+        # A library without the tunable.
+        ({}, '[madvise]', (2, 34), None, None),
     ],
 )
-def test_where_nothing_is_gained(
-    environment, text, version, mode, tmp_path, monkeypatch
+def test_huge_pages_where_something_is_gained(
+    environment, text, version, device, wanted, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(huge_pages, '_glibc', lambda: version)
-  mode.unlink() if text is None else mode.write_text(text)
-  assert huge_pages.environment(environment, mode, tmp_path) is None
-
-
-def test_machines_with_an_accelerator(mode, tmp_path):
-  (tmp_path / 'nvidia0').touch()
-  assert huge_pages.environment({}, mode, tmp_path) is None
-  on_cpu = {'JAX_PLATFORMS': 'cpu'}
-  assert huge_pages.environment(on_cpu, mode, tmp_path) is not None
+  if text:
+    (tmp_path / 'enabled').write_text(text + '\n')
+  if device:
+    (tmp_path / device).touch()
+  found = huge_pages.environment(environment, tmp_path / 'enabled', tmp_path)
+  assert found == (wanted and {**environment, 'GLIBC_TUNABLES': wanted})
 
 
 def test_a_restart_keeps_the_command(monkeypatch):
@@ -98,9 +83,8 @@ def test_a_restart_keeps_the_command(monkeypatch):
   monkeypatch.setattr(huge_pages, 'environment', lambda _: {'A': 'b'})
   monkeypatch.setattr(os, 'execve', lambda *args: started.append(args))
   huge_pages.restart()
-  ((program, argv, environment),) = started
-  assert program == sys.executable and environment == {'A': 'b'}
-  assert argv == [sys.executable, *sys.orig_argv[1:]]
+  argv = [sys.executable, *sys.orig_argv[1:]]
+  assert started == [(sys.executable, argv, {'A': 'b'})]
 
 
 @pytest.mark.slow
@@ -109,10 +93,7 @@ def test_the_command_itself_starts_again_once(tmp_path):
   environment = {k: v for k, v in os.environ.items() if k not in known}
   done = subprocess.run(
       [sys.executable, '-m', 'dualenc_jax', 'search', '--model_dir=no_model'],
-      capture_output=True,
-      text=True,
-      env=environment,
-      cwd=tmp_path,
+      capture_output=True, text=True, env=environment, cwd=tmp_path,
       timeout=300,
   )
   gained = huge_pages.environment(environment) is not None
@@ -129,55 +110,34 @@ def test_programs_that_call_a_command_are_left_alone(monkeypatch):
 
 def of_all_threads() -> list[set[int]]:
   """Cores of each thread of this process, by the kernel's own list."""
-  found = []
-  for status in pathlib.Path('/proc/self/task').glob('*/status'):
-    (line,) = [
-        line for line in status.read_text().splitlines()
-        if line.startswith('Cpus_allowed_list')
-    ]
-    own = set()
-    for part in line.split()[1].split(','):
-      first, _, last = part.partition('-')
-      own |= {*range(int(first), int(last or first) + 1)}
-    found.append(own)
-  return found
+  tasks = pathlib.Path('/proc/self/task').iterdir()
+  return [os.sched_getaffinity(int(task.name)) for task in tasks]
 
 
-def test_those_there_are_and_those_to_come():
-  allowed = os.sched_getaffinity(0)
+def test_cores_of_threads_that_are_and_are_to_come():
+  allowed, seen = os.sched_getaffinity(0), []
   jax.devices()
-  seen = []
-  with cores.limited(1) as count:
-    assert count == 1
-    before = of_all_threads()
-    new = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
-    new.start()
-    new.join()
-  assert len(before) > 8
-  assert len(before[0]) == 1 and before[0] < allowed | {-1}
+  with pytest.raises(KeyError):
+    with cores.limited(1) as count:
+      assert count == 1
+      before = of_all_threads()
+      new = threading.Thread(
+          target=lambda: seen.append(os.sched_getaffinity(0))
+      )
+      new.start()
+      new.join()
+      # An error gives them back, too.
+      raise KeyError
+  assert len(before) > 2
+  assert len(before[0]) == 1 and before[0] <= allowed
   assert all(own == before[0] for own in before) and seen == [before[0]]
   assert all(own == allowed for own in of_all_threads())
-
-
-def test_without_a_number_it_is_all_of_them():
-  allowed = os.sched_getaffinity(0)
   with cores.limited(None) as count:
     assert count == len(allowed)
     assert all(own == allowed for own in of_all_threads())
-
-
-def test_an_error_gives_them_back():
-  allowed = os.sched_getaffinity(0)
-  with pytest.raises(KeyError):
-    with cores.limited(1):
-      raise KeyError
-  assert all(own == allowed for own in of_all_threads())
-
-
-def test_more_than_there_are():
-  count = len(os.sched_getaffinity(0))
-  with pytest.raises(UserError, match=f'{count + 1}; .*use {count} core'):
-    with cores.limited(count + 1):
+  count += 1
+  with pytest.raises(UserError, match=f'{count}; .*use {count - 1} core'):
+    with cores.limited(count):
       pass
 
 

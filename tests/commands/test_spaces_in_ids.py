@@ -6,7 +6,7 @@ import urllib.parse
 import pytest
 import pytrec_eval
 import tiny_beir
-from tiny_evaluation import link_model, result_of, run_of
+from tiny_evaluation import result_of, run_of, shared_model
 
 from dualenc_jax.commands import cli
 from dualenc_jax.results.folder import read_per_query
@@ -23,85 +23,63 @@ SPACED = tiny_beir.TinySet(
 )
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('spaced')
-  TINY.write(path / 'plain')
-  SPACED.write(path / 'spaced')
-  link_model(path)
-  return path
-
-
-def flags(folder, name):
+def flags(folder):
   return [
-      f'--model_dir={folder / "model"}', '--gin_file=tasks/beir.gin',
-      f'--gin.BEIR_FOLDER={folder / name}',
+      f'--model_dir={shared_model()}', '--gin_file=tasks/beir.gin',
+      f'--gin.BEIR_FOLDER={folder}',
   ]
 
 
-def evaluate(folder, name):
-  out = folder / f'{name}_out'
-  assert cli.main([
-      'evaluate', *flags(folder, name), f'--output_dir={out}', '--baselines='
-  ]) == 0
-  return out
+def run(command, *argv):
+  assert cli.main([command, *map(str, argv)]) == 0
 
 
-@pytest.mark.slow
-def test_every_command_takes_them(folder, capsys):
-  plain, spaced = (evaluate(folder, name) for name in ('plain', 'spaced'))
+def test_every_command_takes_them(tmp_path, capsys):
+  for name, data in ('plain', TINY), ('spaced', SPACED):
+    data.write(tmp_path / name)
+    out = f'--output_dir={tmp_path / name / "out"}'
+    run('evaluate', *flags(tmp_path / name), out, '--baselines=')
+  plain, spaced = tmp_path / 'plain/out', tmp_path / 'spaced/out'
   assert result_of(plain)['metrics'] == result_of(spaced)['metrics']
-  run = {
+  hits = {
       urllib.parse.unquote(q): {
-          urllib.parse.unquote(passage): score for passage, score in hits
+          urllib.parse.unquote(passage): score for passage, score in own
       }
-      for q, hits in run_of(spaced).items()
+      for q, own in run_of(spaced).items()
   }
-  assert run.keys() == SPACED.queries.keys()
-  assert {*run['why q0']} == {*SPACED.corpus}
+  assert hits.keys() == SPACED.queries.keys()
+  assert {*hits['why q0']} == {*SPACED.corpus}
   reference = pytrec_eval.RelevanceEvaluator(SPACED.qrels, {'map'})
-  maps = [own['map'] for own in reference.evaluate(run).values()]
-  assert sum(maps) / len(maps) == pytest.approx(
-      result_of(spaced)['metrics']['MAP']
-  )
+  maps = [own['map'] for own in reference.evaluate(hits).values()]
+  metrics = result_of(spaced)['metrics']
+  assert sum(maps) / len(maps) == pytest.approx(metrics['MAP'])
   assert read_per_query(spaced / 'per_query.tsv').query_ids[0] == 'why%20q0'
   # Of the run file alone, with BEIR's own qrels: the same figures.
   capsys.readouterr()
-  for name in ('plain', 'spaced'):
-    qrels = folder / name / 'qrels/test.tsv'
-    out = folder / f'{name}_out'
-    assert cli.main([
-        'compare', f'{out}/run.trec', f'{out}/run.trec', f'--qrels={qrels}',
-        '--names=one,two', f'--output_dir={folder / f"{name}_compared"}',
-    ]) == 0
-  told = capsys.readouterr().out
-  assert told.count(f'{result_of(spaced)["metrics"]["MRR"] * 100:.1f}') >= 4
-  index = f'--index_dir={folder / "index"}'
-  assert cli.main(['encode', *flags(folder, 'spaced'), index]) == 0
-  assert cli.main(
-      ['search', f'--model_dir={folder / "model"}', index, 'cache hash']
-  ) == 0
+  file = spaced / 'run.trec'
+  qrels = f'--qrels={tmp_path / "spaced/qrels/test.tsv"}'
+  run('compare', file, file, qrels, '--names=one,two')
+  assert capsys.readouterr().out.count(f'{metrics["MRR"] * 100:.1f}') >= 2
+  given, index = flags(tmp_path / 'spaced'), f'--index_dir={tmp_path / "index"}'
+  run('encode', *given, index)
+  run('search', given[0], index, 'cache hash')
   assert 'spaced/corpus.jsonl:' in capsys.readouterr().out
-  mined = folder / 'mined'
-  assert cli.main([
-      'mine', *flags(folder, 'spaced'), '--split=test',
-      f'--run={spaced / "run.trec"}', f'--output_dir={mined}',
+  mined = tmp_path / 'mined'
+  run(
+      'mine', *given, '--split=test', f'--run={file}', f'--output_dir={mined}',
       '--num_negatives=2',
-  ]) == 0
+  )
   rows = (mined / 'pairs.jsonl').read_text().splitlines()
   assert all(json.loads(row)['query_id'] in SPACED.queries for row in rows)
 
 
-@pytest.mark.slow
 def test_ids_that_would_be_one_are_found_before_anything_is_encoded(
-    folder, capsys, tmp_path
+    capsys, tmp_path
 ):
   texts = [*TINY.corpus.values()]
-  twice = tiny_beir.TinySet(
+  tiny_beir.TinySet(
       {'a b': texts[0], 'a%20b': texts[1]}, {'q': 'cache'}, {'q': {'a b': 1}}
-  )
-  twice.write(folder / 'twice')
-  assert cli.main([
-      'evaluate', *flags(folder, 'twice'), f'--output_dir={tmp_path}'
-  ]) == 2
+  ).write(tmp_path / 'twice')
+  argv = ['evaluate', *flags(tmp_path / 'twice'), f'--output_dir={tmp_path}']
+  assert cli.main(argv) == 2
   assert "'a b' and id 'a%20b' are the same in a" in capsys.readouterr().err
