@@ -16,12 +16,8 @@ def test_sizes_divide_the_slice_and_the_state_leaves_room(run):
   on = slices.find(f'v5e:{run.removesuffix(".gin").rpartition("_")[2]}')
   experiment = model_dir.build_experiment(
       [run],
-      [
-          'MODEL_DIR = "x"',
-          'TRAIN_FILE = "x"',
-          'VOCABULARY = "python_code_8k"',
-          'VOCAB_SIZE = 8064',
-      ],
+      ['MODEL_DIR = "x"', 'TRAIN_FILE = "x"', 'VOCAB_SIZE = 8064',
+       'VOCABULARY = "python_code_8k"'],
       [],
   )
   partitioner = slices.on_slice(experiment.partitioner, on)

@@ -8,8 +8,6 @@ import pytest
 
 from dualenc_jax.parallel import ring_order
 
-pytestmark = pytest.mark.devices(8)
-
 
 def places(*sizes):
   """All places of a grid, in another order than that of their coordinates."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import test_micro_batches as cases
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.models import layers
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.training import Partitioner
@@ -93,8 +92,3 @@ def test_gradients_of_a_split_layer():
   scale = np.abs(plain).max()
   assert np.abs(split - plain).max() < 1e-6 * scale
   assert 1e-5 * scale < np.abs(rounded - split).max() < 2**-7 * scale
-
-
-def test_another_dtype_is_refused():
-  with pytest.raises(UserError, match="sum_dtype is 'float16'; expected 'flo"):
-    Partitioner(sum_dtype='float16')

@@ -66,7 +66,7 @@ def by_number(embeddings, batch):
 
 
 @pytest.mark.parametrize(
-    'layout, cells, micro', [(GROUPED, 4, None), (PACKED, 8, 4)], ids=repr
+    'layout, cells, micro', [(GROUPED, 4, None), (PACKED, 8, 8)], ids=repr
 )
 def test_embeddings_equal_each_text_alone(layout, cells, micro):
   """Against `encode_query` and `encode_passage` of a text at a time."""

@@ -29,7 +29,7 @@ class Squares(Objective):
     wanted = batch['x'] @ params['w'] + params['b'].sum()
     off = wanted - batch['y']
     loss = jnp.mean(jnp.square(off))
-    return loss, {'loss': loss}, off
+    return loss, {'loss': loss, 'drawn': jax.random.uniform(key)}, off
 
 
 def batches():
@@ -59,7 +59,7 @@ def by_numpy(skip):
 
 def make_plan(optimizer, partitioner=tiny_training.OneDevice()):
   memory = jax.ShapeDtypeStruct((8,), jnp.float32)
-  return step_lib.plan(Squares(), optimizer, partitioner, 0, memory)
+  return step_lib.plan(Squares(), optimizer, partitioner, 3, memory)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,9 @@ def test_a_step_left_out_changes_nothing(partitioner):
     counts = [x for x in jax.tree.leaves(after.opt_state) if x.shape == ()]
     assert counts and all(x == count for x in counts)
     assert after.step == before.step + 1
+    # Dropout is of the seed and the step, whether steps are left out or not.
+    key = jax.random.fold_in(jax.random.key(3), before.step)
+    assert metrics['drawn'] == jax.random.uniform(key)
     if skipped[-1]:
       jax.tree.map(np.testing.assert_array_equal, before[1:], after[1:])
     assert np.all(metrics['finite'])
