@@ -35,7 +35,9 @@ def commands(page: pathlib.Path) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
 def test_commands_can_be_given(page):
-  for words in commands(page):
+  found = list(commands(page))
+  assert found or page.name not in ('README.md', 'tutorial.md', 'running.md')
+  for words in found:
     size = 2 if words[0] == 'data' else 1
     name = ' '.join(words[:size])
     flags = [word for word in words[size:] if word != '...']
@@ -64,7 +66,3 @@ def test_what_the_quickstart_says_to_do_next_can_be_done(tmp_path):
   page.write_text(f'```\n{text}\n```')
   assert len(list(commands(page))) == 5
   test_commands_can_be_given(page)
-
-
-def test_there_are_commands():
-  assert sum(1 for page in PAGES for _ in commands(page)) > 50

@@ -60,14 +60,9 @@ def retriever() -> Retriever:
 
 def metadata(kind: str, main_score: str) -> TaskMetadata:
   return TaskMetadata(
-      name=f'Tiny{kind}',
-      description='words',
+      name=f'Tiny{kind}', description='words', type=kind, category='t2t',
       dataset={'path': 'nobody/nothing', 'revision': '1'},
-      type=kind,
-      category='t2t',
-      eval_splits=['test'],
-      eval_langs=['eng-Latn'],
-      main_score=main_score,
+      eval_splits=['test'], eval_langs=['eng-Latn'], main_score=main_score,
   )
 
 

@@ -14,6 +14,8 @@ from dualenc_jax.models import Seq2Seq
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.text.ragged import Ragged
 
+pytestmark = pytest.mark.devices(8)
+
 GREEDY = Sampling(temperature=0.0)
 LENGTH = 12
 
@@ -41,9 +43,7 @@ class Few(Partitioner):
 EIGHT, ONE = HostPartitioner(), Few()
 
 
-@functools.cache
-def make_writer(model, partitioner, size):
-  return Writer(model, partitioner, size)
+make_writer = functools.cache(Writer)
 
 
 def write(
