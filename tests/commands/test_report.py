@@ -4,7 +4,6 @@ import base64
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 
@@ -178,23 +177,6 @@ def test_a_table_that_is_wider_than_a_page_is_turned(folder):
   assert 'my_model NQ P@1 10.0 NQ MRR 50.0 SQuAD P@1 0.0' in results
 
 
-@pytest.mark.parametrize('task, dataset, metrics, words', [
-    ('beir', 'scifact', {'nDCG@10': 0.5}, 'Task my_model SciFact 50.0'),
-    ('multireqa', 'BioASQ', {'P@1': 0.5, 'MRR': 0.75},
-     'Model BioASQ P@1 BioASQ MRR my_model 50.0 75.0'),
-    ('open_nq', None, {'Top-20': 0.5}, 'Metric my_model Top-20 50.0'),
-])
-def test_a_table_of_one_row_keeps_its_label(
-    folder, task, dataset, metrics, words
-):
-  shutil.rmtree(folder / 'evaluation')
-  label = '-'.join(filter(None, (task, dataset)))
-  report_folder.evaluation(
-      folder, 'one', task=task, dataset=dataset, label=label, metrics=metrics
-  )
-  assert words in render(folder).text('results')
-
-
 def test_results_of_a_quickstart_and_of_several_runs(folder):
   rows = {'BM25': {'MRR': 0.5, 'P@1': 0.25}, 'trained model': {'MRR': 0.625}}
   report_folder.write_json(folder / 'quickstart.json', rows)
@@ -211,34 +193,30 @@ def test_results_of_a_quickstart_and_of_several_runs(folder):
 
 def test_pictures_are_embedded_small_svg_first(folder):
   where = folder / 'analysis' / 'pairs-test'
-
-  def picture():
-    (source,) = render(folder).attributes('src')
-    kind, data = source.split(';base64,')
-    return kind, base64.b64decode(data)
-
-  assert picture() == ('data:image/svg+xml', report_folder.SVG)
   large = report_folder.SVG + b' ' * 200_000
+
+  def embedded(kind, content):
+    (source,) = render(folder).attributes('src')
+    return source == f'data:{kind};base64,{base64.b64encode(content).decode()}'
+
+  assert embedded('image/svg+xml', report_folder.SVG)
   (where / 'tsne.svg').write_bytes(large)
-  assert picture() == ('data:image/png', report_folder.PNG)
+  assert embedded('image/png', report_folder.PNG)
   (where / 'tsne.png').unlink()
-  assert picture() == ('data:image/svg+xml', large)
+  assert embedded('image/svg+xml', large)
 
 
-def test_several_models_in_one_analysis_have_a_table(folder):
+def test_what_need_not_be_there(folder, monkeypatch):
+  """Several models have a table; matplotlib is named where it is missing."""
   models = [
       {'name': 'one', 'seed': 1, 'numbers': {'alignment': 0.5}},
       {'name': 'two', 'seed': 2, 'numbers': {'alignment': 1.5, 'more': 2.0}},
   ]
   report_folder.analysis(folder, models=models)
+  monkeypatch.setitem(sys.modules, 'matplotlib', None)
   page = render(folder)
   assert 'one two alignment 0.5 1.5 more - 2' in page.text('space')
   assert 'one.seed 1 two.seed 2' in page.text('environment')
-
-
-def test_without_matplotlib_the_page_names_what_brings_it(folder, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'matplotlib', None)
-  page = render(folder)
   assert 'dualenc-jax[plots]' in page.text('curves')
   assert '<svg' not in page.html
 
@@ -280,17 +258,16 @@ def test_other_objectives_have_other_uses(tmp_path, objective, use, command):
   assert missing == ['train', *filter(None, [command])]
 
 
-def test_a_folder_that_is_no_model_dir_is_refused(tmp_path):
-  with pytest.raises(UserError, match='no config.gin'):
-    report.main([str(tmp_path)])
-
-
-@pytest.mark.parametrize('output', ['taken/page.html', 'folder'])
-def test_an_output_that_cannot_be_written_is_refused(folder, output):
+def test_what_is_refused_and_where_a_page_may_be(folder):
   (folder / 'taken').write_text('a file')
   (folder / 'folder').mkdir()
-  with pytest.raises(UserError, match='cannot be written: .*. Give '):
-    report.main([str(folder), f'--output={folder / output}'])
+  for argv, message in (
+      ([folder / 'folder'], 'no config.gin'),
+      ([folder, f'--output={folder}/taken/page.html'], 'be written: .*. Give '),
+      ([folder, f'--output={folder}/folder'], 'cannot be written: .*. Give '),
+  ):
+    with pytest.raises(UserError, match=message):
+      report.main(list(map(str, argv)))
   assert not list(folder.glob('*.partial'))
   report.main([str(folder), f'--output={folder / "new" / "one" / "p.html"}'])
   page = (folder / 'new' / 'one' / 'p.html').read_text('utf-8')

@@ -188,32 +188,28 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   metrics = json.loads((tmp_path / 'out' / 'metrics.json').read_text())
   assert metrics['metrics']['P@1'] == pytest.approx(np.mean(values))
   assert metrics['teacher'] == {'scores': 's.tsv'}
-  # With a line of names it is the same.
-  path.write_text('query_id\tpassage_id\tscore\n' + path.read_text())
-  rerank.main(flags(tiny, tmp_path / 'named', path))
-  assert read_run(tmp_path / 'named' / 'run.trec') == after
-  # A teacher that does not help.
+  # A teacher that does not help; a line of names is read over.
   path = write_scores(
       tiny, tmp_path / 's.tsv', lambda q, p: -made.qrels.get(q, {}).get(p, 0)
   )
+  path.write_text('query_id\tpassage_id\tscore\n' + path.read_text())
   rerank.main(flags(tiny, tmp_path / 'worse', path))
   assert 'WARNING: the teacher does not beat' in capsys.readouterr().out
 
 
-def test_scores_of_a_file_beside_those_of_a_teacher(tiny, tmp_path):
+def test_what_does_not_go_with_a_file_of_scores(tiny, tmp_path):
   path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
-  out = tmp_path / 'out'
+  out, new = tmp_path / 'out', tmp_path / 'new'
   out.mkdir()
   (out / 'scores.tsv').write_text('q\tp\t1\n')
-  with pytest.raises(UserError, match='scores.tsv has the scores of another'):
-    rerank.main(flags(tiny, out, path))
-  with pytest.raises(UserError, match='is a file of scores, which'):
-    rerank.main(flags(tiny, out, path, '--teacher_form=monot5'))
-  (out / 'scores.tsv').unlink()
-  with pytest.raises(UserError, match='--teacher_length needs --teacher_form'):
-    rerank.main(flags(tiny, out, out, '--teacher_length=9'))
-  with pytest.raises(UserError, match='is not a model_dir. Expected a .*file'):
-    rerank.main(flags(tiny, tmp_path / 'new', tmp_path))
+  for argv, message in (
+      ([out, path], 'scores.tsv has the scores of another'),
+      ([new, path, '--teacher_form=monot5'], 'is a file of scores, which'),
+      ([new, out, '--teacher_length=9'], '--teacher_length needs --teacher_fo'),
+      ([new, tmp_path], 'is not a model_dir. Expected a .*file'),
+  ):
+    with pytest.raises(UserError, match=message):
+      rerank.main(flags(tiny, *argv))
 
 
 @pytest.mark.parametrize(
@@ -236,21 +232,18 @@ def test_bad_files_of_scores(tiny, tmp_path, change, message):
 @pytest.mark.parametrize('what, place', [('query', 0), ('passage', 2)])
 def test_a_run_of_unknown_ids(tiny, tmp_path, what, place):
   path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
-  fields = 'q1 Q0 d1 1 2.0 x'.split()
-  fields[place] = 'elsewhere'
   first = (tiny[0] / 'run.trec').read_text().splitlines()[0].split()
-  fields[2 - place] = first[2 - place]
-  (tmp_path / 'bad.trec').write_text(' '.join(fields) + '\n')
+  first[place] = 'elsewhere'
+  (tmp_path / 'bad.trec').write_text(' '.join(first) + '\n')
   with pytest.raises(UserError, match=f"no {what} 'elsewhere'. Is the run of"):
     run = f'--run={tmp_path / "bad.trec"}'
     rerank.main(flags(tiny, tmp_path / 'out', path, run))
 
 
 @pytest.mark.slow
-def test_evaluate_and_search_re_rank(student, teacher, capsys, tmp_path):
-  asked = [f'--model_dir={student}', '--split=test']
-  by_teacher = [f'--rerank={teacher}', '--rerank_depth=5']
-  evaluate.main([*asked, *by_teacher, '--baselines=bm25'])
+def test_evaluate_re_ranks(student, teacher, capsys, tmp_path):
+  asked = [f'--model_dir={student}', '--split=test', '--baselines=']
+  evaluate.main([*asked, f'--rerank={teacher}', '--rerank_depth=5'])
   said = capsys.readouterr().out
   assert 'rerank' in said and 'Re-ranking: MRR@10' in said
   (folder,) = (student / 'evaluation').glob('*-test')
@@ -258,44 +251,43 @@ def test_evaluate_and_search_re_rank(student, teacher, capsys, tmp_path):
   for query, hits in own.items():
     assert {*[*hits][:5]} == {*[*new[query]][:5]}
     assert [*hits][5:] == [*new[query]][5:]
+    scores = [*new[query].values()]
+    assert all(a > b for a, b in zip(scores[4:], scores[5:]))
   cli.main(['compare', str(student), f'{student}:rerank'])
   assert 're-ranked' in capsys.readouterr().out
-  found = []
-  for more in ([], [f'--rerank={teacher}', '--rerank_depth=4']):
-    cli.main(['search', f'--model_dir={student}', '--k=3', *more, 'find xml'])
-    found.append(capsys.readouterr().out.splitlines())
-  assert len(found[1]) == 7
-  scores = [float(line.split()[0]) for line in found[1][1::2]]
-  assert scores == sorted(scores, reverse=True)
-  # What is not scored stays where it is, below.
-  one = ['search', f'--model_dir={student}', '--k=3', 'find xml']
-  cli.main([*one, f'--rerank={teacher}', '--rerank_depth=1'])
-  names = [
-      [line.split(maxsplit=1)[1] for line in lines[1::2]]
-      for lines in (found[0], capsys.readouterr().out.splitlines())
-  ]
-  assert names[0] == names[1]
   # What is wrong with scores replaces no result.
-  before = {
-      path: path.read_bytes() for path in folder.rglob('*') if path.is_file()
-  }
+  before = tiny_evaluation.tree(folder / 'rerank')
   few = tmp_path / 'few.tsv'
   few.write_text('q\tp\t0.5\n')
   with pytest.raises(UserError, match='has the scores of another teacher'):
-    evaluate.main([*asked, '--baselines=', f'--rerank={few}'])
-  assert before == {path: path.read_bytes() for path in before}
+    evaluate.main([*asked, f'--rerank={few}'])
+  assert before == tiny_evaluation.tree(folder / 'rerank')
   # Evaluated again without a teacher, there is no result of one.
-  evaluate.main([*asked, '--baselines='])
-  kept = {path.name for path in (folder / 'rerank').iterdir()}
-  assert kept == {'scores.tsv', 'scores.json'}
-  for path in (folder / 'rerank').iterdir():
+  evaluate.main(asked)
+  kept = [*(folder / 'rerank').iterdir()]
+  assert {path.name for path in kept} == {'scores.tsv', 'scores.json'}
+  for path in kept:
     path.unlink()
   with pytest.raises(UserError, match='few.tsv has no score of'):
-    evaluate.main([*asked, '--baselines=', f'--rerank={few}'])
-  with pytest.raises(UserError, match='is a file, which'):
-    search.main([f'--model_dir={student}', f'--rerank={few}', 'a'])
+    evaluate.main([*asked, f'--rerank={few}'])
+
+
+@pytest.mark.slow
+def test_search_re_ranks(student, teacher, capsys):
+
+  def found(*more):
+    search.main([f'--model_dir={student}', '--k=3', *more, 'find xml'])
+    lines = capsys.readouterr().out.splitlines()[1::2]
+    return [line.split(maxsplit=1) for line in lines]
+
+  again = found(f'--rerank={teacher}', '--rerank_depth=4')
+  scores = [float(score) for score, _ in again]
+  assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+  # What is not scored stays where it is, below.
+  kept = found(f'--rerank={teacher}', '--rerank_depth=1')
+  assert [name for _, name in kept] == [name for _, name in found()]
   with pytest.raises(UserError, match='is a dual encoder, not a cross-encoder'):
-    search.main([f'--model_dir={student}', f'--rerank={student}', 'find xml'])
+    found(f'--rerank={student}')
 
 
 @pytest.mark.slow
