@@ -14,17 +14,10 @@ from hugging_face_models import (
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from dualenc_jax.interop import hugging_face
 
 pytestmark = pytest.mark.slow
-
-KINDS = [
-    f'{family}{kind}'
-    for family in ('T5', 'MT5')
-    for kind in ('EncoderModel', 'Model', 'ForConditionalGeneration')
-]
 
 
 def check_equal(theirs, path):
@@ -36,7 +29,9 @@ def check_equal(theirs, path):
   return weights
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(
+    'kind', ['T5Model', 'T5ForConditionalGeneration', 'MT5EncoderModel']
+)
 def test_every_class(tmp_path, kind):
   theirs = model(kind)
   theirs.save_pretrained(tmp_path)
@@ -61,29 +56,20 @@ def test_every_feed_forward(tmp_path, feed_forward):
   assert sizes == tuple(SIZES[name] for name in names)
 
 
-@pytest.mark.parametrize(
-    'kind', ['T5ForConditionalGeneration', 'MT5ForConditionalGeneration']
-)
-def test_a_head_of_its_own(tmp_path, kind):
+def test_a_head_of_its_own(tmp_path):
   """As published, as transformers 5 saves it again, and as an encoder."""
-  theirs = untied(kind)
+  theirs = untied('MT5ForConditionalGeneration')
   theirs.save_pretrained(tmp_path / 'a')
   change(
       tmp_path / 'a', tie_word_embeddings=False, scale_decoder_outputs=None
   )
   read = check_equal(theirs, tmp_path / 'a')
   assert read.left_out['lm_head.weight'] == 'head'
-  again = getattr(transformers, kind).from_pretrained(tmp_path / 'a')
+  again = type(theirs).from_pretrained(tmp_path / 'a')
   again.save_pretrained(tmp_path / 'b')
   config = json.loads((tmp_path / 'b/config.json').read_text())
   assert config['tie_word_embeddings']
   assert check_equal(theirs, tmp_path / 'b').left_out == read.left_out
-
-
-def test_an_untied_t5_without_a_head(tmp_path):
-  model('T5Model').save_pretrained(tmp_path)
-  change(tmp_path, tie_word_embeddings=False, scale_decoder_outputs=None)
-  hugging_face.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +77,6 @@ def test_an_untied_t5_without_a_head(tmp_path):
     [
         ['encoder.embed_tokens'],
         ['shared', 'encoder.embed_tokens', 'decoder.embed_tokens'],
-        ['decoder.embed_tokens'],
-        ['lm_head'],
         ['shared', 'lm_head'],
     ],
 )
@@ -116,9 +100,8 @@ def test_shards(tmp_path):
   check_equal(theirs, tmp_path / 'model.safetensors.index.json')
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_half_precision_in_one_file(tmp_path, dtype):
-  theirs = model('T5EncoderModel').to(dtype)
+def test_half_precision_in_one_file(tmp_path):
+  theirs = model('T5EncoderModel').to(torch.bfloat16)
   theirs.save_pretrained(tmp_path)
   file = (tmp_path / 'model.safetensors').rename(tmp_path / 'x.safetensors')
   check_equal(theirs.float(), file)
@@ -127,8 +110,8 @@ def test_half_precision_in_one_file(tmp_path, dtype):
 def test_an_old_config(tmp_path):
   theirs = model('T5EncoderModel', 'relu')
   theirs.save_pretrained(tmp_path)
-  kept = {'d_model', 'd_kv', 'd_ff', 'num_layers', 'num_heads', 'vocab_size'}
-  kept |= {'model_type', 'feed_forward_proj', 'layer_norm_epsilon'}
+  kept = {*SIZES, 'vocab_size', 'model_type', 'feed_forward_proj'}
+  kept.add('layer_norm_epsilon')
   config = json.loads((tmp_path / 'config.json').read_text())
   change(tmp_path, **dict.fromkeys(config.keys() - kept))
   check_equal(theirs, tmp_path)
@@ -137,9 +120,8 @@ def test_an_old_config(tmp_path):
 def test_is_one_is_told_by_content(tmp_path):
   assert not hugging_face.is_one(tmp_path)
   (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
-  assert not hugging_face.is_one(tmp_path)
   np.savez(tmp_path / 'weights.npz', a=np.zeros(3))
-  for name in ('config.json', 'weights.npz'):
+  for name in ('', 'config.json', 'weights.npz'):
     assert not hugging_face.is_one(tmp_path / name)
   torch.save({'a': torch.zeros(3)}, tmp_path / 'weights')
   assert hugging_face.is_one(tmp_path / 'weights')

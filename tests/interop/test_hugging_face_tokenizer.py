@@ -83,13 +83,16 @@ def same_choice(processor, ours, theirs):
   )
 
 
-def check_ids(tokenizer, vocabulary):
-  given = texts()
+@pytest.mark.parametrize('own', [True, False])
+def test_ids_of_the_shipped_vocabulary_and_of_t5(shared, tmp_path, own):
+  path = SMALL if own else shared / 'data/t5_spiece/spiece.model'
+  vocabulary, given = Vocabulary(str(path)), texts()
+  tokenizer = written(tmp_path, path, query_length=32, passage_length=128)
+  assert tokenizer.model_max_length == 128
+  assert len(tokenizer) == vocabulary.size
   assert len(given) > 600
   different = differing(tokenizer, vocabulary, given, 1 << 20)
-  processor = sentencepiece.SentencePieceProcessor(
-      model_file=str(vocabulary.file)
-  )
+  processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
   assert len(different) <= 2
   for text, ours, theirs in different:
     assert same_choice(processor, ours, theirs), text
@@ -98,18 +101,6 @@ def check_ids(tokenizer, vocabulary):
   given = [text for text in given if text not in unequal][:100]
   for length in (1, 2, 17, 256):
     assert not differing(tokenizer, vocabulary, given, length)
-
-
-def test_ids_of_the_shipped_vocabulary(tmp_path):
-  tokenizer = written(tmp_path, query_length=32, passage_length=128)
-  assert tokenizer.model_max_length == 128
-  assert len(tokenizer) == 8000
-  check_ids(tokenizer, Vocabulary(str(SMALL)))
-
-
-def test_ids_of_the_vocabulary_of_t5(shared, tmp_path):
-  path = shared / 'data/t5_spiece/spiece.model'
-  check_ids(written(tmp_path, path), Vocabulary(str(path)))
 
 
 def test_every_way_to_join_words(tmp_path):
@@ -138,39 +129,26 @@ def test_what_is_read_of_a_folder(tmp_path):
   written(tmp_path, query_length=32)
   path = tmp_path / 'spiece.model'
   assert hugging_face_tokenizer.read(tmp_path) == Usage(path, None, 32, 32)
-  path.unlink()
-  usage = hugging_face_tokenizer.read(tmp_path)
-  processor = sentencepiece.SentencePieceProcessor(model_file=str(SMALL))
-  assert usage.pieces == tuple(
-      processor.id_to_piece(i) for i in range(processor.get_piece_size())
-  )
-
-
-def test_what_is_read_of_the_tokenizer_of_transformers(tmp_path):
+  # Of the tokenizer of transformers neither its extra ids nor its length of
+  # 1e30.
   (tmp_path / 'a').mkdir()
   (tmp_path / 'a/spiece.model').write_bytes(SMALL.read_bytes())
   tokenizer = transformers.T5Tokenizer.from_pretrained(tmp_path / 'a')
   tokenizer.save_pretrained(tmp_path / 'b')
   assert not (tmp_path / 'b/spiece.model').exists()
+  path.unlink()
+  processor = sentencepiece.SentencePieceProcessor(model_file=str(SMALL))
+  pieces = tuple(map(processor.id_to_piece, range(8000)))
+  assert hugging_face_tokenizer.read(tmp_path).pieces == pieces
   usage = hugging_face_tokenizer.read(tmp_path / 'b')
-  # Neither the extra ids after the pieces nor its length of 1e30.
-  assert len(usage.pieces) == 8000
-  assert usage.pieces[:3] == ('<pad>', '</s>', '<unk>')
-  assert usage.query_length is None
-
-
-@pytest.mark.parametrize('name', ['tokenizer.json', 'tokenizer_config.json'])
-@pytest.mark.parametrize('text', ['', '3'])
-def test_a_damaged_file(tmp_path, name, text):
-  (tmp_path / name).write_text(text)
-  with pytest.raises(UserError, match=f'{name} is not (a )?JSON'):
-    hugging_face_tokenizer.read(tmp_path)
-
-
-def test_pieces_of_another_kind_of_tokenizer(tmp_path):
+  assert usage.pieces == pieces and usage.query_length is None
   model = {'type': 'BPE', 'vocab': {'b': 1, 'a': 0}, 'merges': []}
   (tmp_path / 'tokenizer.json').write_text(json.dumps({'model': model}))
   assert hugging_face_tokenizer.read(tmp_path).pieces == ('a', 'b')
+  for name in ('tokenizer.json', 'tokenizer_config.json'):
+    (tmp_path / name).write_text('')
+    with pytest.raises(UserError, match=f'{name} is not JSON'):
+      hugging_face_tokenizer.read(tmp_path)
 
 
 @pytest.mark.parametrize(

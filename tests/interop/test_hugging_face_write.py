@@ -1,6 +1,5 @@
 """Towers of ours as folders that transformers loads."""
 
-import dataclasses
 import json
 
 from hugging_face_models import (
@@ -13,6 +12,7 @@ from hugging_face_models import (
 import numpy as np
 import pytest
 import tiny_weights
+from tiny_weights import assert_same
 import transformers
 
 from dualenc_jax.errors import UserError
@@ -43,44 +43,35 @@ def random_weights(encoder=ENCODER, own=None, parts=PARTS, width=WIDTH):
       TokenEmbedder(ROWS, WIDTH), encoder, Projection(12), **passage
   )
   usage = Usage(VOCABULARY, query_length=32, passage_length=64)
-  arrays = tiny_weights.arrays_of(towers)
-  return tiny_weights.of_arrays(arrays, towers, usage, 'here')
+  return tiny_weights.random(towers, usage)
 
 
-def assert_equal(weights, again):
-  tiny_weights.assert_same(again, weights)
-  assert again.left_out == {}
-
-
-def load(folder, kind=transformers.T5EncoderModel):
-  result, info = kind.from_pretrained(folder, output_loading_info=True)
+def check_states(folder, weights, tower='', kind=transformers.T5EncoderModel):
+  """transformers loads all that is there, and computes what we do."""
+  theirs, info = kind.from_pretrained(folder, output_loading_info=True)
   assert not any(info.values()), info
-  return result.eval()
+  np.testing.assert_allclose(
+      our_states(weights, tower), their_states(theirs.eval()), rtol=0, atol=1e-5
+  )
+  return theirs
 
 
 @pytest.mark.parametrize(
-    'activations, buckets',
-    [(('relu',), 32), (('gelu', 'linear'), 32), (('relu',), 4), (('relu',), 7)],
+    'feed_forward, buckets', zip(ACTIVATIONS, [7, 32, 32, 32, 4, 32])
 )
-def test_transformers_computes_the_same(tmp_path, activations, buckets):
-  encoder = dataclasses.replace(
-      ENCODER, activations=activations, num_buckets=buckets
+def test_transformers_computes_the_same(tmp_path, feed_forward, buckets):
+  theirs = model(
+      'T5EncoderModel', feed_forward, vocab_size=ROWS,
+      relative_attention_num_buckets=buckets,
   )
-  weights = random_weights(encoder)
-  hugging_face.write(weights, tmp_path / 'a')
-  theirs = load(tmp_path / 'a')
-  np.testing.assert_allclose(
-      our_states(weights), their_states(theirs), rtol=0, atol=1e-5
-  )
-
-
-@pytest.mark.parametrize('feed_forward', ACTIVATIONS)
-def test_files_are_those_of_transformers(tmp_path, feed_forward):
-  theirs = model('T5EncoderModel', feed_forward, vocab_size=ROWS)
   theirs.save_pretrained(tmp_path / 'theirs')
-  encoder = dataclasses.replace(ENCODER, activations=ACTIVATIONS[feed_forward])
-  hugging_face.write(random_weights(encoder), tmp_path / 'ours')
-  ours = load(tmp_path / 'ours', transformers.AutoModelForTextEncoding)
+  weights = random_weights(
+      ENCODER.clone(activations=ACTIVATIONS[feed_forward], num_buckets=buckets)
+  )
+  hugging_face.write(weights, tmp_path / 'ours')
+  ours = check_states(
+      tmp_path / 'ours', weights, kind=transformers.AutoModelForTextEncoding
+  )
   assert type(ours) is transformers.T5EncoderModel
   assert ours.state_dict().keys() == theirs.state_dict().keys()
   configs = [
@@ -105,7 +96,7 @@ def test_one_tower_and_back(tmp_path, projection):
   assert hugging_face.is_one(folder)
   for path in (folder, folder / 'model.safetensors'):
     again = hugging_face.read(path)
-    assert_equal(weights, again)
+    assert_same(again, weights)
     assert again.usage == Usage(
         folder / 'spiece.model', query_length=64, passage_length=64
     )
@@ -113,63 +104,42 @@ def test_one_tower_and_back(tmp_path, projection):
 
 
 @pytest.mark.parametrize(
-    'parts',
-    [
-        ['token_embedder', 'encoder', 'projection'],
-        ['encoder', 'projection'],
-        ['token_embedder', 'encoder'],
-        ['projection'],
-        ['token_embedder'],
-    ],
+    'parts', [['encoder', 'projection'], ['token_embedder', 'encoder'], PARTS]
 )
 def test_two_towers_and_back(tmp_path, parts):
-  """What they share is shared again."""
-  weights = random_weights(own=ENCODER, parts=parts)
+  """What they share is shared again; they may differ in depth and width."""
+  own = {'own': ENCODER, 'parts': parts}
+  if parts == PARTS:
+    own |= {'own': T5Encoder(3, 2, 8, 20, ('relu',)), 'width': 16}
+  weights = random_weights(**own)
   hugging_face.write(weights, tmp_path)
   assert sorted(p.name for p in tmp_path.iterdir()) == ['passage', 'query']
   assert hugging_face.is_one(tmp_path)
   again = hugging_face.read(tmp_path)
-  assert_equal(weights, again)
+  assert_same(again, weights)
+  assert again.left_out == {}
   assert again.usage == Usage(
       tmp_path / 'query/spiece.model', query_length=32, passage_length=64
   )
+  if parts == PARTS:
+    check_states(tmp_path / 'passage', weights, 'passage_')
 
 
-def test_towers_of_different_depth_and_width(tmp_path):
-  weights = random_weights(own=T5Encoder(3, 2, 8, 20, ('relu',)), width=16)
-  hugging_face.write(weights, tmp_path)
-  assert_equal(weights, hugging_face.read(tmp_path))
-  theirs = load(tmp_path / 'passage')
-  np.testing.assert_allclose(
-      our_states(weights, 'passage_'), their_states(theirs), rtol=0, atol=1e-5
-  )
-
-
-def test_projections_that_do_not_fit(tmp_path):
-  file = 'projection.safetensors'
-  hugging_face.write(random_weights(), tmp_path / 'a')
-  narrow = random_weights(dataclasses.replace(ENCODER, num_layers=1))
+def test_parts_that_do_not_fit(tmp_path):
+  one, two, file = tmp_path / 'a', tmp_path / 'two', 'projection.safetensors'
+  hugging_face.write(random_weights(), one)
   kernel = tiny_weights.tensor('k', np.zeros((23, 12)))
-  narrow.tensors['projection/kernel'] = kernel
-  hugging_face.write(narrow, tmp_path / 'b')
-  (tmp_path / 'b' / file).replace(tmp_path / 'a' / file)
+  hugging_face.write_linear(one / file, kernel)
   with pytest.raises(UserError, match=r'linear.weight has the shape \(23, 12'):
-    hugging_face.read(tmp_path / 'a')
-  hugging_face.write(random_weights(own=ENCODER), tmp_path / 'two')
-  (tmp_path / 'two/passage' / file).unlink()
-  with pytest.raises(UserError, match='only one of query and passage has'):
-    hugging_face.read(tmp_path / 'two')
-
-
-def test_vocabularies_that_do_not_fit(tmp_path):
-  hugging_face.write(random_weights(own=ENCODER), tmp_path / 'two')
-  with (tmp_path / 'two/passage/spiece.model').open('ab') as file:
-    file.write(b'x')
+    hugging_face.read(one)
+  hugging_face.write(random_weights(own=ENCODER), two)
+  with (two / 'passage/spiece.model').open('ab') as opened:
+    opened.write(b'x')
   with pytest.raises(UserError, match='query and passage have different'):
-    hugging_face.read(tmp_path / 'two')
-
-
-def test_activations_that_transformers_has_not(tmp_path):
-  encoder = dataclasses.replace(ENCODER, activations=('tanh', 'linear'))
+    hugging_face.read(two)
+  (two / 'passage' / file).unlink()
+  with pytest.raises(UserError, match='only one of query and passage has'):
+    hugging_face.read(two)
+  encoder = ENCODER.clone(activations=('tanh', 'linear'))
   with pytest.raises(UserError, match="is .'tanh', 'linear'., which trans"):
-    hugging_face.write(random_weights(encoder), tmp_path / 'a')
+    hugging_face.write(random_weights(encoder), tmp_path / 'b')
