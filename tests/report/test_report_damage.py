@@ -30,17 +30,6 @@ def test_a_picture_that_is_gone_is_reported_and_nothing_outside_is_read(
     assert 'separability' in page.text('space')
 
 
-def test_damaged_curves_are_reported_and_the_rest_is_shown(folder, capsys):
-  path = folder / 'metrics.jsonl'
-  lines = path.read_text().splitlines()
-  lines[9], lines[19] = '{"step": 10, "gro', '{"step": true}'
-  path.write_text('\n'.join(lines) + '\n')
-  page = render(folder)
-  assert capsys.readouterr().err.startswith(f'warning: {path}')
-  assert 'damaged in 2 of 40 lines, first in line 10' in page.text('top')
-  assert 'loss: 2 at step 40' in page.text('curves')
-
-
 @pytest.mark.parametrize(
     'name, content, words',
     [
@@ -50,9 +39,8 @@ def test_damaged_curves_are_reported_and_the_rest_is_shown(folder, capsys):
 )
 def test_a_file_that_cannot_be_read_is_named(folder, name, content, words):
   (folder / name).write_bytes(content)
-  with pytest.raises(UserError, match=words) as error:
+  with pytest.raises(UserError, match=f'{folder / name}.*{words}'):
     render(folder)
-  assert str(folder / name) in str(error.value)
   assert not (folder / 'report.html').exists()
 
 
@@ -108,12 +96,6 @@ def test_what_is_damaged_is_reported_and_the_rest_is_shown(
   assert 'Checkpoint of step 40 of 40' in top
   for section, source in (('examples', EXAMPLES), ('space', ANALYSIS)):
     assert bool(page.text(section)) == (name != source)
-
-
-def test_half_a_surrogate_pair_is_no_reason_for_no_page(folder):
-  broken = report_folder.example(1, query='half \ud83d of one')
-  report_folder.evaluation(folder, examples=[broken], split='a\udc80')
-  assert 'half ? of one' in render(folder).text('examples')
 
 
 @pytest.mark.parametrize('text, shown', [

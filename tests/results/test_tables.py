@@ -31,11 +31,10 @@ def qa_model(root, name, values, sets=QA_SETS):
   return folder.read_model(root / name)
 
 
-def beir_model(root, name, values, **fields):
+def beir_model(root, name, values):
   for dataset, value in values.items():
-    result_folders.write(
-        root / name, {'nDCG@10': value / 100}, 'beir', dataset, **fields
-    )
+    metrics = {'nDCG@10': value / 100}
+    result_folders.write(root / name, metrics, 'beir', dataset)
   return folder.read_model(root / name)
 
 
@@ -117,23 +116,13 @@ def test_the_average_is_over_what_all_rows_have(tmp_path):
 
 # SDE and SDE with SamToNe in SamToNe's table 2, in its order.
 BEIR = {
-    'arguana': (40.2, 39.8),
-    'bioasq': (40.2, 39.7),
-    'climate-fever': (31.1, 32),
-    'cqadupstack': (40.7, 41.4),
-    'dbpedia-entity': (45.7, 45.9),
-    'fever': (68.3, 70),
-    'fiqa': (41.8, 42.6),
-    'hotpotqa': (66.9, 66.4),
-    'nfcorpus': (37.2, 36.5),
-    'nq': (42.9, 47),
-    'quora': (88.8, 88.7),
-    'robust04': (53.5, 55.5),
-    'scidocs': (22.3, 22.4),
-    'scifact': (68, 67.7),
-    'signal1m': (31.8, 31.1),
-    'trec-covid': (53.1, 61.2),
-    'trec-news': (49.2, 48.4),
+    'arguana': (40.2, 39.8), 'bioasq': (40.2, 39.7),
+    'climate-fever': (31.1, 32), 'cqadupstack': (40.7, 41.4),
+    'dbpedia-entity': (45.7, 45.9), 'fever': (68.3, 70), 'fiqa': (41.8, 42.6),
+    'hotpotqa': (66.9, 66.4), 'nfcorpus': (37.2, 36.5), 'nq': (42.9, 47),
+    'quora': (88.8, 88.7), 'robust04': (53.5, 55.5), 'scidocs': (22.3, 22.4),
+    'scifact': (68, 67.7), 'signal1m': (31.8, 31.1),
+    'trec-covid': (53.1, 61.2), 'trec-news': (49.2, 48.4),
     'webis-touche2020': (22, 32.4),
 }
 
@@ -351,45 +340,40 @@ def test_a_table_as_text():
   )
 
 
-def mixed(root, name, datasets, **fields):
-  for dataset in datasets:
-    metrics = {'nDCG@10': 0.5}
-    result_folders.write(root / name, metrics, 'beir', dataset, **fields)
-  return folder.read_model(root / name)
-
-
-def mixed_notes(name, *models):
-  """Those of the one table of this name, without those of its averages."""
+def note_of(name, *models):
+  """That of the one table of this name on figures that differ, or none."""
   notes = of(name, models).notes
   return [note for note in notes if note.startswith('Figures')]
 
 
-def test_steps_of_the_tables_own_results_only(tmp_path):
-  mixed(tmp_path, 'm', ['nq'], checkpoint_step=1_000)
-  mixed(tmp_path, 'm', ['fiqa'], checkpoint_step=20_000)
-  # In a table of its own; and of BEIR, but without what its table shows.
-  for what, step in ((['pairs'], 5), (['beir', 'scifact'], 7)):
-    result_folders.write(
-        tmp_path / 'm', {'MRR': 0.5}, *what, checkpoint_step=step
-    )
-  model = folder.read_model(tmp_path / 'm')
+def test_figures_that_differ_in_steps_or_runs_are_noted(tmp_path):
+  for model, dataset, facts in (
+      ('m', 'nq', {'checkpoint_step': 1_000, 'run_id': 'x'}),
+      ('m', 'fiqa', {'checkpoint_step': 20_000, 'run_id': 'x'}),
+      # Of BEIR, but without what its table shows; and below of another table.
+      ('m', 'arguana', {'checkpoint_step': 7, 'metric': 'MRR'}),
+      ('runs', 'nq', {'run_id': 'x'}),
+      ('runs', 'fiqa', {'run_id': 'y'}),
+      # Of results without one nobody knows.
+      ('runs', 'scifact', {'checkpoint_step': None}),
+      ('same', 'nq', {'run_id': 'x'}),
+      ('same', 'fiqa', {'run_id': 'x'}),
+  ):
+    metrics = {facts.pop('metric', 'nDCG@10'): 0.5}
+    result_folders.write(tmp_path / model, metrics, 'beir', dataset, **facts)
+  result_folders.write(tmp_path / 'm', {'MRR': 0.5}, checkpoint_step=5)
+  m, runs, same = (
+      folder.read_model(tmp_path / name) for name in ('m', 'runs', 'same')
+  )
   note = 'Figures are of steps 1,000 and 20,000.'
-  assert mixed_notes('beir', model) == [note]
-  assert mixed_notes('other', model) == []
-  tables.write_tables(tmp_path, [model])
+  assert note_of('beir', m) == [note]
+  assert note_of('other', m) == note_of('beir', same) == []
+  assert note_of('beir', runs, same) == [
+      'Figures of runs are of 2 training runs.'
+  ]
+  tables.write_tables(tmp_path, [m])
   for name in ('tables.md', 'tables.tex'):
     assert note in (tmp_path / name).read_text()
-
-
-def test_runs_by_model(tmp_path):
-  mixed(tmp_path, 'runs', ['nq'], run_id='x')
-  mixed(tmp_path, 'runs', ['fiqa'], run_id='y')
-  # Of results without one nobody knows.
-  runs = mixed(tmp_path, 'runs', ['scifact'], checkpoint_step=None)
-  same = mixed(tmp_path, 'same', ['nq', 'fiqa'], run_id='x')
-  note = ['Figures of runs are of 2 training runs.']
-  assert mixed_notes('beir', runs, same) == note
-  assert mixed_notes('beir', same) == []
 
 
 def test_passages_and_documents_in_one_table(tmp_path):
@@ -397,7 +381,7 @@ def test_passages_and_documents_in_one_table(tmp_path):
     result_folders.write(
         tmp_path / 'm', {'MRR': 0.5}, split=split, document_separator=separator
     )
-  assert mixed_notes('other', folder.read_model(tmp_path / 'm')) == [
+  assert note_of('other', folder.read_model(tmp_path / 'm')) == [
       "Figures are of passages, documents (ids up to '#') and documents (ids up"
       " to '_')."
   ]
