@@ -1,6 +1,7 @@
 """A query tower aligned to a frozen one, or matching it, against NumPy."""
 
 import json
+import re
 
 from interrupted import stopped_at
 import jax
@@ -102,6 +103,8 @@ def test_alignment_is_the_softmax_over_all_passages(trained):
       'weights': weights,
   }
   objective = Alignment(model, Similarity(TEMPERATURE), trained)
+  frozen = [re.fullmatch(x, 'projection/kernel') for x in objective.frozen]
+  assert any(frozen) != trained
   value, metrics = jax.jit(objective)(params, batch)
   queries = embed(model, params, batch, 'query')
   losses, hits = softmax(queries, passages[:THERE], own, [(1, excluded)])

@@ -1,6 +1,7 @@
 """The watch over towers that give all texts one embedding."""
 
 import json
+import types
 
 import jax
 import numpy as np
@@ -91,3 +92,16 @@ def test_a_run_that_collapses_is_warned_of_and_stopped(
   lines = (tmp_path / 'model/metrics.jsonl').read_text().splitlines()
   ranks = [json.loads(line)['query_rank'] for line in lines]
   assert 5 <= len(ranks) < 20 and max(ranks) < 2
+
+
+@pytest.mark.parametrize('late, told', [(3.9, False), (4.3, True)])
+def test_a_loss_above_chance_after_the_warm_up_is_told(late, told):
+  """By the second half of the first fifty steps."""
+  said = []
+  call = watches.above_chance(4.174, said.append).call
+  for step in range(1, 61):
+    loss = 9.0 if step <= 25 or step > 50 else late
+    call(types.SimpleNamespace(step=step, metrics={'loss': loss}))
+  assert len(said) == told
+  if told:
+    assert 'after 50 steps the loss is 4.30, above the 4.17 of a' in said[0]
