@@ -136,17 +136,12 @@ def test_only_the_projections_may_be_routed(tmp_path, t5, vocabulary):
     [
         ({'query': 'wrap: ', 'document': 'd: '}, None, ('wrap: ', 'd: '), None),
         ({'query': None, 'document': 'd: '}, ..., ('', 'd: '), None),
-        ({'query': 'wrap: ', 'passage': 'text: '}, None, ('wrap: ', ''),
-         "the prompt passage, 'text: ', is not put in front"),
         ({'corpus': 'c: ', 'document': 'd: '}, None, ('', 'd: '),
          "the prompt corpus, 'c: ', is not put in front"),
         ({'passage': 'd: ', 'document': 'd: '}, None, ('', 'd: '), None),
         ({'all': 'text: ', 'query': ''}, 'all', ('', ''),
          "the default prompt, all, 'text: ', is that of `encode`"),
-        ({'query': 'wrap: '}, 'query', ('wrap: ', ''),
-         "`encode_query` puts 'wrap: ' in front, `encode_document` ''"),
         ({'query': 'a: ', 'document': 'a: '}, 'query', ('a: ', 'a: '), None),
-        ({'all': 'text: '}, None, ('', ''), None),
         (..., ..., ('', ''), None),
     ],
 )
@@ -163,14 +158,6 @@ def test_prompts_are_those_of_the_library_s_own_calls(
       if record.name == modules.__name__
   ]
   assert [warning in line for line in said] == [True] * bool(warning)
-
-
-def test_an_absent_default_prompt_is_refused_as_by_the_library(folder):
-  st.edit(folder / CONFIG, prompts={'all': 'a: '}, default_prompt_name='every')
-  with pytest.raises(ValueError, match='every'):
-    st.open_model(folder)
-  with pytest.raises(UserError, match="default_prompt_name 'every'; expected"):
-    sentence_transformers.read(folder)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +202,6 @@ def test_without_normalize_the_cosine_decides(tmp_path, t5):
     sentence_transformers.read(folder)
 
 
-def remove(name):
-  return lambda folder: (folder / name).unlink()
-
-
 def setting(file, **changes):
   return lambda folder: st.edit(folder / file, **changes)
 
@@ -235,17 +218,11 @@ def entry(index, **changes):
   return change
 
 
-def cut(folder):
-  file = folder / '2_Dense' / 'model.safetensors'
-  file.write_bytes(file.read_bytes()[:-8])
-
-
 def another_tensor(folder):
   file = folder / '2_Dense' / 'model.safetensors'
   save_file(load_file(file) | {'other': np.ones(3, np.float32)}, file)
 
 
-PACKAGE = 'sentence_transformers.models.'
 BERT = 'sentence_bert_config.json'
 POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
 
@@ -253,22 +230,20 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
 @pytest.mark.parametrize(
     'change, message',
     [
-        (entry(2), 'modules.json names no Dense: the projection is missing'),
-        (entry(2, type=f'{PACKAGE}LSTM'), 'modules.json names the module LSTM'),
+        (entry(2), 'no Dense: .* give the file model.safetensors of'),
+        (entry(2, type='sentence_transformers.models.LSTM'), 'the module LSTM'),
         (entry(0, type='my.Transformer'), 'my.Transformer, whose code is not'),
         (entry(1), 'names the modules Transformer, Dense, Normalize, in this'),
-        (remove('2_Dense/config.json'), '2_Dense/config.json names no activ'),
-        (remove('1_Pooling/config.json'), '1_Pooling/config.json names no poo'),
-        (remove('2_Dense/model.safetensors'), '2_Dense has neither model.saf'),
+        (lambda f: (f / DENSE).unlink(), '2_Dense/config.json names no activ'),
+        (lambda f: (f / POOLING).unlink(), '1_Pooling/.* names no pooling'),
+        (lambda f: (f / '2_Dense/model.safetensors').unlink(),
+         '2_Dense has neither model.saf'),
         (setting(POOLING, pooling_mode='cls'), "config.json: Pooling .* 'cls'"),
         (setting(POOLING, pooling_mode=['mean', 'max']), "'mean', 'max'"),
         (setting(POOLING, pooling_mode=..., pooling_mode_max_tokens=True),
          'Pooling has pooling_mode_max_tokens = True; expected False'),
-        (setting(POOLING, pooling_mode_weightedmean_tokens=True),
-         'Pooling has pooling_mode_weightedmean_tokens'),
         (setting(POOLING, include_prompt=False), 'include_prompt = False'),
         (setting(DENSE, use_residual=True), 'Dense has use_residual = True'),
-        (setting(DENSE, module_input_name='token_embeddings'), 'Dense has mod'),
         (setting(DENSE, rank=3), 'rank is 3, an unknown setting of Dense'),
         (setting(DENSE, activation_function='torch.nn.modules.Tanh'),
          'Dense has activation_function = .*Tanh.*; expected .*Identity'),
@@ -276,24 +251,15 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (setting(DENSE, in_features=12, out_features=16), r'shape \(12, 16\)'),
         (setting(BERT, do_lower_case=True), 'Transformer has do_lower_case'),
         (setting(BERT, query_expansion={'length': 8}), 'query_expansion'),
-        (setting(BERT, processing_kwargs={'text': {}}), 'processing_kwargs'),
-        (cut, '2_Dense/model.safetensors is not a whole safetensors file'),
         (another_tensor, '2_Dense holds the tensors linear.weight, other; exp'),
-        (lambda f: (f / 'modules.json').write_text('{}'), 'modules.json is'),
-        (lambda f: (f / DENSE).write_text('[]'), 'config.json is not a'),
+        (setting(CONFIG, default_prompt_name='every'),
+         "default_prompt_name 'every'; expected"),
     ],
 )
 def test_what_the_towers_cannot_do_is_an_error(folder, change, message):
   change(folder)
   with pytest.raises(UserError, match=message):
-    sentence_transformers.read(folder)
-
-
-def test_without_dense_its_encoder_can_be_given(folder):
-  entry(2)(folder)
-  with pytest.raises(UserError, match='give the file model.safetensors of'):
     opening.read(folder)
-  assert not opening.read(folder / 'model.safetensors').has_projection
 
 
 @pytest.mark.parametrize(
@@ -301,25 +267,22 @@ def test_without_dense_its_encoder_can_be_given(folder):
     [
         ('"document":', '"answer":', 'the routes query, answer; expected "que'),
         ('"route_mappings": {}', '"route_mappings": {"a": "b"}', 'has route_m'),
-        ('"structure"', '"plan"', "router_config.json lacks 'structure'"),
     ],
 )
 def test_other_routes_are_an_error(tmp_path, t5, old, new, message):
   router = st.router(st.modules(t5), st.modules(t5))
   folder = st.save([router], tmp_path / 'model')
   file = folder / 'router_config.json'
-  assert old in file.read_text()
   file.write_text(file.read_text().replace(old, new))
   with pytest.raises(UserError, match=message):
     sentence_transformers.read(folder)
 
 
-@pytest.mark.parametrize('part', ['2_Dense', ''])
 def test_a_pickle_is_refused_with_the_command_that_converts_it(
-    folder, vocabulary, part
+    folder, vocabulary
 ):
   expected = st.encode(folder)
-  file = folder / part / 'model.safetensors'
+  file = folder / '2_Dense' / 'model.safetensors'
   tensors = {n: torch.from_numpy(t) for n, t in load_file(file).items()}
   torch.save(tensors, file.with_name('pytorch_model.bin'))
   file.unlink()
