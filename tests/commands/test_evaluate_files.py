@@ -23,14 +23,8 @@ from dualenc_jax.results.folder import read_per_query
 DATA = pathlib.Path(__file__).parents[1] / 'data'
 SET = tiny_beir.make_large()
 NAMES = {
-    'P@1': 'P_1',
-    'MRR': 'recip_rank',
-    'nDCG@10': 'ndcg_cut_10',
-    'MAP': 'map',
-    'Recall@1': 'recall_1',
-    'Recall@10': 'recall_10',
-    'Recall@100': 'recall_100',
-    'Recall@1000': 'recall_1000',
+    'P@1': 'P_1', 'MRR': 'recip_rank', 'nDCG@10': 'ndcg_cut_10', 'MAP': 'map',
+    **{f'Recall@{k}': f'recall_{k}' for k in (1, 10, 100, 1000)},
 }
 
 
@@ -129,37 +123,24 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
   data = model.parent / 'data' / 'beir' / 'scifact'
   names = 'qrels/test.tsv', 'queries.jsonl', 'corpus.jsonl'
   sources = [data / name for name in names]
+  same = (
+      'run_id', 'query_prefix', 'passage_prefix', 'dtype', 'checkpoint_step'
+  )
   assert result == {
-      'metrics': result['metrics'],
-      'task': 'beir',
-      'dataset': 'scifact',
-      'label': 'beir-scifact',
-      'split': 'test',
-      'files': {},
-      'queries': 46,
-      'queries_counted': 46,
-      'passages': 130,
-      'k': 1000,
-      'depth': 1000,
-      'document_separator': None,
-      'embedding_dtype': 'float32',
-      'command': result['command'],
-      'source': rows.fingerprint(sources),
+      'metrics': result['metrics'], 'command': result['command'],
+      'task': 'beir', 'dataset': 'scifact', 'label': 'beir-scifact',
+      'split': 'test', 'files': {}, 'queries': 46, 'queries_counted': 46,
+      'passages': 130, 'k': 1000, 'depth': 1000, 'document_separator': None,
+      'embedding_dtype': 'float32', 'source': rows.fingerprint(sources),
       'corpus': {'split': 'corpus', 'source': rows.fingerprint(sources[2:])},
-      'checkpoint_step': 2,
-      'run_id': trained.provenance['run_id'],
       'model_dir': 'model',
       'vocabulary': trained.experiment.tokenizer.vocabulary.sha256,
-      'query_length': 8,
-      'passage_length': 16,
-      'query_prefix': '',
-      'passage_prefix': '',
-      'dtype': 'float32',
-      'seed': 0,
-      'git_revision': machine.git_revision(),
-      'versions': machine.versions(),
+      'query_length': 8, 'passage_length': 16, 'seed': 0,
+      'git_revision': machine.git_revision(), 'versions': machine.versions(),
       'device': jax.devices()[0].device_kind,
+      **{name: trained.provenance[name] for name in same},
   }
+  assert (result['checkpoint_step'], result['dtype']) == (2, 'float32')
   assert result['versions'].keys() >= {'python', 'jax', 'flax', 'numpy'}
   assert 'dataset = %BEIR_SET' in (whole / 'config.gin').read_text()
 
@@ -179,14 +160,11 @@ def test_examples_to_read(whole):
     assert example['query'] == SET.queries[query]
     assert example['hits'] == [
         {
-            'rank': place + 1,
-            'score': pytest.approx(score, abs=1e-9),
-            'id': passage,
-            'name': '',
-            'text': SET.corpus[passage],
+            'rank': rank, 'score': pytest.approx(score, abs=1e-9),
+            'id': passage, 'name': '', 'text': SET.corpus[passage],
             'grade': grades.get(passage),
         }
-        for place, (passage, score) in enumerate(hits[:5])
+        for rank, (passage, score) in enumerate(hits[:5], 1)
     ]
     gold = [p for p, _ in hits if grades.get(p, 0) > 0]
     if not gold:
@@ -272,12 +250,13 @@ def test_judgements_of_another_corpus(model, tmp_path):
   other = tiny_beir.make(2)
   corpus = {f'x{i}': text for i, text in other.corpus.items()}
   other._replace(corpus=corpus).write(data / 'quora')
-  with pytest.raises(UserError, match="passage 'd.*test.tsv:2.*STRICT"):
-    run(model, tmp_path, tasks='beir/quora')
-  with pytest.raises(UserError, match="no examples in split 'test'"):
-    run(model, tmp_path, '--gin.STRICT=False', tasks='beir/quora')
   # Of the same corpus, but nothing is relevant.
   grades = {q: {p: 0 for p in own} for q, own in other.qrels.items()}
   other._replace(qrels=grades).write(data / 'fever')
-  with pytest.raises(UserError, match='none of the 4 queries has a relevant'):
-    run(model, tmp_path, tasks='beir/fever')
+  for name, flags, message in (
+      ('quora', [], "passage 'd.*test.tsv:2.*STRICT"),
+      ('quora', ['--gin.STRICT=False'], "no examples in split 'test'"),
+      ('fever', [], 'none of the 4 queries has a relevant'),
+  ):
+    with pytest.raises(UserError, match=message):
+      run(model, tmp_path, *flags, tasks=f'beir/{name}')
