@@ -80,14 +80,10 @@ def base(tmp_path_factory) -> tuple[pathlib.Path, str]:
 
 def test_a_task_of_seqio_says_how_to_get_it(tmp_path):
   flags = [
-      '--gin_file=runs/finetune.gin',
-      '--gin_file=tasks/seqio.gin',
-      *tiny_run.small_flags(),
-      f'--gin.CACHE_DIR={tmp_path / "tokens"}',
-      '--gin.VOCABULARY=python_code_8k',
-      '--gin.VOCAB_SIZE=8064',
-      '--gin.TASK_NAME=user_pairs',
-      '--gin.TASK_MODULE=some_module',
+      '--gin_file=runs/finetune.gin', '--gin_file=tasks/seqio.gin',
+      *tiny_run.small_flags(), f'--gin.CACHE_DIR={tmp_path / "tokens"}',
+      '--gin.VOCABULARY=python_code_8k', '--gin.VOCAB_SIZE=8064',
+      '--gin.TASK_NAME=user_pairs', '--gin.TASK_MODULE=some_module',
   ]
   done = run('', 'train', *flags, f'--model_dir={tmp_path / "model"}')
   assert done.returncode == 2

@@ -196,8 +196,7 @@ def test_towers_and_prompts_of_tasks(retriever, prompt_type, tower, prompt):
   )
   np.testing.assert_allclose(
       encoder.similarity_pairwise(found, found[::-1].copy()),
-      np.sum(expected * expected[::-1], axis=1),
-      atol=1e-5,
+      np.sum(expected * expected[::-1], axis=1), atol=1e-5,
   )
   texts = {'query': 'ask: ', 'sts': 'compare: '}
 

@@ -376,8 +376,7 @@ def test_from_another_checkpoint(towers, tmp_path):
   retriever = Retriever.from_dir(tmp_path / 'whole', passage_length=40)
   np.testing.assert_allclose(
       retriever.encode_passages(TEXTS),
-      tiny_towers.embed(towers, 'passage', TEXTS),
-      atol=1e-6,
+      tiny_towers.embed(towers, 'passage', TEXTS), atol=1e-6,
   )
   assert retriever.towers.tokenizer.query_length == 12
   write_checkpoint(towers, tmp_path / 'without', None)

@@ -70,8 +70,7 @@ pytestmark = pytest.mark.slow
 
 STEPS, BATCH, QUERY, PASSAGE = 2, 16, 8, 16
 LEARNT = (
-    'LOSS = @losses.SamToNe()',
-    'TEMPERATURE = @losses.LearnableTemperature()',
+    'LOSS = @losses.SamToNe()', 'TEMPERATURE = @losses.LearnableTemperature()'
 )
 
 
@@ -121,8 +120,7 @@ def batches(run, model):
       mixture_or_task_name=ordered(run),
       task_feature_lengths={'inputs': QUERY, 'targets': PASSAGE},
       feature_converter=model.FEATURE_CONVERTER_CLS(pack=False),
-      dataset_split='train',
-      shuffle=False,
+      dataset_split='train', shuffle=False,
   )
   return list(dataset.batch(BATCH).as_numpy_iterator())
 

@@ -9,7 +9,6 @@ import pathlib
 import subprocess
 import sys
 
-from flax import traverse_util
 import jax
 import numpy as np
 import optax
@@ -79,25 +78,16 @@ def t5x_trainer(model, batch):
   partitioner, initializer, state = t5x_start(model, batch)
   return trainer_lib.Trainer(
       model, state, partitioner, eval_names=[], summary_dir=None,
-      train_state_axes=initializer.train_state_axes,
-      rng=jax.random.PRNGKey(1),
+      train_state_axes=initializer.train_state_axes, rng=jax.random.PRNGKey(1),
       learning_rate_fn=optax.linear_schedule(1e-3, 0.0, STEPS),
   )
 
 
-@pytest.mark.parametrize(
-    'files, bindings',
-    [
-        (
-            ['architectures/ade_spl.gin'],
-            [*LEARNT, 'NUM_NEGATIVES = 2', 'LOSS_IMPLEMENTATION = "ring"'],
-        ),
-        (['architectures/ade_fte.gin'], ['MICRO_BATCH_SIZE = 8']),
-    ],
-    ids=['ade_spl, learnt temperature, negatives', 'ade_fte, cached'],
-)
-def test_steps_are_those_of_our_trainer(tmp_path, files, bindings):
-  run = experiment(tmp_path, *bindings, files=files)
+def test_steps_are_those_of_our_trainer(tmp_path):
+  run = experiment(
+      tmp_path, *LEARNT, 'NUM_NEGATIVES = 2', 'LOSS_IMPLEMENTATION = "ring"',
+      files=['architectures/ade_spl.gin'],
+  )
   plan = experiment_lib.make_plan(run)
   state, ours = plan.init(), []
   for step in range(STEPS):
@@ -108,7 +98,6 @@ def test_steps_are_those_of_our_trainer(tmp_path, files, bindings):
   model = t5x_model(run, adafactor.Adafactor())
   batches = t5x_batches(run, model)
   with t5x_trainer(model, batches[0]) as trainer:
-    start = flat(trainer.train_state.params)
     theirs = [trainer.train(iter([b]), 1).result() for b in batches]
   end = flat(trainer.train_state.params)
 
@@ -126,25 +115,6 @@ def test_steps_are_those_of_our_trainer(tmp_path, files, bindings):
   assert end.keys() == expected.keys()
   for name, value in expected.items():
     np.testing.assert_allclose(end[name], value, atol=1e-5, err_msg=name)
-    frozen = files == ['architectures/ade_fte.gin'] and 'embedder' in name
-    assert np.array_equal(start[name], value) == frozen, name
-
-
-def test_parameters_are_split_by_t5x_rules(tmp_path):
-  run = experiment(tmp_path, *LEARNT)
-  model = t5x_model(run, adafactor.Adafactor())
-  _, _, state = t5x_start(model, t5x_batches(run, model)[0])
-  specs = {
-      name: tuple(x.sharding.spec)
-      for name, x in traverse_util.flatten_dict(
-          dict(state.params), sep='/'
-      ).items()
-  }
-  assert specs['token_embedder/embedding'][0] == 'model'
-  assert specs['encoder/layers_0/mlp/wo/kernel'][0] == 'model'
-  assert specs['encoder/layers_1/attention/query/kernel'][1] == 'model'
-  assert not any(specs['projection/kernel'])
-  assert specs['loss/log_temperature'] == ()
 
 
 @pytest.mark.parametrize('orbax', [False, True])
@@ -197,8 +167,7 @@ def test_t5x_restores_what_we_write(tmp_path):
       np.testing.assert_array_equal(found[name], value)
 
 
-@pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
-def test_gin_file_trains_from_a_t5_under_t5x(tmp_path, shared, form):
+def test_gin_file_trains_from_a_t5_under_t5x(tmp_path, shared):
   train = tiny_run.write_pairs(tmp_path / 'train.jsonl', 32)
   golden = shared / 'golden' / 't5_1_1_tiny'
   sizes = json.loads((golden / 'config.json').read_text())
@@ -211,7 +180,7 @@ def test_gin_file_trains_from_a_t5_under_t5x(tmp_path, shared, form):
       'MODEL_DIR': f"'{tmp_path}/model'",
       'TRAIN_FILE': f"'{train}'",
       'VOCABULARY': f"'{tmp_path}/small.model'",
-      'INITIAL_CHECKPOINT_PATH': f"'{golden}/{form}/checkpoint_1000'",
+      'INITIAL_CHECKPOINT_PATH': f"'{golden}/t5x_legacy/checkpoint_1000'",
       'VOCAB_SIZE': sizes['vocab_size'],
       'models.TokenEmbedder.features': sizes['emb_dim'],
       'models.T5Encoder.num_layers': sizes['num_encoder_layers'],
@@ -241,7 +210,7 @@ def test_gin_file_trains_from_a_t5_under_t5x(tmp_path, shared, form):
   end = t5x_reader.read(tmp_path / 'model' / 'checkpoint_2')
   assert end.step == 2
   assert end.tensors['projection/kernel'].shape == (sizes['emb_dim'], 16)
-  start = t5x_reader.read(golden / form / 'checkpoint_1000')
+  start = t5x_reader.read(golden / 't5x_legacy' / 'checkpoint_1000')
   assert len(start.tensors) > 20
   for name, tensor in start.tensors.items():
     np.testing.assert_array_equal(end.tensors[name].read(), tensor.read())

@@ -44,14 +44,12 @@ def unpacked(tmp_path_factory) -> pathlib.Path:
     shutil.copy(ROOT / name, source)
   for name in ('dualenc_jax', 'gin', 'tasks'):
     shutil.copytree(
-        ROOT / name,
-        source / name,
+        ROOT / name, source / name,
         ignore=shutil.ignore_patterns('__pycache__'),
     )
   subprocess.run(
       [
-          sys.executable,
-          *('-m', 'build', '--wheel', '--no-isolation'),
+          sys.executable, *('-m', 'build', '--wheel', '--no-isolation'),
           *('--outdir', str(folder), str(source)),
       ],
       check=True,
@@ -69,10 +67,8 @@ def test_every_gin_file_resolves_from_the_wheel(unpacked, tmp_path):
       [sys.executable, '-c', RESOLVE, str(unpacked), str(config.gin_root())],
       cwd=tmp_path,
       env={
-          'PYTHONPATH': str(unpacked),
-          'PATH': '/usr/bin:/bin',
-          'HOME': str(tmp_path),
-          'TF_CPP_MIN_LOG_LEVEL': '2',
+          'PYTHONPATH': str(unpacked), 'PATH': '/usr/bin:/bin',
+          'HOME': str(tmp_path), 'TF_CPP_MIN_LOG_LEVEL': '2',
       },
       capture_output=True,
       text=True,

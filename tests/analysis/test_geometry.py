@@ -121,15 +121,3 @@ def test_signs_by_counting():
       'distinct_codes': len({tuple(row) for row in bits}) / 400,
       'bit_correlation': np.mean(correlations),
   })
-
-
-def test_signs_in_balance_and_constant():
-  every = np.array(list(itertools.product([-1.0, 1.0], repeat=8)), np.float32)
-  assert geometry.bit_numbers(every) == pytest.approx({
-      'dimensional_efficiency': 1, 'bit_entropy': 1, 'byte_entropy': 1,
-      'distinct_codes': 1, 'bit_correlation': 0,
-  })
-  assert geometry.bit_numbers(np.ones((5, 8), np.float32)) == {
-      'dimensional_efficiency': 0, 'bit_entropy': 0, 'byte_entropy': 0,
-      'distinct_codes': 0.2,
-  }

@@ -70,11 +70,8 @@ def test_groups_are_what_hangs_together():
   )
   # Query 3 and passage 3, position 11, have one text.
   assert partition(groups) == {
-      frozenset({0, 2, 7, 9, 11}),
-      frozenset({1}),
-      frozenset({3, 4, 8, 10}),
-      frozenset({5, 6}),
-      frozenset({12}),
+      frozenset({0, 2, 7, 9, 11}), frozenset({1}), frozenset({3, 4, 8, 10}),
+      frozenset({5, 6}), frozenset({12}),
   }
   assert groups.min() == 0
 

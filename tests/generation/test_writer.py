@@ -93,10 +93,7 @@ def test_greedy_is_that_of_transformers(tiny):
     'tiny, sampling',
     [
         ('1.0', Sampling(20.0)),
-        pytest.param(
-            '1.1', Sampling(20.0, None, 1.0),
-            marks=pytest.mark.slow,
-        ),
+        pytest.param('1.1', Sampling(20.0, None, 1.0), marks=pytest.mark.slow),
     ],
     indirect=['tiny'],
 )

@@ -29,13 +29,6 @@ class Hub:
   def __init__(self):
     self.files, self.status, self.pushed, self.url = {}, {}, {}, ''
 
-  def add_folder(self, repo, folder):
-    self.files[repo] = {
-        str(p.relative_to(folder)): p.read_bytes()
-        for p in folder.rglob('*')
-        if p.is_file()
-    }
-
 
 @contextlib.contextmanager
 def running(monkeypatch, cache):
@@ -101,9 +94,7 @@ def running(monkeypatch, cache):
       if content is None:
         self.answer({}, 404, X_Error_Code='EntryNotFound')
       else:
-        self.answer(
-            content, ETag=f'"{_oid(content)}"', X_Repo_Commit=_SHA
-        )
+        self.answer(content, ETag=f'"{_oid(content)}"', X_Repo_Commit=_SHA)
 
     do_HEAD = do_GET
 

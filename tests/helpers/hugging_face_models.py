@@ -13,12 +13,9 @@ ROWS = 97
 SIZES = {'d_model': 24, 'd_kv': 16, 'd_ff': 40, 'num_layers': 2, 'num_heads': 3}
 # feed_forward_proj and what it is here.
 ACTIVATIONS = {
-    'relu': ('relu',),
-    'gated-gelu': ('gelu', 'linear'),
-    'gated-silu': ('silu', 'linear'),
-    'gated-relu': ('relu', 'linear'),
-    'gelu_new': ('gelu',),
-    'silu': ('silu',),
+    'relu': ('relu',), 'gated-gelu': ('gelu', 'linear'),
+    'gated-silu': ('silu', 'linear'), 'gated-relu': ('relu', 'linear'),
+    'gelu_new': ('gelu',), 'silu': ('silu',),
 }
 
 
@@ -26,8 +23,7 @@ def model(kind, feed_forward='gated-gelu', seed=0, **config):
   """A model of a class of transformers with random weights."""
   torch.manual_seed(seed)
   config = getattr(transformers, kind).config_class(
-      feed_forward_proj=feed_forward,
-      **({'vocab_size': ROWS} | SIZES | config),
+      feed_forward_proj=feed_forward, **({'vocab_size': ROWS} | SIZES | config)
   )
   result = getattr(transformers, kind)(config)
   with torch.no_grad():

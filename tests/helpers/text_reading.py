@@ -68,9 +68,7 @@ def make_cache(
   }
   return MemoryCache(
       header={
-          'task': 'toy',
-          'split': 'train',
-          'query_length': query_length,
+          'task': 'toy', 'split': 'train', 'query_length': query_length,
           'passage_length': passage_length,
       },
       negative_offsets=np.cumsum([0] + [len(rows) for rows in negatives]),

@@ -44,9 +44,8 @@ def small_flags(steps: int = 2) -> list[str]:
   """
   return [
       '--gin_file=models/tiny.gin', '--gin.models.T5Encoder.num_layers=1',
-      f'--gin.STEPS={steps}',
-      '--gin.BATCH_SIZE=16', '--gin.QUERY_LENGTH=8', '--gin.PASSAGE_LENGTH=16',
-      '--gin.EVAL_EVERY=0', '--gin.DTYPE=float32',
+      f'--gin.STEPS={steps}', '--gin.BATCH_SIZE=16', '--gin.QUERY_LENGTH=8',
+      '--gin.PASSAGE_LENGTH=16', '--gin.EVAL_EVERY=0', '--gin.DTYPE=float32',
   ]
 
 

@@ -48,8 +48,7 @@ def make(version: str) -> TinyT5:
   activations = ('relu',) if tied else ('gelu', 'linear')
   sizes = (DEPTH, HEADS, KV, HIDDEN)
   parts = (
-      TokenEmbedder(VOCAB, WIDTH),
-      T5Encoder(*sizes, activations),
+      TokenEmbedder(VOCAB, WIDTH), T5Encoder(*sizes, activations),
       T5Decoder(WIDTH, *sizes, None if tied else VOCAB, activations),
   )
   return TinyT5(theirs, parts, params_of(theirs, tied))

@@ -24,8 +24,7 @@ def by_jax(*addresses: str) -> Environs:
   """JAX's own variables; the first host's address as each knows it."""
   return [
       {
-          'JAX_COORDINATOR_ADDRESS': address,
-          'JAX_NUM_PROCESSES': '2',
+          'JAX_COORDINATOR_ADDRESS': address, 'JAX_NUM_PROCESSES': '2',
           'JAX_PROCESS_ID': str(host),
       }
       for host, address in enumerate(
@@ -39,10 +38,8 @@ def by_slurm() -> Environs:
   return [
       {
           'SLURM_JOB_ID': str(os.getpid()),
-          'SLURM_STEP_NODELIST': 'localhost,other',
-          'SLURM_NTASKS': '2',
-          'SLURM_PROCID': str(host),
-          'SLURM_LOCALID': str(host),
+          'SLURM_STEP_NODELIST': 'localhost,other', 'SLURM_NTASKS': '2',
+          'SLURM_PROCID': str(host), 'SLURM_LOCALID': str(host),
       }
       for host in range(2)
   ]
@@ -131,10 +128,7 @@ def start(
                 '--multihost', *more,
             ],
             env=os.environ
-            | {
-                'PYTHONPATH': str(ROOT),
-                'JAX_NUM_CPU_DEVICES': str(count),
-            }
+            | {'PYTHONPATH': str(ROOT), 'JAX_NUM_CPU_DEVICES': str(count)}
             | caches
             | environ,
             cwd=folder,

@@ -105,11 +105,10 @@ def test_of_labelled_queries(
   assert bool(some) == (positives != 'none')
 
 
-@pytest.mark.parametrize('above, below', [(0.5, 0.1), (0.9, 0.5)])
-def test_what_is_at_a_threshold_is_neither(tiny, tmp_path, above, below):
+def test_what_is_at_a_threshold_is_neither(tiny, tmp_path):
   zeros = {q: dict.fromkeys(own, 0.0) for q, own in tiny.scores.items()}
   path = write_scores(tmp_path / 'scores.tsv', zeros)
-  more = f'--teacher={path}', f'--above={above}', f'--below={below}'
+  more = f'--teacher={path}', '--above=0.5', '--below=0.5'
   for row in labelled(tiny, tmp_path / 'out', *more)[0].values():
     assert 'pseudo' not in row['origin'] and not row['negatives']
 
@@ -164,17 +163,7 @@ def test_what_is_not_judged_counts_for_nothing(tiny, tmp_path):
   assert judged_by_bins(report) == judged > 0
 
 
-def test_bad_rows_of_queries(tiny, tmp_path):
-  queries = write_queries(tiny, tmp_path / 'queries.tsv', ('', 'without an id'))
-  more = queries, '--above=0.6'
-  message = rf'queries.tsv:{QUERIES + 1}: .*--skip_bad_rows'
-  with pytest.raises(UserError, match=message):
-    labelled(tiny, tmp_path / 'out', *more)
-  _, counts, _ = labelled(tiny, tmp_path / 'out', *more, '--skip_bad_rows')
-  assert counts['queries'] == QUERIES
-
-
-@pytest.mark.parametrize('split', ['', 'train', 'test'])
+@pytest.mark.parametrize('split', ['', 'test'])
 def test_queries_of_evaluation_splits_are_left_out(tiny, tmp_path, split):
   """Also of those without labels, whatever split lends its corpus."""
   more = []
@@ -208,8 +197,7 @@ def test_by_a_cross_encoder_with_its_calibration(tmp_path):
       logits = facts['slope'] * np.array(row[f'{name}_scores'])
       np.testing.assert_allclose(
           row[f'{name}_probabilities'],
-          1 / (1 + np.exp(-logits - facts['intercept'])),
-          rtol=1e-6,
+          1 / (1 + np.exp(-logits - facts['intercept'])), rtol=1e-6,
       )
     assert all(p < 0.4 for p in row['negative_probabilities'])
   assert any(row['negatives'] for row in rows.values())
@@ -254,8 +242,6 @@ def test_bad_scores_and_calibrations(tiny, tmp_path):
   })
   refused('All .* of the teacher are from 0 to 1')
   likely = '--calibration=probabilities', '--prior=4:1'
-  with pytest.raises(UserError, match='a score is .* expected 0 to 1'):
-    labelled(tiny, out, *likely)
   found, *_ = labelled(tiny, out, f'--teacher={path}', *likely)
   for query, row in labelled(tiny, out, '--prior=4:1')[0].items():
     for name in ('passage_id', 'negatives'):

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 
 from mining_set import PASSAGES, QUERIES, read, write_run, write_scores
 import numpy as np
@@ -13,6 +14,7 @@ import tiny_run
 
 from dualenc_jax.commands import cli, mine, train
 from dualenc_jax.errors import UserError
+from dualenc_jax.mining import margins
 from dualenc_jax.readers import Beir, Pairs
 
 
@@ -156,40 +158,31 @@ def test_random_ones_are_of_seed_and_query(tiny, tmp_path):
 
 
 @pytest.mark.parametrize('right', [0.0, 9.0, -9.0])
-def test_a_teacher_is_told_beside_whom_it_is_to_teach(
-    tiny, tmp_path, capsys, right
-):
+def test_a_teacher_is_told_beside_whom_it_is_to_teach(tiny, tmp_path, right):
   rng = np.random.default_rng(3)
   scores = {
-      query: {
-          p: rng.normal() + right * (p in tiny.gold(query))
-          for p in tiny.made.corpus
-      }
-      for query in tiny.made.queries
+      query: {p: rng.normal() + right * (p in tiny.gold(query)) for p in own}
+      for query, own in tiny.scores.items()
   }
   path, out = write_scores(tmp_path / 'scores.tsv', scores), tmp_path / 'out'
-  flags = by_run(tiny, out, f'--teacher={path}')
-  by_id, pairs, facts = mined(out, flags)
+  by_id, pairs, facts = mined(out, by_run(tiny, out, f'--teacher={path}'))
   firsts = {'teacher': [], 'run': []}
   for query, row in by_id.items():
     own = pairs[query]['passage_id'][0]
     others = [entry['pid'] for entry in row['neg']['run']]
-    firsts['teacher'].append(
-        all(scores[query][own] > scores[query][other] for other in others)
-    )
     # Last what is not ranked; ties as trec_eval has them.
     hits = {p: (np.float32(s), p) for p, s in tiny.run[query].items()}
-    firsts['run'].append(
-        own in hits and all(hits[own] > hits[other] for other in others)
-    )
+    for name, by in (('teacher', scores[query]), ('run', hits)):
+      firsts[name].append(
+          own in by and all(by[own] > by[other] for other in others)
+      )
   wanted = {name: np.mean(values) for name, values in firsts.items()}
   assert facts['own_first'] == pytest.approx(wanted)
-  assert wanted['teacher'] == (right > 0) if right else 0 < wanted['run'] < 1
   teacher, other = wanted['teacher'], wanted['run']
+  assert teacher == (right > 0) if right else 0 < other < 1
   report = (out / 'report.md').read_text()
-  for text in (capsys.readouterr().out, report):
-    assert f'mined ones: teacher {teacher:.1%}, run {other:.1%}.' in text
-    assert ('the teacher does not beat run' in text) == (teacher <= other)
+  assert f'mined ones: teacher {teacher:.1%}, run {other:.1%}.' in report
+  assert ('the teacher does not beat run' in report) == (teacher <= other)
 
 
 def test_scores_of_a_teacher_decide_and_are_written(tiny, tmp_path):
@@ -263,8 +256,7 @@ def test_by_a_model_and_by_bm25_and_what_is_trained_on_it(tmp_path):
       *tiny_run.flags(tmp_path, '--gin_file=losses/distill.gin'),
       f'--gin.TRAIN_FILE={out / "pairs.jsonl"}',
       '--gin.POSITIVE_SCORES_COLUMN=positive_scores',
-      '--gin.NEGATIVE_SCORES_COLUMN=negative_scores',
-      '--gin.NUM_NEGATIVES=4',
+      '--gin.NEGATIVE_SCORES_COLUMN=negative_scores', '--gin.NUM_NEGATIVES=4',
       f'--model_dir={tmp_path / "student"}',
   ])
   last = tiny_run.logged(tmp_path / 'student')[-1]
@@ -331,12 +323,6 @@ def test_queries_without_labels(tiny, tmp_path):
     mine.main([*asked, '--margin=0.1'])
 
 
-def test_where_nothing_is_left_it_is_told(tiny, tmp_path, capsys):
-  mine.main(by_run(tiny, tmp_path, '--least_score=1000'))
-  said = capsys.readouterr().out
-  assert 'WARNING: nothing is left' in said and 'Train on them' not in said
-
-
 def test_a_passage_with_an_answer_is_no_negative(tmp_path, capsys):
   root = pathlib.Path(__file__).parents[1] / 'data' / 'open_nq'
   by_id, _, facts = mined(tmp_path, [
@@ -348,3 +334,21 @@ def test_a_passage_with_an_answer_is_no_negative(tmp_path, capsys):
   # 9 is of another title, and says when it was opened, too.
   assert '7' in bridge['neg']['bm25'] and '9' not in bridge['neg']['bm25']
   assert facts['counts']['bm25']['with an answer'] == 1
+
+
+def test_where_nothing_is_left_it_is_told(tiny, tmp_path, capsys):
+  mine.main(by_run(tiny, tmp_path, '--least_score=1000'))
+  said = capsys.readouterr().out
+  assert 'WARNING: nothing is left' in said and 'Train on them' not in said
+
+
+@pytest.mark.parametrize(
+    ('teacher', 'other', 'said'),
+    [(1.0, 1.0, 'too easy'), (0.5, 0.5, 'not beat'), (1.0, 0.5, None)],
+)
+def test_easy_queries_are_no_fault_of_the_teacher(teacher, other, said):
+  chosen = [[types.SimpleNamespace(score=-1.0)]]
+  first = {'teacher': teacher, 'bm25': other}
+  text = '\n'.join(margins.report(np.ones(1), chosen, first))
+  for warning in ('too easy', 'not beat'):
+    assert (warning in text) == (warning == said)

@@ -154,18 +154,24 @@ def test_what_is_missing_is_named(
   assert message in capsys.readouterr().err
 
 
-def test_listwise_kl_is_a_flag(tmp_path, monkeypatch, capsys):
+def listed(tmp_path, monkeypatch, capsys, *flags):
+  """The lines of `adapt --list` on files without content."""
   monkeypatch.chdir(tmp_path)
   write_empty(
       tmp_path, 'model/config.gin', 'model/vocabulary.model',
-      'corpus/corpus.jsonl', 'teacher/scores.tsv',
+      'corpus/corpus.jsonl', 'teacher/scores.tsv', 'mine/qgen-queries.jsonl',
   )
-  assert cli.main([
-      'adapt', '--model_dir=model', '--corpus=corpus', '--generator=model',
+  given = '--model_dir=model', '--corpus=corpus', '--list'
+  assert cli.main(['adapt', *given, *flags]) == 0
+  return capsys.readouterr().out.splitlines()
+
+
+def test_listwise_kl_is_a_flag(tmp_path, monkeypatch, capsys):
+  lines = listed(
+      tmp_path, monkeypatch, capsys, '--generator=model',
       '--teacher=teacher/scores.tsv', "--gin.LOSS=['losses/distill.gin']",
-      '--gin.SOFTMAX_WEIGHT=0.0', '--list',
-  ]) == 0
-  lines = capsys.readouterr().out.splitlines()
+      '--gin.SOFTMAX_WEIGHT=0.0',
+  )
   line = lines[lines.index('# adapted') + 1].split()
   assert line[:2] == ['dualenc', 'train']
   files = [flag for flag in line if flag.startswith('--gin_file=')]
@@ -175,19 +181,11 @@ def test_listwise_kl_is_a_flag(tmp_path, monkeypatch, capsys):
 
 
 def test_queries_of_ones_own_need_no_generator(tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(tmp_path)
-  write_empty(
-      tmp_path, 'model/config.gin', 'model/vocabulary.model',
-      'corpus/corpus.jsonl', 'mine/qgen-queries.jsonl',
-  )
-  assert cli.main([
-      'adapt', '--model_dir=model', '--corpus=corpus',
-      '--replace=queries=mine', '--list',
-  ]) == 0
-  said = capsys.readouterr().out
-  assert '# generator' not in said and '--gin.BEIR_FOLDER=mine' in said
+  lines = listed(tmp_path, monkeypatch, capsys, '--replace=queries=mine')
+  assert any('--gin.BEIR_FOLDER=mine' in line for line in lines)
   # Nothing to measure on.
-  assert said.rindex('# ') == said.index('# adapted') and '# before' not in said
+  names = [line[2:] for line in lines if line.startswith('# ')]
+  assert names[-1] == 'adapted' and not {'generator', 'before'} & {*names}
 
 
 @pytest.mark.parametrize(
@@ -203,17 +201,15 @@ def test_queries_of_another_corpus_are_refused(
     tmp_path, monkeypatch, capsys, own, is_generated, message
 ):
   monkeypatch.chdir(tmp_path)
+  write_empty(
+      tmp_path, 'model/config.gin', 'model/vocabulary.model',
+      'mine/qgen-queries.jsonl', 'corpus/corpus.jsonl',
+  )
   for name, texts in (('corpus', {'a': 'One.', 'b': 'Two.'}), ('mine', own)):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / 'corpus.jsonl').write_text(
-        '\n'.join(json.dumps({'_id': i, 'text': t}) for i, t in texts.items())
-    )
-  (tmp_path / 'mine' / 'qgen-queries.jsonl').write_text('')
+    rows = [json.dumps({'_id': i, 'text': text}) for i, text in texts.items()]
+    (tmp_path / name / 'corpus.jsonl').write_text('\n'.join(rows))
   if is_generated:
     (tmp_path / 'mine' / 'generated.json').write_text('{"corpus": "abc"}')
-  (tmp_path / 'model').mkdir()
-  for name in ('config.gin', 'vocabulary.model'):
-    (tmp_path / 'model' / name).write_text('')
   # Nor is a generator wanted, nor what it would be trained by.
   status = cli.main([
       'recipe', '--gin_file=recipes/genq.gin', '--work_dir=out',

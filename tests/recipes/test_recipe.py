@@ -49,8 +49,7 @@ def chain(tmp_path):
   source.write_text('source')
   return Recipe([
       stage('first', str(source), inputs=[str(source), None, 'python_code_8k']),
-      stage('second', '{first.made}'),
-      stage('third', '{second.made}'),
+      stage('second', '{first.made}'), stage('third', '{second.made}'),
   ])
 
 
@@ -82,8 +81,7 @@ def test_what_has_changed_runs_anew_and_keeps_what_was(chain, tmp_path, caplog):
   assert (tmp_path / 'work/first.1/made').read_text() == 'source, first'
   # A flag of one in the middle: that one and what reads it.
   changed = Recipe([
-      chain.stages[0],
-      stage('second', '{first.made}', flags={'more': '!'}),
+      chain.stages[0], stage('second', '{first.made}', flags={'more': '!'}),
       chain.stages[2],
   ])
   run(changed, tmp_path, commands)
@@ -330,24 +328,3 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
   ):
     own.write_text(RECIPE.replace(old, new))
     refused(message, *asked)
-
-
-def test_a_stage_may_convert_what_is_not_there_yet(tmp_path, capsys):
-  own = tmp_path / 'own.gin'
-  own.write_text('''
-from __gin__ import dynamic_registration
-from dualenc_jax import recipes
-recipes.Recipe.stages = [@export/recipes.Stage()]
-export/recipes.Stage:
-  name = 'export'
-  command = 'convert'
-  arguments = ['index']
-  flags = {'to': 'faiss', 'out': '{folder}/files'}
-''')
-  asked = [f'--gin_file={own}', f'--work_dir={tmp_path / "work"}', '--list']
-  command.main(asked)
-  said = capsys.readouterr().out
-  assert said.startswith('# export\ndualenc convert index --to=faiss --out=')
-  own.write_text(own.read_text().replace("'faiss'", "'fais'"))
-  with pytest.raises(UserError, match='Stage export: .*fais'):
-    command.main(asked)

@@ -22,8 +22,7 @@ def test_every_value_is_read_as_it_was_written(tmp_path):
   found, problems = read(tmp_path)
   assert math.isnan(found['train/loss'].pop(30))
   assert found == {
-      'train/loss': {10: 2.5, 20: 1.0},
-      'train/norm': {10: 1.0},
+      'train/loss': {10: 2.5, 20: 1.0}, 'train/norm': {10: 1.0},
       'validation/P@1': {20: 0.25},
   }
   assert problems == []

@@ -66,8 +66,7 @@ ADVICE = {
         (EXAMPLES, '{}', "line 1 lacks 'query'"),
         (EXAMPLES, json.dumps(RELEVANT), 'id is []'),
         (
-            EXAMPLES,
-            json.dumps(report_folder.example(1, hits=[FAR])),
+            EXAMPLES, json.dumps(report_folder.example(1, hits=[FAR])),
             'score has 401 digits',
         ),
         (ANALYSIS, '[1]', 'is not a JSON object'),
@@ -123,8 +122,7 @@ def test_texts_of_data_show_as_text(folder, text, shown):
   assert not {*'\0\x1b\x9b\u202e\u2066'} & {*page.html}
   assert html.unescape(page.html).count(shown) >= 12
   for section in (
-      'top', 'curves', 'space', 'examples', 'card', 'environment',
-      'config',
+      'top', 'curves', 'space', 'examples', 'card', 'environment', 'config'
   ):
     assert ' '.join(shown.split()) in page.text(section), section
 

@@ -137,10 +137,7 @@ def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
 
 @pytest.mark.parametrize(
     'content, message',
-    [
-        ('{"metrics": {', 'is not JSON'),
-        ('[1]', 'is not a JSON object'),
-    ],
+    [('{"metrics": {', 'is not JSON'), ('[1]', 'is not a JSON object')],
 )
 def test_a_damaged_metrics_json_is_named(tmp_path, content, message):
   folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5})

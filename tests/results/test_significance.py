@@ -32,13 +32,6 @@ def test_the_t_test_is_scipys(queries):
   np.testing.assert_allclose(paired_t_test(one, other), expected, rtol=1e-9)
 
 
-def test_the_t_test_by_hand():
-  # Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t = 2 sqrt(3) with 2
-  # degrees of freedom, whose p is 1 - t / sqrt(t^2 + 2) = 1 - sqrt(12 / 14).
-  p = paired_t_test(np.zeros(3), np.array([1.0, 2.0, 3.0]))
-  assert p == pytest.approx(1 - (12 / 14) ** 0.5)
-
-
 @pytest.mark.parametrize('queries', [2, 7, 10])
 def test_few_queries_are_tested_exactly(queries):
   one, other = samples(queries, seed=queries)

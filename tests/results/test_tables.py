@@ -121,9 +121,8 @@ BEIR = {
     'dbpedia-entity': (45.7, 45.9), 'fever': (68.3, 70), 'fiqa': (41.8, 42.6),
     'hotpotqa': (66.9, 66.4), 'nfcorpus': (37.2, 36.5), 'nq': (42.9, 47),
     'quora': (88.8, 88.7), 'robust04': (53.5, 55.5), 'scidocs': (22.3, 22.4),
-    'scifact': (68, 67.7), 'signal1m': (31.8, 31.1),
-    'trec-covid': (53.1, 61.2), 'trec-news': (49.2, 48.4),
-    'webis-touche2020': (22, 32.4),
+    'scifact': (68, 67.7), 'signal1m': (31.8, 31.1), 'trec-covid': (53.1, 61.2),
+    'trec-news': (49.2, 48.4), 'webis-touche2020': (22, 32.4),
 }
 
 
@@ -266,11 +265,8 @@ def test_latex_in_the_papers_layout(tmp_path):
   assert tex in (tmp_path / 'tables.tex').read_text()
   lines = tex.splitlines()
   assert lines[:5] == [
-      r'\begin{table*}[t]',
-      r'\centering',
-      r'\small',
-      r'\begin{tabular}{@{}lrrrrrrrrrrrr@{}}',
-      r'\toprule',
+      r'\begin{table*}[t]', r'\centering', r'\small',
+      r'\begin{tabular}{@{}lrrrrrrrrrrrr@{}}', r'\toprule',
   ]
   assert lines[5].startswith(r' & \multicolumn{2}{c}{MSMARCO} & ')
   assert lines[6].startswith(r'\cmidrule(lr){2-3} \cmidrule(lr){4-5} ')
@@ -283,8 +279,7 @@ def test_latex_in_the_papers_layout(tmp_path):
   rows = [line for line in lines if line.endswith(r'\\')]
   assert [columns_of(row) for row in rows] == [13] * 5
   assert [line for line in lines if line.startswith(r'\end')] == [
-      r'\end{tabular}',
-      r'\end{table*}',
+      r'\end{tabular}', r'\end{table*}'
   ]
 
 
@@ -294,10 +289,7 @@ def test_latex_in_the_papers_layout(tmp_path):
         ('my_model 50%', r'my\_model 50\%', 'my_model 50%'),
         ('__init__ _x', r'\_\_init\_\_ \_x', r'\_\_init\_\_ \_x'),
         ('a&b #1 {x} $y$', r'a\&b \#1 \{x\} \$y\$', 'a&b #1 {x} $y$'),
-        (
-            '~/runs^2', r'\textasciitilde{}/runs\textasciicircum{}2',
-            '~/runs^2',
-        ),
+        ('~/runs^2', r'\textasciitilde{}/runs\textasciicircum{}2', '~/runs^2'),
         ('a|b*c`d', r'a\textbar{}b{*}c`d', r'a\|b\*c\`d'),
         ('<0.01', r'\textless{}0.01', '<0.01'),
         ('two\nlines', 'two lines', 'two lines'),
@@ -318,8 +310,7 @@ def test_signs_and_missing_values_in_latex():
   cells = (Cell('-0.5', bold=True), Cell('-'), Cell('+12.5%'), Cell('<0.001'))
   table = Table('t', 'T', ('M',), (('', 'x'),) * 4, (Row(('m',), cells, True),))
   assert table_lib.latex(table).splitlines()[-7:-5] == [
-      r'\midrule',
-      r'm & \textbf{$-$0.5} & -- & +12.5\% & \textless{}0.001 \\',
+      r'\midrule', r'm & \textbf{$-$0.5} & -- & +12.5\% & \textless{}0.001 \\'
   ]
 
 
@@ -374,14 +365,3 @@ def test_figures_that_differ_in_steps_or_runs_are_noted(tmp_path):
   tables.write_tables(tmp_path, [m])
   for name in ('tables.md', 'tables.tex'):
     assert note in (tmp_path / name).read_text()
-
-
-def test_passages_and_documents_in_one_table(tmp_path):
-  for split, separator in (('test', None), ('a', '#'), ('b', '_')):
-    result_folders.write(
-        tmp_path / 'm', {'MRR': 0.5}, split=split, document_separator=separator
-    )
-  assert note_of('other', folder.read_model(tmp_path / 'm')) == [
-      "Figures are of passages, documents (ids up to '#') and documents (ids up"
-      " to '_')."
-  ]
