@@ -56,14 +56,10 @@ def test_what_each_parameter_takes_by_default():
   # A pretrained T5 has no projection, which starts fresh.
   sources = assign(one, weights_of(one, 'projection'))
   assert [n for n, s in sources.items() if s is None] == ['projection/kernel']
-
-
-def test_into_one_tower_only():
-  target = model(**own_passage_tower())
-  rules = [('passage_.*', None)]
-  sources = assign(target, weights_of(model()), rules)
+  # Into one tower only.
+  sources = assign(two, weights_of(one), [('passage_.*', None)])
   fresh = {name for name, source in sources.items() if source is None}
-  assert fresh == {n for n in shapes_of(target) if n.startswith('passage_')}
+  assert fresh == {n for n in shapes_of(two) if n.startswith('passage_')}
 
 
 def test_a_deep_tower_into_a_shallow_one_by_chosen_layers():
@@ -83,12 +79,6 @@ def test_a_deep_tower_into_a_shallow_one_by_chosen_layers():
       'encoder/layers_3/mlp/wi_0/kernel'
   )
   assert sources['encoder/encoder_norm/scale'] == 'encoder/encoder_norm/scale'
-
-
-def test_the_first_rule_that_matches_counts():
-  rules = [('projection/.*', None), ('proj.*', 'projection/kernel')]
-  with pytest.raises(UserError, match='no place for: projection/kernel'):
-    assign(model(), weights_of(model()), rules)
 
 
 def test_parameters_of_the_loss_are_taken_if_there_and_else_fresh():
@@ -115,11 +105,13 @@ def test_parameters_of_the_loss_are_taken_if_there_and_else_fresh():
         ([('encodr/.*', None)], (), "'encodr/.*' matches no parameter"),
         ([('(', None)], (), 'is not a regular expression'),
         ([('encoder/(.*)', r'encoder/\2')], (), 'is wrong: invalid group'),
-        (['encoder/.*'], (), 'expected pairs'),
+        # The first rule that matches counts.
+        ([('projection/.*', None), ('proj.*', 'projection/kernel')], (),
+         'no place for: projection/kernel'),
         ([('projection/kernel', 'head/kernel')], (), 'head/kernel, which is'),
         ((), ['decoder/.*'], "'decoder/.*' matches no tensor of folder"),
         ((), 'encoder/.*', 'expected several'),
-        ((), ['projection/.*', '('], 'is not a regular expression'),
+        ((), ['projection/.*'], 'DROP leaves out projection/kernel'),
     ],
 )
 def test_each_rule_matches_or_is_an_error(rules, drop, message):
@@ -127,16 +119,7 @@ def test_each_rule_matches_or_is_an_error(rules, drop, message):
     assign(model(), weights_of(model()), rules, drop)
 
 
-def test_what_is_left_out_is_of_no_use_to_a_parameter():
-  drop = ['projection/.*']
-  with pytest.raises(UserError, match='DROP leaves out projection/kernel'):
-    assign(model(), weights_of(model()), (), drop)
-  rules = [('projection/.*', None)]
-  sources = assign(model(), weights_of(model()), rules, drop)
-  assert sources['projection/kernel'] is None
-
-
-def test_too_few_and_too_many_layers_and_towers():
+def test_other_layers_towers_and_sizes():
   with pytest.raises(UserError, match='nothing for encoder/layers_2/.*RULES'):
     assign(model(layers=3), weights_of(model()))
   with pytest.raises(UserError, match='no place for: encoder/layers_1/.*DROP'):
@@ -146,9 +129,6 @@ def test_too_few_and_too_many_layers_and_towers():
     assign(model(), two)
   dropped = assign(model(), two, (), ['passage_.*'])
   assert set(dropped.values()) == set(shapes_of(model()))
-
-
-def test_another_size_names_both_shapes():
   wider = DualEncoder(TokenEmbedder(64, 8), encoder(), Projection(6))
   shapes = r'\(32, 8\); token_.* has \(64, 8\).*VOCAB_SIZE'
   with pytest.raises(UserError, match=shapes):

@@ -46,13 +46,8 @@ BERT = 'sentence_bert_config.json'
 @pytest.mark.parametrize(
     'form, file',
     [
-        *((HF, name) for name in ('config.json', 'tokenizer_config.json')),
-        *((ST, name) for name in (
-            'modules.json', CONFIG, BERT, '1_Pooling/config.json',
-            '2_Dense/config.json',
-        )),
-        (PLAIN, 'towers.json'),
-        ('t5x', 'dualenc.json'),
+        (HF, 'config.json'), (HF, 'tokenizer_config.json'), (ST, CONFIG),
+        (ST, 'modules.json'), (PLAIN, 'towers.json'), ('t5x', 'dualenc.json'),
         ('t5x', f'{ZARR}/.zarray'),
     ],
 )
@@ -67,47 +62,33 @@ def test_deep_json(refused, form, file):
         (HF, 'config.json', ['num_layers'], True, 'num_layers is True'),
         (HF, 'config.json', ['d_kv'], 10**30, 'head_dim is 1000'),
         (HF, 'config.json', ['feed_forward_proj'], [], 'feed_forward_proj'),
-        (HF, 'config.json', ['architectures'], 5, 'architectures'),
-        (HF, 'config.json', ['model_type'], [], 'model_type'),
-        *((HF, 'tokenizer_config.json', ['model_max_length'], value,
-           'model_max_length') for value in ([], '9', 1.5)),
-        (HF, 'dualenc.json', ['query_length'], [], 'query_length'),
+        (HF, 'tokenizer_config.json', ['model_max_length'], '9',
+         'model_max_length'),
         (HF, 'dualenc.json', ['passage_prefix'], None, 'passage_prefix'),
         (HF, 'dualenc.json', ['query_length'], -1, 'query_length is -1'),
-        (ST, CONFIG, ['prompts'], [], 'prompts'),
         (ST, CONFIG, ['prompts'], {'query': 1}, 'prompts: query is 1'),
-        (ST, CONFIG, ['default_prompt_name'], [], 'default_prompt_name'),
         (ST, CONFIG, ['similarity_fn_name'], {}, 'similarity_fn_name'),
-        (ST, BERT, ['max_seq_length'], '9', 'max_seq_length'),
-        (ST, BERT, ['tokenizer_args'], [1], 'tokenizer_args'),
+        (ST, BERT, ['max_seq_length'], 2**62, '_length is 461168601842738790'),
         (ST, BERT, ['processor_kwargs'], {'model_max_length': '9'},
          'processor_kwargs: model_max_length'),
-        (ST, 'modules.json', [0, 'path'], None, 'path is None'),
-        (ST, 'modules.json', [0, 'type'], 5, 'type is 5'),
+        (ST, BERT, ['model_args'], {'weights_only': False},
+         'model_args has weights_only'),
         (ST, 'modules.json', [0], 'x', 'modules.json: an entry'),
         (ST, 'modules.json', [1, 'path'], '../model/1_Pooling', 'its own'),
         (ST, 'modules.json', [1, 'path'], '/etc', 'its own folder'),
         (ST, 'modules.json', [1, 'path'], 'a\0b', 'its own folder'),
         (PLAIN, 'towers.json', ['encoder', 'num_layers'], 10_000_000,
          'towers.json'),
-        (PLAIN, 'towers.json', ['encoder', 'mlp_dim'], 10**12, 'towers.json'),
         (PLAIN, 'towers.json', ['query_length'], 2**31 - 1,
          'model (plain tensors): Tokenizer.query_length is 2147483647'),
-        (ST, BERT, ['max_seq_length'], 2**62, '_length is 461168601842738790'),
-        (PLAIN, 'towers.json', ['encoder', 'activations'], ['Module'],
-         "the activation 'Module'"),
         (PLAIN, 'towers.json', ['encoder', 'activations'],
          ['set_logical_axis_rules'], "the activation 'set_"),
-        (ST, BERT, ['model_args'], {'weights_only': False},
-         'model_args has weights_only'),
         *(('t5x', f'{ZARR}/.zarray', [name], value, word)
           for name, value, word in (
-              ('chunks', [10**7, 10**4], 'chunks'),
               ('chunks', [10**9, 10**9], 'chunks'),
               ('chunks', [0, 0], 'embedding'),
               ('shape', [10**9, 10**6], 'shape'),
               ('dtype', '|O', 'embedding'),
-              ('compressor', 1, 'embedding'),
           )),
     ],
 )
@@ -120,10 +101,7 @@ def test_field(refused, form, file, path, value, word):
     'router',
     [
         {'types': [], 'structure': {}},
-        {'types': {'a': 1}, 'structure': {'query': ['a'], 'document': ['a']}},
-        {'types': {'a': MODULE}, 'structure': {'query': ['a'], 'document': 1}},
         {'types': {'a': MODULE}, 'structure': {'query': ['b']}},
-        {'types': {}, 'structure': {}, 'parameters': []},
         {
             'types': {'../..': MODULE},
             'structure': {'query': ['../..'], 'document': ['../..']},
@@ -140,9 +118,7 @@ def test_router(refused, router):
   refused(ST, damage, 'router_config.json')
 
 
-@pytest.mark.parametrize(
-    'vocabulary', [5, [1], [[]], [[1, 2]], {'a': 'b', 'c': 1}]
-)
+@pytest.mark.parametrize('vocabulary', [5, [[]], {'a': 'b', 'c': 1}])
 def test_tokenizer(refused, vocabulary):
   def damage(folder):
     for name in ('spiece.model', 'vocabulary.model', 'dualenc.json'):
@@ -153,18 +129,15 @@ def test_tokenizer(refused, vocabulary):
 
 
 @pytest.mark.parametrize(
-    'form, file',
+    'form, file, special',
     [
-        (HF, 'config.json'),
-        (HF, 'projection.safetensors'),
-        (ST, '2_Dense/model.safetensors'),
-        (PLAIN, 'weights.safetensors'),
-        ('t5x', 'checkpoint_7/checkpoint'),
-        ('t5x', f'{ZARR}/.zarray'),
-        ('t5x', f'{ZARR}/0.0'),
+        (HF, 'config.json', 'pipe'), (HF, 'projection.safetensors', 'endless'),
+        (ST, '2_Dense/model.safetensors', 'pipe'),
+        (PLAIN, 'weights.safetensors', 'endless'),
+        ('t5x', 'checkpoint_7/checkpoint', 'pipe'),
+        ('t5x', f'{ZARR}/.zarray', 'endless'), ('t5x', f'{ZARR}/0.0', 'pipe'),
     ],
 )
-@pytest.mark.parametrize('special', ['pipe', 'endless'])
 def test_special_files(refused, form, file, special):
   def damage(folder):
     (folder / file).unlink()
@@ -224,9 +197,7 @@ def shards(name):
   return damage
 
 
-@pytest.mark.parametrize(
-    'name', ['../model/one.safetensors', '/etc/passwd', 'a\0b', '..\\one']
-)
+@pytest.mark.parametrize('name', ['../model/one.safetensors', '/etc/passwd'])
 def test_names_of_shards(refused, name):
   refused(HF, shards(name), 'index.json', 'within its own folder')
 
@@ -243,25 +214,14 @@ CHARSMAP = {'type': 'Precompiled', 'precompiled_charsmap': 'AAAA'}
     'damage',
     [
         write_json(TOKENIZER, DEEP),
-        write_json(TOKENIZER, 'xx'),
-        *(change_json(TOKENIZER, name, value=value) for name, value in (
-            ('added_tokens', 5),
-            ('model', {'type': 'X', 'vocab': []}),
-            ('normalizer', 5),
-            ('post_processor', []),
-            # This one ends in a panic of Rust, which is no Exception.
-            ('normalizer', CHARSMAP),
-        )),
-        *(change_json('tokenizer_config.json', name, value=value)
-          for name, value in (('tokenizer_class', 5), ('pad_token', [5]))),
-        write_json('special_tokens_map.json', {'pad_token': 5}),
+        # This one ends in a panic of Rust, which is no Exception.
+        change_json(TOKENIZER, 'normalizer', value=CHARSMAP),
+        change_json('tokenizer_config.json', 'tokenizer_class', value=5),
         write_json('added_tokens.json', '[]'),
-        *(change_json('config.json', name, value=value) for name, value in (
-            ('dropout_rate', 'x'), ('dtype', 'x'), ('id2label', 5),
-            ('initializer_factor', []), ('pad_token_id', 'x'),
-            ('quantization_config', {'quant_method': 'bitsandbytes',
-                                     'load_in_8bit': True}),
-        )),
+        change_json('config.json', 'dropout_rate', value='x'),
+        change_json('config.json', 'quantization_config', value={
+            'quant_method': 'bitsandbytes', 'load_in_8bit': True
+        }),
     ],
 )
 def test_what_transformers_does_not_read(small_forms, tmp_path, damage):
@@ -280,16 +240,11 @@ def test_a_conversion_says_so(refused):
   refused(ST, damage, 'transformers cannot read', '/model: ')
 
 
-TRANSFORMER = 'sentence_transformers.util.Transformer'
-
-
 @pytest.mark.parametrize(
     'file, path, value',
     [
-        (CONFIG, ['__version__'], 5),
         (CONFIG, ['truncate_dim'], 'x'),
-        (BERT, ['config_args'], {'num_layers': 'x'}),
-        ('modules.json', [0, 'type'], TRANSFORMER),
+        ('modules.json', [0, 'type'], 'sentence_transformers.util.Transformer'),
     ],
 )
 def test_what_sentence_transformers_does_not_read(

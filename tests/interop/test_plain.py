@@ -27,11 +27,6 @@ def written(weights, tmp_path_factory):
   return folder
 
 
-@pytest.fixture
-def copied(written, tmp_path):
-  return shutil.copytree(written, tmp_path / 'copy')
-
-
 def test_their_library_reads_them_and_they_come_back(weights, written):
   arrays = load_file(written / 'weights.safetensors')
   assert arrays.keys() == weights.tensors.keys()
@@ -46,24 +41,17 @@ def test_their_library_reads_them_and_they_come_back(weights, written):
     'change',
     [
         lambda h: h.pop('encoder'),
-        lambda h: h.pop('passage_encoder'),
-        lambda h: h.pop('step'),
-        lambda h: [h.pop('query_prefix')],
-        lambda h: h.update(encoder=None),
         lambda h: h.update(step='3'),
         lambda h: h.update(passage_prefix=None),
         lambda h: h['encoder'].update(activations=['gemu', 'linear']),
-        lambda h: h['passage_encoder'].update(activations=[1]),
-        lambda h: h['encoder'].update(activations=[]),
         lambda h: h['passage_encoder'].update(num_layers='2'),
         lambda h: h['encoder'].update(num_heads=0),
-        lambda h: h['encoder'].update(head_dim=16.5),
         lambda h: h['encoder'].update(mlp_din=64),
-        lambda h: '[]',
         lambda h: json.dumps(h)[:50],
     ],
 )
-def test_a_damaged_header(copied, change):
+def test_a_damaged_header(written, tmp_path, change):
+  copied = shutil.copytree(written, tmp_path / 'copy')
   path = copied / 'towers.json'
   header = json.loads(path.read_text())
   replaced = change(header)

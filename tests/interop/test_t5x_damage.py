@@ -79,9 +79,7 @@ def of_another_shape(folder):
         (lambda f: (f / KERNEL / '0.0').unlink(),
          ['layers_1.mlp.wo.kernel cannot be read', 'missing']),
         (cut(f'{TABLE}/0.0', 40), [f'{TABLE} cannot be read']),
-        (cut(f'{TABLE}/.zarray', 40), [f'{TABLE} cannot be read']),
         (of_another_shape, ['wo.kernel has the shape (512, 32)', '(64, 32)']),
-        (cut('checkpoint', 1), ['cannot be read as msgpack', 'copy the whole']),
         (cut('checkpoint', 20000), ['cannot be read as msgpack']),
         (lambda f: (f / 'checkpoint').unlink(),
          ['is not a T5X checkpoint', 'msgpack file "checkpoint"']),
@@ -92,15 +90,14 @@ def test_damage(copied, damage, words):
   assert_refused(copied, *words)
 
 
-def test_msgpack_of_something_else(tmp_path):
+def test_no_checkpoint_of_t5x(tmp_path, copied):
   content = serialization.msgpack_serialize({'params': {'kernel': np.ones(3)}})
   (tmp_path / 'checkpoint').write_bytes(content)
   assert_refused(tmp_path, 'not one of T5X', 'optimizer/target')
-
-
-def test_broken_newest_checkpoint_is_not_passed_over(copied):
-  (copied.parent / 'checkpoint_2000').mkdir()
-  assert_refused(copied.parent, 'checkpoint_2000 is not a T5X checkpoint')
+  # A broken newest checkpoint is not passed over.
+  (tmp_path / 'checkpoint').unlink()
+  (tmp_path / 'checkpoint_2000').mkdir()
+  assert_refused(tmp_path, 'checkpoint_2000 is not a T5X checkpoint')
 
 
 def test_no_way_to_a_bucket(monkeypatch):
@@ -112,12 +109,6 @@ def test_no_way_to_a_bucket(monkeypatch):
   assert_refused(
       'gs://t5-data/checkpoint_1', 'cannot be reached: Please install gcsfs'
   )
-
-
-def test_first_orbax_without_a_folder(written):
-  folder = written(spec=lambda name, metadata: f'PLACEHOLDER://{name}')
-  shutil.rmtree(folder / 'target.encoder.encoder_norm.scale')
-  assert_refused(folder, 'encoder_norm.scale/.zarray cannot be read')
 
 
 def test_bfloat16_as_integers(written):
@@ -154,14 +145,10 @@ STATE = 'param_states/encoder/layers_2/mlp/wo/kernel/v'
             ({'add': {name: np.zeros((32, 32), 'f4')}},
              [f'another architecture than T5: it has {name}'])
             for name in (
-                'encoder/side_relpos_bias/rel_embedding',
                 'encoder/layers_0/mlp/wi_fused/kernel',
                 'encoder/layers_1/attention/query/bias',
-                'encoder/prompt/prompt/prompt',
             )
         ),
-        ({'add': {'projection_layer/bias': np.zeros((32, 32), 'f4')}},
-         ['not a complete model', 'target.projection_layer.bias']),
         ({'add': {WO: np.zeros((32, 64), 'f4')}},
          [WO, 'the shape (32, 64)', 'expected (64, 32)']),
         ({'remove': 'layers_1/'},
@@ -180,16 +167,6 @@ def test_parameters_of_something_else(written, parameters, words):
   assert_refused(written(**parameters), *words)
 
 
-def scanned(written, layers, **changes):
-  arrays = t5x_files.parameters('t5_1_0_tiny')
-  stacks = {
-      path.replace('layers_0', 'encoder'): np.stack([array] * layers, 1)
-      for path, array in arrays.items()
-      if 'layers_0' in path
-  }
-  return written(remove='layers_', add=stacks | changes)
-
-
 NORM = 'encoder/encoder/pre_attention_layer_norm/scale'
 
 
@@ -204,4 +181,9 @@ NORM = 'encoder/encoder/pre_attention_layer_norm/scale'
     ],
 )
 def test_stacks_of_other_shapes(written, layers, changes, words):
-  assert_refused(scanned(written, layers, **changes), *words)
+  stacks = {
+      path.replace('layers_0', 'encoder'): np.stack([array] * layers, 1)
+      for path, array in t5x_files.parameters('t5_1_0_tiny').items()
+      if 'layers_0' in path
+  }
+  assert_refused(written(remove='layers_', add=stacks | changes), *words)

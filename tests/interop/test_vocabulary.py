@@ -62,7 +62,7 @@ def setting(path, value):
 
 
 other_score = setting(('pieces', 50, 'score'), lambda score: score - 1)
-_CONTROL, _BPE = 3, 2
+_CONTROL = 3
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,8 @@ _CONTROL, _BPE = 3, 2
         (other_score, 'the score of its piece 50, .* is -.*, not -'),
         (setting(('pieces', 60, 'type'), _CONTROL),
          'the type of its piece 60, .* is 1, not 3'),
-        (setting(('normalizer_spec', 'precompiled_charsmap'), b''),
-         'normalizer_spec.precompiled_charsmap .* not 0'),
         (setting(('normalizer_spec', 'remove_extra_whitespaces'), False),
          'remove_extra_whitespaces is True, not False'),
-        (setting(('trainer_spec', 'model_type'), _BPE),
-         'trainer_spec.model_type is 1, not 2'),
         (lambda proto: proto.pieces.add(piece='one more', score=-20),
          'it has 300 pieces, not 301'),
     ],
@@ -91,7 +87,7 @@ def test_another_vocabulary(file, changed, change, message):
 
 
 def without_provenance(proto):
-  """What does not change the ids of any text."""
+  """Changes what does not change the ids of any text."""
   proto.trainer_spec.input.append('texts.txt')
   proto.normalizer_spec.name = 'user_defined'
   del proto.pieces[-1:]
@@ -107,17 +103,9 @@ def test_the_same_vocabulary(file, changed):
 def test_a_tokenizer_json_has_pieces_alone(file, changed):
   pieces = [piece.piece for piece in read(file).pieces]
   weights = checkpoint(Usage(pieces=[*pieces, '<extra_id_0>']))
-  check_same_vocabulary(weights, Vocabulary(str(file)))
   check_same_vocabulary(weights, changed(other_score))
   with pytest.raises(UserError, match='its piece 100 is .*Give its own vocab'):
     check_same_vocabulary(weights, changed(swap))
-
-
-def test_files_that_cannot_be_compared(file, tmp_path):
-  (tmp_path / 'spiece.model').write_bytes(b'\xff' * 99)
-  weights = checkpoint(Usage(tmp_path / 'spiece.model'))
-  with pytest.raises(UserError, match='spiece.model is not a Sent'):
-    check_same_vocabulary(weights, Vocabulary(str(file)))
   small = {n: t.reshaped(1, -1) for n, t in weights.tensors.items()}
   weights = dataclasses.replace(weights, tensors=small)
   with pytest.raises(UserError, match='has 1 token embeddings .* 300 pieces'):
