@@ -1,6 +1,5 @@
-"""Codecs against NumPy and faiss, and the search through them."""
+"""Codecs against NumPy, and the search through them."""
 
-import faiss
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +9,7 @@ from dualenc_jax import compression
 from dualenc_jax.compression import codec_file, Coded
 from dualenc_jax.compression.product import Product
 from dualenc_jax.errors import UserError
-from dualenc_jax.search.two_steps import search_of, TwoSteps
+from dualenc_jax.search.two_steps import search_of
 
 pytestmark = pytest.mark.devices(8)
 
@@ -121,18 +120,20 @@ def ranked_by_hand(scores):
   return np.stack([rows[np.argsort(-s[rows], kind='stable')] for s in scores])
 
 
+def searched(codec, vectors, devices):
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('data',))
+  return search_of(Coded(codec, codec.encode(vectors)), IDS, mesh)
+
+
 @pytest.mark.parametrize(
     'name, devices',
     [('int8', 3), ('rotated:2', 8), ('pq:6x4', 1), ('sign', 3), ('hamming', 8)],
 )
 def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
   codec = trained(name, vectors, queries)
-  store = Coded(codec, codec.encode(vectors))
-  mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('data',))
-  search = search_of(store, IDS, mesh)
-  exact = codec.queries(queries).astype(np.float64) @ decoded_by_hand(
-      codec, store.codes
-  ).T
+  search = searched(codec, vectors, devices)
+  by_hand = decoded_by_hand(codec, codec.encode(vectors))
+  exact = codec.queries(queries).astype(np.float64) @ by_hand.T
   expected = ranked_by_hand(exact.astype(np.float32))
   found = search.top_k(queries, 60)
   np.testing.assert_array_equal(found.indices, expected[:, :60])
@@ -146,10 +147,7 @@ def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
 @pytest.mark.parametrize('rescored, devices', [(1, 8), (900, 1), (10 * N, 8)])
 def test_two_steps(rescored, devices, vectors, queries):
   codec = trained(f'binary:{rescored}', vectors, queries)
-  store = Coded(codec, codec.encode(vectors))
-  mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('data',))
-  search = search_of(store, IDS, mesh)
-  assert isinstance(search, TwoSteps)
+  search = searched(codec, vectors, devices)
   signs = np.where(vectors >= 0, 1.0, -1.0)
   by_hamming = ranked_by_hand(np.where(queries >= 0, 1.0, -1.0) @ signs.T)
   exact = (queries.astype(np.float64) @ signs.T).astype(np.float32)
@@ -178,16 +176,12 @@ def test_two_steps(rescored, devices, vectors, queries):
       search.top_k(queries, rescored + 1)
 
 
-def test_int8_is_that_of_faiss(vectors):
+def test_int8_is_half_a_step_off_at_most(vectors):
   codec = compression.spec('int8').fit(vectors)
-  index = faiss.IndexScalarQuantizer(D, faiss.ScalarQuantizer.QT_8bit)
-  index.train(vectors)
-  theirs = index.sa_encode(vectors)
-  ours = codec.encode(vectors)
   # Steps are rounded up by at most 2^-15.
-  assert np.abs(theirs.astype(int) - ours).max() <= 1
-  assert np.mean(theirs != ours) < 0.01
-  error = np.abs(codec.decode(ours) - vectors)
+  ranges = np.ptp(vectors, axis=0) / 255
+  np.testing.assert_allclose(codec.quantiser.step, ranges, rtol=2**-14)
+  error = np.abs(codec.decode(codec.encode(vectors)) - vectors)
   assert np.all(error <= 0.5 * codec.quantiser.step * (1 + 1e-5))
 
 
@@ -241,24 +235,15 @@ def test_truncation_is_of_length_one(vectors, queries):
 @pytest.mark.parametrize('name, message', [
     ('int9', "called 'int9'. Did you mean 'int8'"),
     ('pq:x8', "'pq:x8': expected pq:96"),
-    ('pca:8:centred:queries', 'expected pca:256'),
     ('int8:qx', "'int8:qx': expected int8"),
     ('pq:8+int8', 'nothing may follow pq:8'),
-    ('binary:none', "'binary:none': expected binary or binary:200"),
-])
-def test_names_that_are_none(name, message):
-  with pytest.raises(UserError, match=message):
-    compression.spec(name)
-
-
-@pytest.mark.parametrize('name, message', [
     ('pq:7', 'does not divide it. Take 4 or 6 or 8'),
     ('pq:6x9', 'pq of 9 bits: expected 1 to 8'),
     ('pca:25', 'of dim 24: expected at most 24'),
     ('pca:8:queries', 'trained with queries, but none'),
     ('pq:6', 'pq:6 needs .* 256 vectors .* 100'),
 ])
-def test_sizes_that_do_not_suit(name, message, vectors):
+def test_names_and_sizes_that_do_not_suit(name, message, vectors):
   with pytest.raises(UserError, match=message):
     compression.spec(name).fit(vectors[:100])
 
@@ -282,28 +267,18 @@ def test_a_folder_stands_for_its_codec(tmp_path):
   codec = compression.Codec('jpq:4x4', 8, (), Product(assign, score))
   codec_file.write(tmp_path / codec_file.FILE, codec)
   spec = compression.spec(str(tmp_path))
-  assert (spec.name, spec.floats, spec.needs_queries) == (
-      'jpq:4x4', None, False
-  )
-  assert tuple(spec.shape(8)) == ('uint8', 2)
+  assert spec.name == 'jpq:4x4' and tuple(spec.shape(8)) == ('uint8', 2)
   vectors = rng.normal(size=(5, 8)).astype(np.float32)
-  found = spec.fit(vectors[:1])
-  codes = found.encode(vectors)
+  codes = spec.fit(vectors[:1]).encode(vectors)
   np.testing.assert_array_equal(codes, codec.encode(vectors))
-  np.testing.assert_array_equal(found.decode(codes), codec.decode(codes))
-  with pytest.raises(UserError, match=r'trained for \[rows, 8\]'):
-    found.encode(vectors[:, :4])
 
 
 def test_of_another_dim(vectors, queries):
-  for name in ('pca:8:queries', 'tldr:8:queries'):
-    with pytest.raises(UserError, match='have dim 12 and passage .* 24'):
-      compression.spec(name).fit(vectors, queries[:, :12])
+  with pytest.raises(UserError, match='have dim 12 and passage .* 24'):
+    compression.spec('pca:8:queries').fit(vectors, queries[:, :12])
   codec = compression.spec('int8').fit(vectors)
   with pytest.raises(UserError, match=r'trained for \[rows, 24\]'):
     codec.encode(vectors[:, :12])
   search = search_of(Coded(codec, codec.encode(vectors)), IDS)
   with pytest.raises(UserError, match='query embeddings have dim 12'):
     search.top_k(queries[:, :12], 3)
-  with pytest.raises(UserError, match='codes are uint8'):
-    Coded(codec, codec.encode(vectors)[:, :12])

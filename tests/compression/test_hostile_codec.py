@@ -62,26 +62,18 @@ def test_it_is_named(tmp_path, name, change, message):
     codec_file.read(path)
 
 
-NAN = np.float32(np.nan).tobytes()
-
-
-@pytest.mark.parametrize('change, message', [
-    (lambda content: content[:-10], 'damaged or was cut'),
-    (lambda content: content[:-4] + NAN, 'step holds NaN'),
-    (
-        lambda content: content.replace(b'dualenc-codec', b'another-codec'),
-        'not a codec of an index',
-    ),
-], ids=['cut', 'not finite', 'another format'])
-def test_damaged_files(tmp_path, change, message):
+def test_damaged_files(tmp_path):
   path = tmp_path / 'codec.safetensors'
   codec_file.write(path, compression.spec('int8').fit(VECTORS))
-  path.write_bytes(change(path.read_bytes()))
-  with pytest.raises(UserError, match=f'codec.safetensors.*{message}'):
-    codec_file.read(path)
-  path.unlink()
-  with pytest.raises(UserError, match='does not exist'):
-    codec_file.read(path)
+  whole, nan = path.read_bytes(), np.float32(np.nan).tobytes()
+  for content, message in (
+      (whole[:-10], 'damaged or was cut'),
+      (whole[:-4] + nan, 'step holds NaN'),
+      (whole.replace(b'dualenc-codec', b'another-codec'), 'not a codec'),
+  ):
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f'codec.safetensors.*{message}'):
+      codec_file.read(path)
 
 
 @pytest.mark.parametrize('fact, value', [('dim', 9), ('normalise', 3)])

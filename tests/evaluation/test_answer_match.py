@@ -20,7 +20,6 @@ CASES = [
     ('\ufb01ne', 'fine', False),
     # Hyphens and punctuation are tokens, spaces are not.
     ('well known', 'a well-known market', False),
-    ('well - known', 'a well-known market', True),
     ("o'clock", 'at nine o\u2019clock', False),
     # White space and control characters separate, format ones too.
     ('a b', 'a\u00a0\t\nb', True),
@@ -32,7 +31,6 @@ CASES = [
     # All of the answer, in order.
     ('a a b', 'a a a b', True),
     ('', 'anything', True),
-    ('a', '', False),
 ]
 
 

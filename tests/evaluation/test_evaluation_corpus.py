@@ -142,17 +142,8 @@ def test_ids_that_name_two_or_none(cache_of):
       example('more', f't {i}', query_id='e', passage_id=f'x{i}', relevance=0)
       for i in range(4)
   ]
-  with pytest.raises(
-      UserError,
-      match="'validation', judges 15 passages, of which 4 are not in the"
-      " corpus: ids x0, x1, x2 and 1 more\\.",
-  ):
+  with pytest.raises(UserError, match='4 are not in .* x0, x1, x2 and 1 more'):
     RetrievalSet.from_cache(cache_of('validation', rows), corpus)
-  rows = judged() + [
-      example('another', TEXTS['d1'], query_id='a', passage_id='d1')
-  ]
-  with pytest.raises(UserError, match="has a query_id 'a' that names two"):
-    RetrievalSet.from_cache(cache_of('train', rows), corpus)
   twice = cache_of('twice', [*corpus_rows(), corpus_rows()[4]])
   with pytest.raises(UserError, match="has a passage_id 'd4' that names two"):
     RetrievalSet.from_cache(cache_of('test', judged()), twice)

@@ -38,16 +38,10 @@ def test_round_trip(tmp_path):
   assert [index.ids[i] for i in (10, 0, -1)] == ['id10', 'id0', 'id10']
   assert index.ids[3:5] == ['id3', 'id4']
   assert json.loads((folder / 'header.json').read_text()) == {
-      'format': 'dualenc-index',
-      'version': 3,
-      'passages': 11,
-      'dim': D,
-      'dtype': 'float32',
-      'tower': 'passage',
-      'normalised': True,
-      'tokens': 256,
-      'shard_size': 4,
-      'shards': 3,
+      'format': 'dualenc-index', 'version': 3,
+      'passages': 11, 'dim': D, 'dtype': 'float32',
+      'tower': 'passage', 'normalised': True, 'tokens': 256,
+      'shard_size': 4, 'shards': 3,
       'provenance': provenance | {'lengths': [64, 256]},
   }
   # Nothing but the index is left, and nothing of its making in it.
@@ -62,9 +56,8 @@ def test_round_trip(tmp_path):
   shard = folder / 'shard-00001'
   np.testing.assert_array_equal(np.load(shard / 'embeddings.npy'), rows[4:8])
   assert (shard / 'ids.txt').read_text().split() == list(index.ids)[4:8]
-  lines, starts = (shard / 'passages.jsonl').read_bytes(), np.load(
-      shard / 'offsets.npy'
-  )
+  lines = (shard / 'passages.jsonl').read_bytes()
+  starts = np.load(shard / 'offsets.npy')
   texts = [json.loads(lines[a:b]) for a, b in zip(starts, starts[1:])]
   assert texts == [vars(p) for p in passages[4:8]]
 

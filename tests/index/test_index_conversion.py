@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.commands import cli
-from dualenc_jax.index import conversion, parquet_file
+from dualenc_jax.index import conversion
 from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import Rows
 
@@ -38,21 +38,6 @@ def test_ids_that_are_no_whole_numbers(tmp_path, converted, monkeypatch, id_):
   message = converted('faiss', '--ids=own')
   assert f'row 2 of {tmp_path / "index"} has the id {id_!r}' in message
   assert 'Leave the flag out' in message
-
-
-def test_parquet_that_reads_otherwise_is_not_there(
-    tmp_path, monkeypatch, converted
-):
-  index_files.write(tmp_path / 'index')
-  array = parquet_file._array
-  wrong = index_files.embeddings_for(10, seed=1)
-  calls = iter([lambda kind, block: array(kind, wrong), array])
-  monkeypatch.setattr(
-      parquet_file, '_array', lambda kind, block: next(calls)(kind, block)
-  )
-  message = converted('vectors')
-  assert 'differs from what was written, after row 0' in message
-  assert os.listdir(tmp_path) == ['index']
 
 
 def test_damaged_indexes_and_halves_of_them(tmp_path, converted):

@@ -120,3 +120,11 @@ def test_neither_devices_nor_fsdp_change_a_bit(texts, devices, rules, expected):
   found = embedder.passages(params, texts)
   assert found.tobytes() == expected.tobytes()
   assert embedder.passages(params, texts).tobytes() == found.tobytes()
+
+
+def test_towers_over_a_model_axis(texts, expected):
+  embedder, params, _ = make(FewDevices(8, 4, FSDP))
+  kernel = params['encoder']['layers_0']['mlp']['wo']['kernel']
+  assert kernel.sharding.spec[0] == 'model'
+  found = embedder.passages(params, texts)
+  np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -32,21 +32,18 @@ def check(path):
   assert read(path) == [[c for c in row if c] for row in HARD[1:]]
 
 
-@pytest.mark.parametrize('delimiter, quoting, end', [
-    (',', csv.QUOTE_MINIMAL, '\n'), (';', csv.QUOTE_ALL, '\r\n'),
+@pytest.mark.parametrize('name, delimiter, quoting, end', [
+    ('a.csv', ',', csv.QUOTE_MINIMAL, '\n'),
+    ('a.csv', ';', csv.QUOTE_ALL, '\r\n'),
+    # Told from a plain one.
+    ('a.tsv', '\t', csv.QUOTE_MINIMAL, '\n'),
 ])
-def test_csv(tmp_path, delimiter, quoting, end):
+def test_cells_in_quotes(tmp_path, name, delimiter, quoting, end):
   options = {'delimiter': delimiter, 'quoting': quoting, 'lineterminator': end}
-  path = write(tmp_path / 'a.csv', HARD, **options)
+  path = write(tmp_path / name, HARD, **options)
   check(path)
   path.write_bytes(b'\xef\xbb\xbf' + path.read_bytes())
   check(pack(path))
-
-
-@pytest.mark.parametrize('quoting', [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-def test_a_quoted_tsv_is_told_from_a_plain_one(tmp_path, quoting):
-  options = {'delimiter': '\t', 'quoting': quoting}
-  check(write(tmp_path / 'a.tsv', HARD, **options))
 
 
 @pytest.mark.parametrize('line', [

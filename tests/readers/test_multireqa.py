@@ -94,15 +94,8 @@ def test_both_files_count(root, name):
 
 def test_counts_are_logged_beside_the_published_ones(root, caplog):
   caplog.set_level(logging.INFO, 'dualenc_jax')
-  found = []
-  strict = reader(root, tolerance=0.02)
-  refused(
-      lambda: found.extend(strict.examples('validation')),
-      '9 candidates, published 10,642', 'tolerance is 0.02',
-      'MULTIREQA_TOLERANCE', str(root / MRQA), str(root / CANDIDATES),
-  )
-  # At the end.
-  assert len(found) == len(PAIRS)
+  strict = reader(root, tolerance=0.02).examples('validation')
+  refused(lambda: strict, '9 candidates, published 10,642', '_TOLERANCE')
   for line in (
       '8 questions, published 10,507', '9 candidates, published 10,642',
       '6 questions with a positive, published 10,485', '8 pairs.',

@@ -17,28 +17,16 @@ TRAIN = 'biencoder-nq-train.json'
 CORPUS = 'psgs_w100.tsv'
 TEST = 'nq-test.qa.csv'
 
-LAKE = (
-    'Lake Orlo Lake Orlo ( or ; "Örlo") is a lake in the north of the island.'
-    ' It froze over for the last time in 1931.'
-)
-FERRIES = (
-    'Lake Orlo Lake Orlo has three ferries, and the oldest of them has crossed'
-    ' it since 1888.'
-)
-PILOT = (
-    'Ferry pilot A ferry pilot needs a licence, which is given by the harbour'
-    ' office.'
-)
-MARKET = 'Tarn The market of Tarn sells wool, salt and clocks.'
-CLOCK = 'A clock of Tarn loses a minute a week.'
-ALBUM = (
-    '"Glass Harbour" (album) The album was sold only at the ferry landing, by'
-    ' the singer Íris Vála herself.'
-)
-
 
 def read(split, root=ROOT, **options):
   return list(OpenNQ(root=str(root), **options).examples(split))
+
+
+# As the corpus has them, which is compared with csv below.
+PASSAGES = {row['passage_id']: row['passage'] for row in read('corpus')}
+LAKE, FERRIES, ALBUM, PILOT, MARKET, CLOCK = (
+    PASSAGES[i] for i in ('1', '2', '4', '8', '11', '12')
+)
 
 
 def bad(split, root, *parts, **options):
@@ -177,26 +165,20 @@ def test_a_positive_in_negatives_is_dropped_there(tmp_path, caplog):
   assert 'left out 1 negatives' in caplog.text
 
 
-@pytest.mark.parametrize('line, message', [
-    (b'2\ttext', '2 columns, expected 3 (id, text, title'),
-    (b'2\t\xff\ttitle', 'not UTF-8'),
+@pytest.mark.parametrize('split, line, message', [
+    ('corpus', b'2\ttext', '2 columns, expected 3 (id, text, title'),
+    ('corpus', b'2\t\xff\ttitle', 'not UTF-8'),
+    ('test', 'question only', '1 columns, expected 2 (question, answers'),
+    ('test', "\t['a']", "'question' is empty"),
+    ('test', "q\t__import__('os')", "'answers' is not a list of strings"),
+    ('test', "q\t['a', 1]", "'answers' is not a list of strings"),
 ])
-def test_bad_rows_of_the_corpus(tmp_path, line, message):
-  write(tmp_path / CORPUS, 'id\ttext\ttitle', '1\tone\tT', line)
-  bad('corpus', tmp_path, f'{CORPUS}:3: {message}')
-  (row,) = read('corpus', tmp_path, strict=False)
-  assert row['passage'] == 'T one'
-
-
-@pytest.mark.parametrize('line, message', [
-    ('question only', '1 columns, expected 2 (question, answers'),
-    ("\t['a']", "'question' is empty"),
-    *((f'q\t{answers}', "'answers' is not a list of strings")
-      for answers in ('a', "__import__('os')", "['a', 1]")),
-])
-def test_bad_questions(tmp_path, line, message):
-  write(tmp_path / TEST, "q\t['a']", line)
-  bad('test', tmp_path, f'{TEST}:2: {message}')
+def test_bad_lines(tmp_path, split, line, message):
+  good = {'corpus': (CORPUS, '1\tone\tT'), 'test': (TEST, "q\t['a']")}
+  name, first = good[split]
+  write(tmp_path / name, first, line)
+  bad(split, tmp_path, f'{name}:2: {message}')
+  assert len(read(split, tmp_path, strict=False)) == 1
 
 
 @pytest.mark.parametrize('size', [1, 7, 2**20])

@@ -236,7 +236,7 @@ def test_damaged_gzip(tmp_path):
   content = path.read_bytes()
   flipped = bytearray(content)
   flipped[len(content) // 2] ^= 0xFF
-  for damaged in (content[:-20], content[:-200], bytes(flipped)):
+  for damaged in (content[:-20], bytes(flipped)):
     path.write_bytes(damaged)
     refused(lambda: read(path), 'a.jsonl.gz')
   path.write_bytes(json.dumps(GOOD).encode())

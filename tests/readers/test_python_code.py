@@ -114,20 +114,16 @@ def test_functions_with_docstrings_and_nothing_else(tmp_path):
   assert others[3]['query'] == 'Return the wrapped number.'
 
 
-def test_files_that_do_not_parse_are_counted(tmp_path, caplog):
-  write(tmp_path, 'good.py')
-  write(tmp_path, 'old.py', 'print "Python 2"\n')
-  (tmp_path / 'latin.py').write_bytes(b'# \xe9\ndef f(): pass\n')
-  (tmp_path / 'null.py').write_bytes(b'x = 1\0\n')
-  assert column(examples(tmp_path), 'name') == ['good.f']
-  assert 'skipped 3 files' in caplog.text and 'old.py' in caplog.text
-
-
-def test_tests_vendored_copies_and_hidden_folders_are_left_out(tmp_path):
+def test_files_that_do_not_parse_or_are_of_tests(tmp_path, caplog):
   for path in ('test/a.py', 'p/tests/b.py', 'p/_vendor/c.py', '.git/d.py',
                'p/__init__.py'):
     write(tmp_path, path)
-  assert column(examples(tmp_path), 'name') == ['p.f']
+  write(tmp_path, 'good.py', function(result=2))
+  write(tmp_path, 'old.py', 'print "Python 2"\n')
+  (tmp_path / 'latin.py').write_bytes(b'# \xe9\ndef f(): pass\n')
+  (tmp_path / 'null.py').write_bytes(b'x = 1\0\n')
+  assert column(examples(tmp_path), 'name') == ['good.f', 'p.f']
+  assert 'skipped 3 files' in caplog.text and 'old.py' in caplog.text
 
 
 def test_repeats_are_dropped_and_ids_stay_unique(tmp_path):

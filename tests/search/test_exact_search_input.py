@@ -26,16 +26,10 @@ def test_bad_corpora(passages, ids, message):
     ExactSearch(passages, ids)
 
 
-def with_bad_row(value):
-  x = np.ones((9, 4), np.float32)
-  x[5, 1] = value
-  return x
-
-
 @pytest.mark.parametrize('queries, message', [
     (GOOD[:0], r'query embeddings have shape \(0, 4\)'),
     (GOOD[:, :3], 'query embeddings have dim 3 and passage embeddings 4:'),
-    (with_bad_row(np.nan), 'query embeddings of row 5 hold NaN'),
+    (np.full((9, 4), np.nan), 'query embeddings of row 0, .* hold NaN'),
 ])
 def test_bad_queries(queries, message):
   search = ExactSearch(GOOD, IDS)
@@ -49,7 +43,6 @@ def test_bad_queries(queries, message):
 
 @pytest.mark.parametrize('value, rows, message', [
     (np.nan, [0], 'of row 0 hold'),
-    (-np.inf, [3, 300], 'of row 3, row 300 hold'),
     # In the last block, of which a part is padding.
     (1e20, [699], 'of row 699 hold'),
     (np.inf, range(600, 700), 'row 604 and 95 more nearby hold'),
@@ -64,9 +57,3 @@ def test_bad_passages(rows, message, value):
     search.top_k(GOOD, 2)
   with pytest.raises(UserError, match=message):
     search.gold_ranks(GOOD, [[1], [], [2]])
-
-
-def test_no_gold_at_all():
-  search = ExactSearch(GOOD, IDS)
-  ranks = search.gold_ranks(GOOD, [[], [], []])
-  assert ranks.dtype == np.int64 and ranks.tolist() == [0, 0, 0]
