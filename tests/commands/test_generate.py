@@ -266,21 +266,18 @@ def test_a_generator_that_writes_nothing_is_refused(corpus, tmp_path, capsys):
   assert not [*(tmp_path / 'out' / 'shards').glob('*.jsonl')]
 
 
-@pytest.mark.parametrize(
-    ('queries', 'message'),
-    [
-        (['a', '', 'b', 'one two'], None),
-        (['', '', '', 'c'], 'are empty'),
-        (['a', 'a', 'a', 'c'], "are 'a', whatever the passage says"),
-        (['two three', 'Three, four', 'one', 'why'], 'are copied from'),
-    ],
-)
-def test_what_is_no_query_is_told(queries, message):
+def test_what_is_no_query_is_told():
   passages = [f'one two three four {i}' for i in range(50)]
-  found = shards.problem_of(
-      [(query, passage) for passage in passages for query in queries]
-  )
-  assert found is None if message is None else message in found
+  for queries, message in (
+      (['', '', '', 'c'], 'are empty'),
+      (['a', 'a', 'a', 'c'], "are 'a', whatever the passage says"),
+      (['two three', 'Three, four', 'one', 'why'], 'are copied from'),
+  ):
+    pairs = [(query, passage) for passage in passages for query in queries]
+    assert message in shards.problem_of(pairs)
+  fine = ['a', '', 'b', 'one two']
+  assert shards.problem_of([(q, p) for p in passages for q in fine]) is None
+  assert shards.problem_of([('a', 'b'), ('a', 'c')]) is None
 
 
 def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):
@@ -299,33 +296,24 @@ def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):
   assert run(generator, tmp_path, tmp_path, flag) == 2
 
 
-@pytest.mark.parametrize(
-    ('query', 'share', 'expected'),
-    [
-        ('The cat sat on the mat', 0.8, True),
-        ('why the cat sat on the', 0.8, True),
-        ('why did the cat sit on the mat', 0.8, False),
-        ('cat on mat', 0.5, False),
-        ('cat', 0.8, True),
-    ],
-)
-def test_copies_are_spans_of_the_passage(query, share, expected):
+def test_copies_are_spans_of_the_passage():
   passage = ' '.join(words('The cat sat, on the mat; it slept.'))
-  assert is_copied(words(query), f' {passage} ', share) == expected
+  for query, share, expected in (
+      ('The cat sat on the mat', 0.8, True),
+      ('why the cat sat on the', 0.8, True),
+      ('why did the cat sit on the mat', 0.8, False),
+      ('cat on mat', 0.5, False),
+      ('cat', 0.8, True),
+  ):
+    assert is_copied(words(query), f' {passage} ', share) == expected, query
 
 
-@pytest.mark.parametrize(
-    ('passages', 'chosen', 'count'),
-    [
-        # 250,000 in all, where that is three a passage or more.
-        (5_183, 5_183, 49),
-        (83_333, 83_333, 4),
-        (83_334, 83_334, 3),
-        # Beyond that, three of as many as it allows.
-        (200_000, 83_334, 3),
-    ],
-)
-def test_gpls_budget(passages, chosen, count):
-  some, each = plan.budget(range(passages), None, None, seed=0)
-  assert (len(some), each) == (chosen, count)
-  assert sorted({*some}) == [*some]
+def test_gpls_budget():
+  """250,000 queries, three a passage or more; else three of some passages."""
+  for passages, chosen, count in (
+      (5_183, 5_183, 49), (83_333, 83_333, 4), (83_334, 83_334, 3),
+      (200_000, 83_334, 3),
+  ):
+    some, each = plan.budget(range(passages), None, None, seed=0)
+    assert (len(some), each) == (chosen, count)
+    assert sorted({*some}) == [*some]

@@ -23,7 +23,8 @@ SECONDS = 60
 
 def flags(folder, name):
   return [
-      *tiny_run.flags(folder), '--gin.STEPS=20000', '--gin.CHECKPOINT_EVERY=10',
+      *tiny_run.flags(folder), '--gin.models.T5Encoder.num_layers=0',
+      '--gin.STEPS=20000', '--gin.CHECKPOINT_EVERY=10',
       f'--model_dir={folder / name}',
   ]
 

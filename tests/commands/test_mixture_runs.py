@@ -1,8 +1,7 @@
 """A mixture through the program: check, train, evaluate, search."""
 
-import json
-
 import pytest
+import tiny_beir
 import tiny_evaluation
 import tiny_run
 
@@ -29,33 +28,17 @@ data.Mixture:
 @pytest.fixture
 def flags(tmp_path):
   """Flags of a mixture of pairs and a small folder in BEIR's layout."""
-  folder = tmp_path / 'mine'
-  (folder / 'qrels').mkdir(parents=True)
-
-  def write(name, rows):
-    (folder / name).write_text(''.join(json.dumps(r) + '\n' for r in rows))
-
-  words = tiny_run.WORDS
-  write(
-      'corpus.jsonl',
-      [{'_id': f'd{i}', 'title': w, 'text': w} for i, w in enumerate(words)],
-  )
-  write(
-      'queries.jsonl',
-      [{'_id': f'q{i}', 'text': w} for i, w in enumerate(words)],
-  )
-  for split in ('train', 'test'):
-    (folder / 'qrels' / f'{split}.tsv').write_text(
-        'query-id\tcorpus-id\tscore\n'
-        + ''.join(f'q{i}\td{i}\t1\n' for i in range(len(words)))
-    )
+  words = {f'd{i}': word for i, word in enumerate(tiny_run.WORDS)}
+  made = tiny_beir.TinySet(words, words, {name: {name: 1} for name in words})
+  made.write(tmp_path / 'mine')
+  qrels = tmp_path / 'mine' / 'qrels'
+  (qrels / 'train.tsv').write_text((qrels / 'test.tsv').read_text())
   (tmp_path / 'mixture.gin').write_text(MIXTURE)
   small = [*tiny_run.pairs_flags(tmp_path), *tiny_run.small_flags()]
   return [
       f'--gin_file={tmp_path / "mixture.gin"}',
       *(flag for flag in small if flag != '--gin_file=tasks/pairs.gin'),
-      f'--gin.BEIR_FOLDER={folder}',
-      '--gin.EVAL_EVERY=1',
+      f'--gin.BEIR_FOLDER={tmp_path / "mine"}', '--gin.EVAL_EVERY=1',
       f'--gin.CACHE_DIR={tmp_path / "tokens"}',
   ]
 

@@ -176,6 +176,10 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   assert 'WARNING' not in capsys.readouterr().out
   after = read_run(tmp_path / 'out' / 'run.trec')
   run = read_run(tiny[0] / 'run.trec')
+  # Those below the depth stay below: no score of one ties with one above.
+  for hits in after.values():
+    scores = [*hits.values()][DEPTH - 1 :]
+    assert all(a > b for a, b in zip(scores, scores[1:]))
   values = []
   for query, grades in made.qrels.items():
     if not any(int(g) > 0 for g in grades.values()):
@@ -229,15 +233,15 @@ def test_bad_files_of_scores(tiny, tmp_path, change, message):
     rerank.main(flags(tiny, tmp_path / 'out', path))
 
 
-@pytest.mark.parametrize('what, place', [('query', 0), ('passage', 2)])
-def test_a_run_of_unknown_ids(tiny, tmp_path, what, place):
-  path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
-  first = (tiny[0] / 'run.trec').read_text().splitlines()[0].split()
-  first[place] = 'elsewhere'
-  (tmp_path / 'bad.trec').write_text(' '.join(first) + '\n')
-  with pytest.raises(UserError, match=f"no {what} 'elsewhere'. Is the run of"):
-    run = f'--run={tmp_path / "bad.trec"}'
-    rerank.main(flags(tiny, tmp_path / 'out', path, run))
+def test_a_run_of_unknown_ids(tiny, tmp_path):
+  path, run = tmp_path / 's.tsv', tmp_path / 'bad.trec'
+  write_scores(tiny, path, lambda q, p: 1)
+  for what, place in ('query', 0), ('passage', 2):
+    first = (tiny[0] / 'run.trec').read_text().splitlines()[0].split()
+    first[place] = 'elsewhere'
+    run.write_text(' '.join(first) + '\n')
+    with pytest.raises(UserError, match=f"no {what} 'elsewhere'. Is the run"):
+      rerank.main(flags(tiny, tmp_path / 'out', path, f'--run={run}'))
 
 
 @pytest.mark.slow

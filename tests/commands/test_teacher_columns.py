@@ -58,27 +58,21 @@ def test_losses_that_read_them(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    'change, message',
+    'scores, message',
     [
-        (
-            lambda row: row | {'neg_scores': row['neg_scores'][:2]},
-            r"scored.jsonl:1: 'neg_scores' holds 2 scores for 3 texts",
-        ),
-        (
-            lambda row: row | {'pos_scores': [1.0], 'neg_scores': [1.0] * 3},
-            'the same score, 1: flat labels',
-        ),
-        (
-            lambda row: row | {'pos_scores': [0.9], 'neg_scores': [0.1] * 3},
-            'not logits. Set --gin.TEACHER=probabilities',
-        ),
+        ([[3.0], [1.0, 2.0]], r":1: 'neg_scores' holds 2 scores for 3 texts"),
+        ([[float('nan')], [1.0] * 3], '.jsonl:1.*(NaN|nan)'),
+        ([None, [1.0] * 3], ":1: 'pos_scores' is missing; expected a score"),
+        ([[1.0], [1.0] * 3], 'the same score, 1: flat labels'),
+        ([[0.9], [0.1] * 3], 'not logits. Set --gin.TEACHER=probabilities'),
     ],
 )
-def test_bad_scores(tmp_path, change, message):
+def test_bad_scores(tmp_path, scores, message):
+  given = dict(zip(('pos_scores', 'neg_scores'), scores))
   with pytest.raises(UserError, match=message):
-    train.main(
-        flags(tmp_path, '--gin_file=losses/distill.gin', change=change)
-    )
+    train.main(flags(
+        tmp_path, '--gin_file=losses/distill.gin', change=lambda x: x | given
+    ))
   assert not list((tmp_path / 'model').glob('checkpoints/*'))
 
 

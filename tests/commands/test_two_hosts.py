@@ -36,6 +36,7 @@ def test_each_leg_on_other_hosts_devices_and_layouts(tmp_path, capfd):
       '--gin_file=losses/samtone_both.gin', '--gin.NUM_NEGATIVES=1',
       # The end of an epoch leaves 16 of 96 pairs over.
       '--gin.BATCH_SIZE=40', '--gin.losses.Similarity.check_norms=True',
+      '--gin.EVAL_EVERY=0',
   ]
   two = tmp_path / 'two'
 
@@ -90,10 +91,7 @@ def test_each_leg_on_other_hosts_devices_and_layouts(tmp_path, capfd):
 
   train.main(flags(tmp_path, 'one', *given, end))
   one, two = map(tiny_run.logged, (tmp_path / 'one', two))
-  at = [(x['step'], x['group']) for x in one]
-  assert len(at) == len({*at}) == step + 4 + (step + 4) // 2 + 1 + step % 2
-  # The legs have evaluated after their last steps, too.
-  two = [x for x in two if (x['step'], x['group']) in at]
+  assert len(one) == step + 4
   assert_numbers_equal(one, two)
   assert_saved_equal(tmp_path, step + 4, 'params', 'optimizer')
 
