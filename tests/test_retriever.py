@@ -58,12 +58,12 @@ def vectors(count: int, seed: int = 0) -> np.ndarray:
 
 
 def reference(queries, passages, ids, k):
-  """Float64 and a sort, equal scores by the greatest id first."""
+  """Scores and ids by a sort in float64, equal scores by the greatest id."""
   scores = queries.astype(np.float64) @ passages.astype(np.float64).T
-  found = []
-  for row in scores.astype(np.float32):
-    ranked = sorted(zip(row.tolist(), ids), reverse=True)[:k]
-    found.append(ranked)
+  found = [
+      sorted(zip(row.tolist(), ids), reverse=True)[:k]
+      for row in scores.astype(np.float32)
+  ]
   return (
       np.array([[score for score, _ in row] for row in found], np.float32),
       [[name for _, name in row] for row in found],
@@ -96,16 +96,14 @@ def test_vectors_are_those_of_the_model(retriever, towers, tower):
 
 
 def test_search_of_texts(retriever):
-  retriever.index(TEXTS, [f'p{i}' for i in range(len(TEXTS))])
-  scores, ids = retriever.search(['read a file', 'merge'], k=3)
-  queries = retriever.encode_queries(['read a file', 'merge'])
-  expected = reference(
-      queries, retriever.encode_passages(TEXTS), [f'p{i}' for i in range(7)], 3
-  )
+  names, asked = [f'p{i}' for i in range(7)], ['read a file', 'merge']
+  retriever.index(TEXTS, names)
+  scores, ids = retriever.search(asked, k=3)
+  queries = retriever.encode_queries(asked)
+  expected = reference(queries, retriever.encode_passages(TEXTS), names, 3)
   np.testing.assert_allclose(scores, expected[0], atol=1e-6)
   assert ids.tolist() == expected[1]
-  assert len(retriever) == len(TEXTS)
-  found = retriever.find(['read a file', 'merge'], k=3)
+  found = retriever.find(asked, k=3)
   assert [[hit.passage.id for hit in hits] for hits in found] == ids.tolist()
   assert [[hit.score for hit in hits] for hits in found] == scores.tolist()
   assert found[0][0].passage.text == TEXTS[int(ids[0][0][1:])]
