@@ -57,6 +57,19 @@ def test_a_part_of_the_corpus_has_the_relevant_passages():
   assert {*sample.pair_passages, *sample.passages} <= {*sample.searched}
 
 
+def test_random_passages_of_a_part_are_as_seldom_relevant_as_any():
+  # 30 of 1,000 passages are relevant, each for one query or more.
+  retrieval_set = toy_set.toy_set(passages=1000)
+  shares = []
+  for seed in range(40):
+    sample = sample_lib.draw(retrieval_set, 30, seed=seed, max_passages=30)
+    assert len(sample.passages) == 30 and len(sample.searched) > 40
+    relevant = {p for gold in sample.gold for p in gold}
+    shares.append(np.mean([p in relevant for p in sample.passages]))
+  # Of 1,200 draws; the standard deviation of the mean is 0.006.
+  assert np.mean(shares) == pytest.approx(40 / 1000, abs=0.02)
+
+
 def test_answers_only():
   sample = sample_lib.draw(toy_set.toy_set(judged=False), 30)
   assert not sample.has_pairs and not len(sample.pair_passages)

@@ -39,14 +39,16 @@ def read(folder, name='metrics'):
   return json.loads((folder / f'{name}.json').read_text())
 
 
-def test_pair_ends_the_same_if_it_is_killed_in_stages_of_each_kind(tmp_path):
-  given = ['--gin_file=recipes/pair.gin', *pair_flags(tmp_path)]
+@pytest.mark.usefixtures('in_process')
+def test_pair_ends_the_same_if_it_is_killed(tmp_path, capfd):
+  given = ['recipe', '--gin_file=recipes/pair.gin', *pair_flags(tmp_path)]
 
   def start(work):
-    return interrupted.start('recipe', *given, f'--work_dir={work}')
+    return interrupted.start(*given, f'--work_dir={work}')
 
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   assert start(whole).wait() == 0
+  # In stages of each kind.
   for sign in (
       'mined', 'teacher/checkpoints/7', 'labels/scores.tsv',
       'finetuned/checkpoints/1',
@@ -58,28 +60,19 @@ def test_pair_ends_the_same_if_it_is_killed_in_stages_of_each_kind(tmp_path):
       'evaluation/run.trec',
   ):
     assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
-
-
-@pytest.mark.usefixtures('in_process')
-def test_pair(tmp_path, capfd):
-  work, flags = tmp_path / 'work', pair_flags(tmp_path)
-  run(capfd, 'pair', work, *flags)
-  assert read(work / 'evaluation')['metrics']['MRR'] > 0
-  rows = (work / 'labels/pairs.jsonl').read_text().splitlines()
+  assert read(whole / 'evaluation')['metrics']['MRR'] > 0
+  rows = (whole / 'labels/pairs.jsonl').read_text().splitlines()
   assert {json.loads(row)['query_id'][0] for row in rows} == {'u'}
   # From the weights of the stage before.
   ends, starts = (
-      read_per_query(work / name).values['MRR']
+      read_per_query(whole / name).values['MRR']
       for name in (
           'pretrained/validation/after.tsv', 'finetuned/validation/before.tsv'
       )
   )
   np.testing.assert_array_equal(ends, starts)
   # Of another loss only what it trains is made anew.
-  assert cli.main([
-      'recipe', '--gin_file=recipes/pair.gin', f'--work_dir={work}', *flags,
-      '--gin.ALPHA=0.5',
-  ]) == 0
+  assert cli.main([*given, f'--work_dir={whole}', '--gin.ALPHA=0.5']) == 0
   lines = capfd.readouterr().out.splitlines()
   states = dict(line.split()[:2] for line in lines if len(line.split()) > 1)
   assert [name for name, state in states.items() if state == 'ran'] == [

@@ -57,6 +57,7 @@ ADVICE = {
     META: 'Restore the file.',
     SAVED: 'Restore the file.',
     'about.md': 'Save it in UTF-8.',
+    'metrics.jsonl': 'They are left out.',
 }
 
 
@@ -76,6 +77,7 @@ ADVICE = {
         (SAVED, f'{{"commit_timestamp_nsecs": {10**30}}}', '31 digits'),
         ('quickstart.json', '{"BM25": {"MRR": "high"}}', "is 'high'"),
         ('about.md', b'\xff\xfe', 'not text in UTF-8'),
+        ('metrics.jsonl', '{"step": 1, "gro\n{}\n', 'damaged in 2 of 2 lines'),
     ],
 )
 def test_what_is_damaged_is_reported_and_the_rest_is_shown(
@@ -95,6 +97,12 @@ def test_what_is_damaged_is_reported_and_the_rest_is_shown(
   assert 'Checkpoint of step 40 of 40' in top
   for section, source in (('examples', EXAMPLES), ('space', ANALYSIS)):
     assert bool(page.text(section)) == (name != source)
+
+
+def test_half_a_surrogate_pair_is_no_reason_for_no_page(folder):
+  broken = report_folder.example(1, query='half \ud83d of one')
+  report_folder.evaluation(folder, examples=[broken], split='a\udc80')
+  assert 'half ? of one' in render(folder).text('examples')
 
 
 @pytest.mark.parametrize('text, shown', [
