@@ -115,29 +115,6 @@ def test_models_side_by_side(model, tmp_path, capsys):
     analyze.main(flags)
 
 
-def test_questions_with_answers_only(model, tmp_path):
-  words = tiny_run.WORDS[:12]
-  (tmp_path / 'psgs_w100.tsv').write_text(
-      'id\ttext\ttitle\n'
-      + ''.join(f'{i}\tthe {w} of it\t{w}\n' for i, w in enumerate(words, 1))
-  )
-  (tmp_path / 'nq-dev.qa.csv').write_text(
-      ''.join(f"which {word} is it\t['the {word}']\n" for word in words)
-  )
-  analyze.main([
-      f'--model_dir={model}', '--task=open_nq',
-      f'--gin.OPEN_NQ_ROOT={tmp_path}', f'--output_dir={tmp_path / "out"}',
-  ])
-  facts = json.loads((tmp_path / 'out' / 'analysis.json').read_text())
-  # The split that the task is measured on.
-  assert (facts['label'], facts['split']) == ('open_nq', 'validation_questions')
-  assert facts['corpus']['split'] == 'corpus'
-  assert 'alignment' not in facts['numbers']
-  assert facts['numbers']['mean_top1_cosine'] <= 1
-  caption = facts['figures'][4]['caption']
-  assert 'drawn at random, since none is judged' in caption
-
-
 def test_a_task_of_several_data_sets_is_refused(model):
   with pytest.raises(UserError, match='--task=beir is several data sets: .*'
                      'beir-scifact.*--task=beir/NAME'):

@@ -121,7 +121,6 @@ def test_it_is_gone_on_with(model, index_of, tmp_path):
   )
   for codec, message in (
       ('int8', "codec is 'pq:4x2', expected 'int8'"),
-      ('pq:4', 'pq:4 needs at least 256 vectors for training'),
       ('fp8', "No codec is called 'fp8'"),
   ):
     with pytest.raises(UserError, match=message):
@@ -255,7 +254,6 @@ def test_the_models_own_index_keeps_its_codec(tmp_path):
     ('codec', 'message'),
     [
         ('pq:7', 'pq:7 of vectors of dim 128: '),
-        ('pca:8+opq:3', 'opq:3 of vectors of dim 8: '),
         ('pq:4', 'pq:4 needs at least 256 vectors'),
         ('binary:5', 'binary:5 scores only 5 hits .* need 100'),
     ],
@@ -269,21 +267,3 @@ def test_a_codec_in_vain_is_refused_before_anything_is_encoded(
   monkeypatch.setattr(evaluation, 'encode_queries', encode)
   with pytest.raises(UserError, match=message):
     tiny_evaluation.run(model, tmp_path / 'out', f'--codecs=fp16,{codec}')
-
-
-@pytest.mark.parametrize(
-    ('codec', 'count', 'more'),
-    [
-        ('int8', 1, ''), ('sign', 1, ''), ('pca:4', 4, '+rotated:4'),
-        ('pq:2x2', 4, ''), ('opq:2x2', 4, ''), ('tldr:2', 6, ''),
-    ],
-)
-def test_it_takes_so_many_vectors_and_no_more(codec, count, more):
-  vectors = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
-  spec = compression.spec(codec + more)
-  # tldr trains for long.
-  if codec != 'tldr:2':
-    assert len(spec.fit(vectors).encode(vectors)) == count
-  if count > 1:
-    with pytest.raises(UserError, match=f'at least {count} vectors'):
-      spec.fit(vectors[1:])

@@ -20,7 +20,6 @@ from dualenc_jax.commands import convert, new_model_dir, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import conversion, opening, peers, verify
 from dualenc_jax.interop.sentence_transformers import modules
-from dualenc_jax.tensor_files.tensors import Tensor
 
 # Those that are compared with another library.
 WITH_TORCH = 'hf', 'sentence_transformers'
@@ -208,15 +207,6 @@ def test_what_is_cut_short_leaves_nothing(refused):
     refused('143', SystemExit, write=killed)
   finally:
     signal.signal(signal.SIGTERM, before)
-
-
-def test_numbers_that_are_not_finite_are_named(refused, monkeypatch):
-  made = weights(False)
-  name = 'encoder/layers_1/mlp/wo/kernel'
-  bad = Tensor('there', (64, 32), lambda: np.full((64, 32), np.nan, np.float32))
-  broken = dataclasses.replace(made, tensors={**made.tensors, name: bad})
-  monkeypatch.setattr(opening, 'read', lambda *where: broken)
-  refused('there holds NaN')
 
 
 def test_what_does_not_encode_the_same_is_not_written(refused):

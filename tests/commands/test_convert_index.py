@@ -37,7 +37,7 @@ def corpus_line(i: int) -> str:
 
 @pytest.fixture(scope='module')
 def model(tmp_path_factory) -> pathlib.Path:
-  """A model_dir after two steps, with indexes: index, half and queries."""
+  """A model_dir after two steps, with indexes: index and half."""
   folder = tmp_path_factory.mktemp('indexes') / 'model'
   tiny_evaluation.copy_model(folder)
   corpus = folder.parent / 'corpus.jsonl'
@@ -45,7 +45,6 @@ def model(tmp_path_factory) -> pathlib.Path:
   for name, *flags in (
       ('index', '--shard_size=16'),
       ('half', '--codec=fp16'),
-      ('queries', '--tower=query'),
   ):
     encoded(folder, folder / name, *flags)
   return folder
@@ -117,15 +116,6 @@ def test_hits_that_are_the_ids_of_the_corpus(model, tmp_path):
   np.testing.assert_array_equal(
       faiss.vector_to_array(found.id_map), 7 * np.arange(ROWS) - 3
   )
-
-
-def test_a_query_index_is_for_faiss_too(model, tmp_path):
-  out = run(model / 'queries', 'faiss', tmp_path / 'out')
-  found = faiss.read_index(str(out / 'index.faiss'))
-  np.testing.assert_array_equal(
-      found.reconstruct_n(0, ROWS), Index.open(model / 'queries').embeddings
-  )
-  assert json.loads((out / 'about.json').read_text())['tower'] == 'query'
 
 
 @pytest.mark.parametrize('name', ['index', 'half'])
@@ -223,18 +213,14 @@ def test_bits_are_a_binary_index(codec, model, tmp_path):
   np.testing.assert_array_equal(distances, expected)
 
 
-@pytest.mark.parametrize('codec', ['pq:4x3', 'binary'])
-def test_parquet_has_codes_and_what_decodes_them(codec, model, tmp_path):
-  index = encoded(model, tmp_path / 'index', f'--codec={codec}')
+def test_parquet_has_codes_and_what_decodes_them(model, tmp_path):
+  index = encoded(model, tmp_path / 'index', '--codec=pq:4x3')
   out = run(index.folder, 'vectors', tmp_path / 'out')
   table = parquet.read_table(out / 'vectors.parquet')
   codes = [np.frombuffer(b, np.uint8) for b in table['codes'].to_pylist()]
   np.testing.assert_array_equal(np.stack(codes), index.embeddings.codes[:])
   about = json.loads(table.schema.metadata[b'dualenc'])
-  assert about['codec'] == codec and about['dtype'] == 'uint8'
-  if codec == 'binary':
-    assert (about['bits'], about['bit_order']) == (1, 'big')
-    return
+  assert (about['codec'], about['dtype']) == ('pq:4x3', 'uint8')
   assert (about['bits'], about['bit_order']) == (3, 'little')
   arrays = np.load(out / 'codec.npz')
   centroids = arrays['quantiser_score']

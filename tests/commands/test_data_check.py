@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -91,14 +90,6 @@ def test_the_picture_has_bars_where_the_lengths_are(tmp_path, monkeypatch):
       assert counts[inside] == pytest.approx(np.array([count / 4]))
 
 
-def test_without_matplotlib_the_report_goes_on(tmp_path, capsys, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
-  status, report = run(tmp_path, write(tmp_path / 'train.jsonl', GOOD))
-  assert status == 0 and report['splits'][0]['pairs'] == 2
-  assert 'pip install dualenc-jax[plots]' in capsys.readouterr().out
-  assert not (tmp_path / 'out/lengths.png').exists()
-
-
 def test_data_without_a_pair_is_refused_after_the_report(tmp_path, capsys):
   train = write(tmp_path / 'train.jsonl', ['no json'] * 4)
   status, report = run(tmp_path, train)
@@ -136,18 +127,14 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   assert "no row has a column 'w'." in told and 'WEIGHT_COLUMN=' in told
 
 
-def test_strict_refuses_what_is_suspicious(tmp_path, capsys):
+def test_strict_limit_and_split(tmp_path, capsys):
   rows = [*GOOD, {'query': 'a', 'passage': 'a'}]
   odd = write(tmp_path / 'odd.jsonl', rows)
   assert run(tmp_path, odd, '--strict', '--limit=2')[0] == 0
   assert run(tmp_path, odd)[0] == 0
   assert run(tmp_path, odd, '--strict')[0] == 2
   assert '1 findings are wrong or suspicious' in capsys.readouterr().err
-
-
-def test_limit_and_split(tmp_path, capsys):
-  files = [write(tmp_path / f'{n}.jsonl', GOOD) for n in ('a', 'b', 'c')]
-  _, report = run(tmp_path, *files, '--limit=1', '--split=test')
+  _, report = run(tmp_path, odd, odd, odd, '--limit=1', '--split=test')
   (split,) = report['splits']
   assert (split['name'], split['rows'], split['limited']) == ('test', 1, True)
   assert 'only the first 1 rows were read of test' in capsys.readouterr().out

@@ -1,23 +1,13 @@
 """The data of a run, prepared or not, and what is wrong with it."""
 
-import csv
 import json
 import pathlib
 
-import jax
-import numpy as np
-import pyarrow as pa
 import pytest
 import tiny_beir
 import tiny_run
 
-from dualenc_jax.commands import (
-  cli,
-  config,
-  data_prepare,
-  model_dir,
-  train as train_lib,
-)
+from dualenc_jax.commands import cli, config, data_prepare, model_dir
 from dualenc_jax.data import Cache, prepare
 from dualenc_jax.data.cache import build as cache_build
 from dualenc_jax.data.mixture import Mixture
@@ -130,37 +120,3 @@ def test_a_batch_larger_than_the_data(task, tmp_path, capfd, monkeypatch):
   told = capfd.readouterr().err
   assert 'there is no file nowhere.jsonl' in told and 'TRAIN_FILE' in told
   assert 'Parameters: ' not in told
-
-
-def test_the_same_batches_whatever_form_the_pairs_have(tmp_path):
-  words = tiny_run.WORDS
-  rows = [
-      {'query': f'find "{a}"', 'passage': f'{a}, {b}\nand "{c}"',
-       'negatives_1': c}
-      for a, b, c in zip(words, words[1:], words[2:])
-  ]
-  lines = ''.join(json.dumps(row) + '\n' for row in rows)
-  (tmp_path / 'a.jsonl').write_text(lines)
-  (tmp_path / 'a.json').write_text(json.dumps(rows))
-  with (tmp_path / 'a.csv').open('w', newline='') as f:
-    writer = csv.DictWriter(f, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
-  folder = tmp_path / 'arrow'
-  folder.mkdir()
-  table = pa.Table.from_pylist(rows)
-  name = 'data-00000-of-00001.arrow'
-  with pa.ipc.new_stream(str(folder / name), table.schema) as stream:
-    stream.write_table(table)
-  state = json.dumps({'_data_files': [{'filename': name}]})
-  (folder / 'state.json').write_text(state)
-  (folder / 'dataset_info.json').write_text('{}')
-  found = []
-  for form in ('a.jsonl', 'a.json', 'a.csv', 'arrow'):
-    args = config.parse_args(train_lib.make_parser(), [
-        *tiny_run.flags(tmp_path), f'--gin.TRAIN_FILE={tmp_path / form}',
-        '--gin.NUM_NEGATIVES=1', f'--model_dir={tmp_path / "model"}',
-    ])
-    found.append(train_lib.build(args).batches(0))
-  for other in found[1:]:
-    jax.tree.map(np.testing.assert_array_equal, found[0], other)

@@ -17,7 +17,6 @@ import two_hosts
 from dualenc_jax.commands import encode, model_dir, search
 from dualenc_jax.errors import RUN_AGAIN, UserError
 from dualenc_jax.index import Index
-from dualenc_jax.inference.embedder import Embedder
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOY = ROOT / 'tests' / 'data' / 'beir' / 'toy'
@@ -71,34 +70,6 @@ def test_the_index_holds_the_towers_vectors(model, whole):
   assert [header.provenance[name] for name in names] == [
       trained.provenance['run_id'], 2, 'model', 'float32'
   ]
-
-
-def test_a_killed_encode_goes_on(model, whole, tmp_path, monkeypatch, capsys):
-  batches, calls = Embedder.batches, []
-
-  def failing(self, *args):
-    calls.append(args)
-    if len(calls) == 3:
-      raise KeyboardInterrupt
-    return batches(self, *args)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(Embedder, 'batches', failing)
-    with pytest.raises(KeyboardInterrupt):
-      run(model, tmp_path / 'index')
-  before = {
-      path: (path.stat().st_ino, path.stat().st_mtime_ns)
-      for path in (tmp_path / 'index.partial').glob('shard-*/*')
-  }
-  assert len(before) == 2 * 5
-  with pytest.raises(UserError, match='2 of 5 shards'):
-    Index.open(tmp_path / 'index')
-  run(model, tmp_path / 'index')
-  assert '2 of 5 shards' in capsys.readouterr().err
-  assert tree(tmp_path / 'index') == tree(whole)
-  for path, (inode, changed) in before.items():
-    found = (tmp_path / 'index' / path.parent.name / path.name).stat()
-    assert (found.st_ino, found.st_mtime_ns) == (inode, changed)
 
 
 def test_two_hosts_without_each_other(model, whole, tmp_path, capsys):
@@ -160,23 +131,6 @@ def test_a_corpus_needs_no_files_of_the_task(model, tmp_path):
   assert list(Index.open(tmp_path / 'index').ids) == ['1', '2']
   with pytest.raises(UserError, match="'msmarco' has no splits, as its files"):
     encode.main([f'--model_dir={model}', *flags])
-
-
-def test_another_dtype_is_another_index(model, whole, tmp_path, capsys):
-  run(model, tmp_path / 'index', '--codec=fp16')
-  np.testing.assert_array_equal(
-      Index.open(tmp_path / 'index').embeddings,
-      Index.open(whole).embeddings[:].astype(np.float16),
-  )
-  with pytest.raises(UserError, match="dtype is 'float16', expected 'float32'"):
-    run(model, tmp_path / 'index')
-  capsys.readouterr()
-  for index in (whole, tmp_path / 'index'):
-    search.main(['find map', f'--model_dir={model}', f'--index_dir={index}'])
-  one, other = np.array_split(capsys.readouterr().out.splitlines(), 2)
-  assert [hit.split()[1:] for hit in one] == [hit.split()[1:] for hit in other]
-  run(model, tmp_path / 'index', '--overwrite')
-  assert tree(tmp_path / 'index') == tree(whole)
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,12 @@ def test_output_dir_of_one_set_and_of_several(model, data, tmp_path):
   labels = [alone[name] for name in ('task', 'dataset', 'label')]
   assert labels == ['beir', 'scifact', 'beir-scifact']
   both = '--tasks=beir/scifact,beir/nfcorpus'
-  folder = run(model, tmp_path / 'two', both, data=data)
-  assert names_in(folder) == ['beir-nfcorpus-test', 'beir-scifact-test']
+  index = tmp_path / 'index'
+  folder = run(
+      model, tmp_path / 'two', f'--index_dir={index}', both, data=data
+  )
+  parts = ['beir-nfcorpus-test', 'beir-scifact-test']
+  assert names_in(folder) == parts == names_in(index)
   one = result_of(folder / 'beir-scifact-test')
   assert shlex.split(one.pop('command'))[-1] == both
   assert shlex.split(alone.pop('command')) == [
