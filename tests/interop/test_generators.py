@@ -86,14 +86,12 @@ def test_logits_are_those_of_transformers(theirs, folder, legacy, spiece):
         64, length or 512
     )
     assert generator.provenance['run_id']
-
-
-@pytest.mark.parametrize('theirs', ['1.1'], indirect=True)
-def test_activations_may_be_of_another_dtype(theirs, folder):
-  wanted = wanted_logits(theirs)[TARGETS != 0]
+  if theirs.config.feed_forward_proj == 'relu':
+    return
+  # Activations may be of another dtype.
   generator = generators.load(folder, dtype='bfloat16')
   found = logits(generator.writer.model, generator.params)
-  error = np.abs(found[TARGETS != 0] - wanted).max() / np.abs(wanted).max()
+  error = np.abs(found - wanted)[TARGETS != 0].max() / np.abs(wanted).max()
   assert 1e-4 < error < 0.1
   assert generator.provenance['dtype'] == 'bfloat16'
 
@@ -144,9 +142,7 @@ def start(path, objective, vocabulary, **options):
   return planned, params
 
 
-def test_a_run_starts_from_them_with_their_decoder(
-    theirs, folder, legacy, spiece
-):
+def test_runs_start_from_them(theirs, folder, legacy, spiece):
   wanted = jax.tree.leaves_with_path(generators.load(folder).params)
   for path in (folder, legacy):
     planned, params = start(path, objective_of(theirs), spiece)
@@ -155,6 +151,12 @@ def test_a_run_starts_from_them_with_their_decoder(
     for (place, array), (there, expected) in zip(found, wanted, strict=True):
       assert place == there
       np.testing.assert_array_equal(array, expected)
+  # A dual encoder starts from their encoder.
+  model = objective_of(theirs).model
+  towers = DualEncoder(model.token_embedder, model.encoder, Projection(8))
+  objective = Contrastive(towers, tiny_training.LOSS, tiny_training.SIMILARITY)
+  planned, _ = start(folder, objective, spiece)
+  assert 'of decoder' in str(planned)
 
 
 def test_a_decoder_never_starts_fresh_unasked(theirs, spiece, tmp_path):
@@ -172,14 +174,6 @@ def test_a_decoder_never_starts_fresh_unasked(theirs, spiece, tmp_path):
   assert fresh and all(name.startswith('decoder/') for name in fresh)
   with pytest.raises(UserError, match='has no decoder, so it cannot write'):
     generators.load(alone, spiece)
-
-
-def test_a_dual_encoder_starts_from_their_encoder(theirs, folder, spiece):
-  model = objective_of(theirs).model
-  towers = DualEncoder(model.token_embedder, model.encoder, Projection(8))
-  objective = Contrastive(towers, tiny_training.LOSS, tiny_training.SIMILARITY)
-  planned, _ = start(folder, objective, spiece)
-  assert 'of decoder' in str(planned)
 
 
 def test_versions_are_not_taken_for_each_other(theirs, folder, spiece):

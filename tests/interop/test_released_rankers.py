@@ -174,16 +174,13 @@ def test_what_is_no_released_ranker(folder, legacy, spiece, tmp_path):
     released_rankers.load(alone, 'rankt5')
   with pytest.raises(UserError, match='--teacher_vocabulary=spiece.model'):
     released_rankers.load(legacy, 'monot5')
-  with pytest.raises(UserError, match='token embeddings'):
-    released_rankers.load(legacy, 'monot5', 'python_code_8k')
   # As many pieces as embeddings, but others.
   small = tmp_path / 'small'
   hugging_face_models.model(
       'T5ForConditionalGeneration', vocab_size=8064, decoder_start_token_id=0
   ).save_pretrained(small)
-  for form in TEXTS:
-    with pytest.raises(UserError, match="piece 1176 .* expected '▁true'"):
-      released_rankers.load(small, form, 'python_code_8k')
+  with pytest.raises(UserError, match="piece 1176 .* expected '▁true'"):
+    released_rankers.load(small, 'rankt5', 'python_code_8k')
   # As it is released: a pickle, which transformers converts with its decoder.
   (small / 'model.safetensors').rename(small / 'pytorch_model.bin')
   with pytest.raises(UserError, match='import AutoTokenizer, T5ForConditional'):

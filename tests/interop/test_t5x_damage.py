@@ -80,7 +80,7 @@ def of_another_shape(folder):
          ['layers_1.mlp.wo.kernel cannot be read', 'missing']),
         (cut(f'{TABLE}/0.0', 40), [f'{TABLE} cannot be read']),
         (of_another_shape, ['wo.kernel has the shape (512, 32)', '(64, 32)']),
-        (cut('checkpoint', 20000), ['cannot be read as msgpack']),
+        (cut('checkpoint', 20000), ['cannot be read as msgpack', 'copy the']),
         (lambda f: (f / 'checkpoint').unlink(),
          ['is not a T5X checkpoint', 'msgpack file "checkpoint"']),
     ],
@@ -111,15 +111,6 @@ def test_no_way_to_a_bucket(monkeypatch):
   )
 
 
-def test_bfloat16_as_integers(written):
-  def spec(name, metadata):
-    store = {'driver': 'file', 'path': name}
-    metadata = metadata | {'dtype': '<u2'}
-    return {'driver': 'zarr', 'kvstore': store, 'metadata': metadata}
-
-  assert_refused(written(spec=spec), 'uint16', 'save the checkpoint with T5X')
-
-
 def own_bias(*changed):
   """Relative positions of three layers, those of some others."""
   bias = t5x_files.parameters('t5_1_0_tiny')[BIAS]
@@ -141,14 +132,8 @@ STATE = 'param_states/encoder/layers_2/mlp/wo/kernel/v'
          ['no token embeddings (target/token_emb', 'it holds encoder']),
         ({'add': {INNER: np.zeros((512, 32), 'f4')}},
          [f'both {INNER} and token_embedder/embedding']),
-        *(
-            ({'add': {name: np.zeros((32, 32), 'f4')}},
-             [f'another architecture than T5: it has {name}'])
-            for name in (
-                'encoder/layers_0/mlp/wi_fused/kernel',
-                'encoder/layers_1/attention/query/bias',
-            )
-        ),
+        ({'add': {'encoder/layers_1/attention/query/bias': np.zeros(32, 'f4')}},
+         ['another architecture than T5: it has encoder/layers_1/attention/q']),
         ({'add': {WO: np.zeros((32, 64), 'f4')}},
          [WO, 'the shape (32, 64)', 'expected (64, 32)']),
         ({'remove': 'layers_1/'},
