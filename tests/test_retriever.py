@@ -172,29 +172,22 @@ BAD[3, 1] = np.nan
         (lambda r: r.index(['a', 'b'], ['x', 'x']), "ids has 'x' twice"),
         (lambda r: r.index(['a', 'b'], [1, 2]), r'ids\[0\] is 1, int; '),
         (lambda r: r.index(['a', 'b'], ['x', 'y\n']), r'ids\[1\] .* one line'),
+        (lambda r: r.search('one', 3), 'queries is one string'),
+        (lambda r: r.search(['one'], 0), 'k is 0; expected'),
+        (
+            lambda r: r.search(vectors(2)[:, 1:], 3),
+            r'queries has the shape \(2, 23\)',
+        ),
+        (lambda r: r.search(BAD, 3), 'query embeddings of row 3 hold NaN'),
     ],
 )
 def test_bad_input_is_one_clear_error(retriever, call, message):
-  with pytest.raises(UserError, match=message):
-    call(retriever)
-
-
-@pytest.mark.parametrize(
-    'queries, k, message',
-    [
-        ('one', 3, 'queries is one string'),
-        (['one'], 0, 'k is 0; expected'),
-        (vectors(2)[:, 1:], 3, r'queries has the shape \(2, 23\)'),
-        (BAD, 3, 'query embeddings of row 3 hold NaN'),
-    ],
-)
-def test_a_bad_search_is_one_clear_error(retriever, queries, k, message):
   # As any Python user may catch it.
   with pytest.raises(ValueError, match='Nothing is indexed'):
-    retriever.search(queries, k)
+    retriever.search(['one'], 1)
   retriever.index(vectors(4))
   with pytest.raises(UserError, match=message):
-    retriever.search(queries, k)
+    call(retriever)
 
 
 def test_saved_and_opened_again(retriever, tmp_path):

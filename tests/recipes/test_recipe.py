@@ -196,28 +196,16 @@ def test_what_a_stage_does_not_make(tmp_path, chain):
 @pytest.mark.parametrize(
     'make, message',
     [
-        (
-            lambda: [stage('a', '{b.made}'), stage('b', 'x')],
-            r'wants \{b.made\}, which',
-        ),
+        (lambda: [stage('a', '{b.made}'), stage('b', 'x')], 'wants .b.made'),
         (
             lambda: [stage('a', 'x'), stage('b', '{a.mad}')],
             r"wants \{a.mad\}.* Did you mean 'a.made'",
         ),
-        (
-            lambda: [stage('a', 'x'), stage('a', 'x')],
-            "A stage is called 'a'; expected",
-        ),
+        (lambda: [stage('a', 'x')] * 2, "A stage is called 'a'; expected"),
         (lambda: ['a'], "Recipe.stages holds 'a'; expected stages"),
         (lambda: [], 'Recipe.stages is empty'),
-        (
-            lambda: [Stage(command='mine')],
-            'Stage number 1 has no name or no command',
-        ),
-        (
-            lambda: [Stage('a', 'mine', 'depth')],
-            "Stage a: flags is 'depth'; expected",
-        ),
+        (lambda: [Stage(command='mine')], 'Stage number 1 has no name or no'),
+        (lambda: [Stage('a', 'mine', 'depth')], "Stage a: flags is 'depth'; "),
     ],
 )
 def test_recipes_that_cannot_be(make, message):

@@ -5,18 +5,18 @@ import pytest
 from dualenc_jax.errors import UserError
 from dualenc_jax.recipes import Recipe, Stage, sweep
 
+MODEL = {'model': '.'}
+
 
 def make():
   return Recipe(
       [
-          Stage('teacher', 'train', {'gin.STEPS': 3}, {'model': '.'}),
+          Stage('teacher', 'train', {'gin.STEPS': 3}, MODEL),
           Stage(
               'light', 'train',
-              {'gin.LAYERS': 2, 'gin.FROM': '{teacher.model}'}, {'model': '.'},
+              {'gin.LAYERS': 2, 'gin.FROM': '{teacher.model}'}, MODEL,
           ),
-          Stage(
-              'tuned', 'train', {'gin.FROM': '{light.model}/x'}, {'model': '.'}
-          ),
+          Stage('tuned', 'train', {'gin.FROM': '{light.model}/x'}, MODEL),
           Stage('other', 'evaluate', {'model_dir': '{teacher.model}'}),
           Stage(
               'table', 'compare',
@@ -68,12 +68,7 @@ def test_a_stage_that_is_given_is_there_once():
   assert found['other'] == ({'model_dir': '{teacher.model}'}, [])
 
 
-@pytest.mark.parametrize('flag, values, message', [
-    ('LAYER', ['1'], "no stage of the recipe has this macro.*'LAYERS'"),
-    ('LAYERS', ['1', '1'], 'has the values 1, 1; expected'),
-    ('LAYERS', ['0.1', '0_1'], 'expected values that differ'),
-    ('LAYERS', ['1', ''], 'expected values that differ'),
-])
-def test_bad_sweeps(flag, values, message):
-  with pytest.raises(UserError, match=message):
-    sweep(make(), flag, values)
+@pytest.mark.parametrize('values', [['1', '1'], ['0.1', '0_1'], ['1', '']])
+def test_bad_sweeps(values):
+  with pytest.raises(UserError, match='LAYERS has the values .* expected'):
+    sweep(make(), 'LAYERS', values)
