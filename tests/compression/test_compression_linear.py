@@ -63,6 +63,19 @@ def test_the_best_scores_for_these_queries():
   assert score_error(queries, rows, of_rows, of_queries) < 1e-6
 
 
+def test_queries_and_passages_that_do_not_span_everything():
+  rng = np.random.default_rng(0)
+  rows = rng.standard_normal((300, 5)) @ rng.standard_normal((5, 12))
+  queries = rng.standard_normal((3, 12))
+  values = np.linalg.svd(queries @ rows.T, compute_uv=False)
+  for dim, expected in ((2, values[2] ** 2), (8, 0)):
+    found = score_error(
+        queries, rows, *linear.pca([rows], dim, queries=queries)
+    )
+    total = (values**2).sum()
+    assert found / total == pytest.approx(expected / total, abs=1e-10)
+
+
 def test_a_rotation():
   rotation = linear.random_rotation(50, 3)
   assert rotation.dtype == np.float32

@@ -58,6 +58,10 @@ def test_a_build_goes_on_at_the_first_missing_shard(tmp_path):
   assert make(third, range(5)) == [] and third.finish()
   assert stamps(tmp_path / 'index') == after
   assert os.listdir(tmp_path) == ['index']
+  # Where a model lies makes no other index.
+  write(tmp_path / 'moved', provenance={'model_dir': 'a', 'step': 1})
+  moved = header(provenance={'model_dir': 'b', 'step': 1})
+  assert IndexBuild(tmp_path / 'moved', moved).missing() == []
 
 
 @pytest.mark.parametrize('change, message, shards', [

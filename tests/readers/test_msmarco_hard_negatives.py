@@ -48,6 +48,7 @@ def test_tsv_form():
   # Two lines of one query, one with two ids.
   path = TOY / 'hard_negatives.tsv'
   assert negatives(path) == [[BASALT, COLD], *[[BREAD, MOON]] * 2]
+  assert negatives(path, max_negatives=1) == [[BASALT], [BREAD], [BREAD]]
 
 
 @pytest.mark.parametrize('line', [
