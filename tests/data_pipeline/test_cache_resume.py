@@ -63,39 +63,33 @@ def tokenised(monkeypatch):
 # A commit is 27 calls of fsync: 26 files and the journal. The first call of
 # replace ends the first commit; the second of rename moves the complete cache.
 @pytest.mark.parametrize(
-    'function, call, done',
+    'function, calls, done',
     [
-        ('example', 1, 0), ('example', 40, 35), ('fsync', 27, 0),
-        ('fsync', 28, 7), ('replace', 1, 0), ('rename', 1, 47),
-        ('rename', 2, 47),
+        ('example', [1], 0), ('example', [12, 27, 6], 21), ('fsync', [27], 0),
+        ('fsync', [28], 7), ('replace', [1], 0), ('rename', [1], 47),
+        ('rename', [2], 47),
     ],
 )
 def test_killed_anywhere_it_goes_on_to_the_same_files(
-    tmp_path, expected, tokenised, monkeypatch, function, call, done
+    tmp_path, expected, tokenised, monkeypatch, function, calls, done
 ):
-  killed(tmp_path, function, call)
+  for call in calls:
+    killed(tmp_path, function, call)
   monkeypatch.setattr(cache_build, 'CHUNK', 5 if call % 2 else 4096)
-  lines, calls = [], []
+  lines, shown = [], []
   cache = prepare(
       Words(COUNT), 'train', TOKENIZER, tmp_path, lines.append,
-      progress=lambda *args: calls.append(args),
+      progress=lambda *args: shown.append(args),
   )
   assert contents(cache.folder) == expected
   if done:
     assert f'{done} examples are done' in lines[0]
-  assert calls[0][0] == done and calls[-1][0] == COUNT
+  assert shown[0][0] == done and shown[-1][0] == COUNT
   passages = {row['passage'] for row in Words(COUNT).examples('train')}
   again = {Words(COUNT).example(number)['passage'] for number in range(done)}
   assert len(again) == done and not again.intersection(tokenised)
   assert passages - again <= set(tokenised)
   assert halves(tmp_path) == []
-
-
-def test_killed_again_and_again(tmp_path, expected):
-  for call in (12, 27, 46):
-    killed(tmp_path, 'example', call)
-  cache = prepare(Words(COUNT), 'train', TOKENIZER, tmp_path)
-  assert contents(cache.folder) == expected
 
 
 class Interrupted(Words):

@@ -155,12 +155,3 @@ def test_names_that_are_in_use(name):
 
   with pytest.raises(UserError, match=f'Bad.*{name!r} is in use'):
     extra([Scored(3), Bad(3)])
-
-
-def test_columns_that_cannot_be():
-  with pytest.raises(UserError, match="per.*'passage'.*'candidate'"):
-    Column('mine', per='passage')
-  with pytest.raises(UserError, match="'mine' per candidate.*rank 0"):
-    Column('mine', per='candidate')
-  with pytest.raises(TypeError, match="'pasage'.*passage"):
-    example(query='q', pasage='p')

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from dualenc_jax.data import Dataset, example, Mixture
-from dualenc_jax.data.dataset import check, rows
+from dualenc_jax.data import Dataset, example
+from dualenc_jax.data.dataset import rows
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Beir, Pairs
 
@@ -62,14 +62,6 @@ def test_what_is_no_example_is_named(row, message):
 
   with pytest.raises(UserError, match=f"Bad.*'train', {message}"):
     list(rows(Bad(), 'train'))
-
-
-def test_what_is_no_dataset_is_named():
-  for task in (Mine, 'pairs'):
-    with pytest.raises(UserError, match='TASK is .*expected'):
-      check('TASK', task)
-    with pytest.raises(UserError, match='Mixture.tasks'):
-      Mixture([task])
 
 
 def test_identity_leaves_out_where_files_are():

@@ -13,7 +13,6 @@ from dualenc_jax.data import (
 )
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.picks import Order
-from dualenc_jax.errors import UserError
 from dualenc_jax.text.pool import Pool
 from dualenc_jax.text.ragged import Ragged
 
@@ -184,13 +183,3 @@ def test_very_long_texts(layout):
     placement = layout.place(shape, lengths)
     assert placement is not None
     check_placement(shape, placement, lengths)
-
-
-@pytest.mark.parametrize(
-    'make, option, values',
-    [(Grouped, 'groups', (0,)), (Grouped, 'step', (4, 0)),
-     (Packed, 'sample', (0,))],
-)
-def test_bad_options(make, option, values):
-  with pytest.raises(UserError, match=f'{option} is 0; expected at least 1'):
-    make(*values)

@@ -9,9 +9,8 @@ import sentencepiece
 import text_reading
 
 from dualenc_jax.commands import config, model_dir
-from dualenc_jax.data import Batches, Grouped, Mixture, Packed
+from dualenc_jax.data import Batches, Grouped, Packed
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import Pairs, PythonCode
 from dualenc_jax.run.experiment import check_same_data, data_position
 
 RATES = (0.5, 0.3, 0.2)
@@ -131,17 +130,3 @@ def test_tasks_have_prompts_of_their_own(tmp_path):
   unknown = config.binding("--gin.data.Mixture.prompts=['aks', None]")
   with pytest.raises(UserError, match="prompt 'aks'. Did you mean 'ask'"):
     build(tmp_path, config.binding(flags[0]), unknown).batches
-
-
-@pytest.mark.parametrize(
-    'options, message',
-    [
-        (dict(tasks=[]), 'Mixture.tasks is empty'),
-        (dict(prompts=['a']), 'the name of a prompt, or None, for each of'),
-        (dict(rates=[1.0, 0.0]), 'a positive number for each of the 2 tasks'),
-    ],
-)
-def test_bad_options(options, message):
-  tasks = [Pairs(), PythonCode()]
-  with pytest.raises(UserError, match=message):
-    Mixture(**({'tasks': tasks} | options))

@@ -14,7 +14,7 @@ import tiny_training
 import whole_t5s
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import generators, model_dirs
+from dualenc_jax.interop import generators
 from dualenc_jax.models import (
   DualEncoder,
   encoder_decoder as make_model,
@@ -186,11 +186,3 @@ def test_versions_are_not_taken_for_each_other(theirs, folder, spiece):
   other = Generation(make_model(other.model.token_embedder, encoder))
   with pytest.raises(UserError, match='Give the model file of its version'):
     start(folder, other, spiece)
-
-
-def test_facts_tell_what_it_is(theirs):
-  facts = dict(objective_of(theirs).facts)
-  with pytest.raises(UserError, match='x is a generator.*`dualenc generate`'):
-    model_dirs.model_of(facts, 'x')
-  assert facts.pop(model_dirs.GENERATOR)
-  assert model_dirs.model_of(facts, 'x') == objective_of(theirs).model

@@ -9,11 +9,8 @@ import pytest
 from small_folders import DEEP, ZARR
 
 from dualenc_jax import Retriever
-from dualenc_jax.errors import UserError
 from dualenc_jax.interop import peers
 from dualenc_jax.interop.weights import Usage
-
-MODULE = 'sentence_transformers.models.Transformer'
 
 
 def write_json(file, value):
@@ -95,27 +92,6 @@ def test_field(refused, form, file, path, value, word):
   refused(form, damage, word)
 
 
-@pytest.mark.parametrize(
-    'router',
-    [
-        {'types': [], 'structure': {}},
-        {'types': {'a': MODULE}, 'structure': {'query': ['b']}},
-        {
-            'types': {'../..': MODULE},
-            'structure': {'query': ['../..'], 'document': ['../..']},
-        },
-    ],
-)
-def test_router(refused, router):
-  def damage(folder):
-    (folder / 'r').mkdir()
-    write_json('r/router_config.json', router)(folder)
-    kind = 'sentence_transformers.models.Router'
-    write_json('modules.json', [{'path': 'r', 'type': kind}])(folder)
-
-  refused(ST, damage, 'router_config.json')
-
-
 @pytest.mark.parametrize('vocabulary', [5, [[]], {'a': 'b', 'c': 1}])
 def test_tokenizer(refused, vocabulary):
   def damage(folder):
@@ -185,54 +161,12 @@ SPLIT = {
     'type': 'Split', 'pattern': {'Regex': '(' * 50}, 'behavior': 'Isolated',
     'invert': False,
 }
-CHARSMAP = {'type': 'Precompiled', 'precompiled_charsmap': 'AAAA'}
-
-
-@pytest.mark.parametrize(
-    'damage',
-    [
-        write_json(TOKENIZER, DEEP),
-        # This one ends in a panic of Rust, which is no Exception.
-        change_json(TOKENIZER, 'normalizer', value=CHARSMAP),
-        change_json('tokenizer_config.json', 'tokenizer_class', value=5),
-        write_json('added_tokens.json', '[]'),
-        change_json('config.json', 'dropout_rate', value='x'),
-        change_json('config.json', 'quantization_config', value={
-            'quant_method': 'bitsandbytes', 'load_in_8bit': True
-        }),
-    ],
-)
-def test_what_transformers_does_not_read(small_forms, tmp_path, damage):
-  pytest.importorskip('transformers')
-  folder = shutil.copytree(small_forms / HF, tmp_path / 'model')
-  damage(folder)
-  usage = Usage(small_forms / 'spiece.model', None, 16, 40)
-  with pytest.raises(UserError, match='transformers cannot read .*/model: '):
-    peers.other_ids(folder, usage, ['a text'])
-    peers.hugging_face(folder, usage)(['a text'])
 
 
 def test_a_conversion_says_so(refused):
   pytest.importorskip('transformers')
   damage = change_json(TOKENIZER, 'pre_tokenizer', value=SPLIT)
   refused(ST, damage, 'transformers cannot read', '/model: ')
-
-
-@pytest.mark.parametrize(
-    'file, path, value',
-    [
-        (CONFIG, ['truncate_dim'], 'x'),
-        ('modules.json', [0, 'type'], 'sentence_transformers.util.Transformer'),
-    ],
-)
-def test_what_sentence_transformers_does_not_read(
-    small_forms, tmp_path, file, path, value
-):
-  pytest.importorskip('sentence_transformers')
-  folder = shutil.copytree(small_forms / ST, tmp_path / 'model')
-  change_json(file, *path, value=value)(folder)
-  with pytest.raises(UserError, match='transformers cannot read .*/model: '):
-    peers.sentence_transformers(folder)(['a text'])
 
 
 def test_code_of_a_folder_is_not_run(small_forms, tmp_path, monkeypatch):

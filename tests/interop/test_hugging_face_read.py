@@ -3,7 +3,6 @@
 import json
 
 from hugging_face_models import (
-  ACTIVATIONS,
   change,
   model,
   our_states,
@@ -41,19 +40,6 @@ def test_every_class(tmp_path, kind):
   assert weights.left_out == dict.fromkeys(decoder, 'decoder')
   assert not weights.has_projection
   assert weights.usage.vocabulary is None
-
-
-@pytest.mark.parametrize('feed_forward', ACTIVATIONS)
-def test_every_feed_forward(tmp_path, feed_forward):
-  theirs = model('T5EncoderModel', feed_forward)
-  theirs.save_pretrained(tmp_path)
-  encoder = check_equal(theirs, tmp_path).encoder
-  assert encoder.activations == ACTIVATIONS[feed_forward]
-  sizes = (
-      encoder.num_layers, encoder.num_heads, encoder.head_dim, encoder.mlp_dim
-  )
-  names = ('num_layers', 'num_heads', 'd_kv', 'd_ff')
-  assert sizes == tuple(SIZES[name] for name in names)
 
 
 def test_a_head_of_its_own(tmp_path):

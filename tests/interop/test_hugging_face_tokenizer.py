@@ -114,16 +114,6 @@ def test_every_way_to_join_words(tmp_path):
       assert normalizer.normalize_str(text) == expected, text
 
 
-def test_padding_and_pairs(tmp_path):
-  tokenizer = written(tmp_path)
-  rows = tokenizer(['parse a date', 'x'], padding=True)
-  assert rows.keys() == {'input_ids', 'attention_mask'}
-  longer, shorter = rows['input_ids']
-  assert len(longer) == len(shorter) and shorter[2:] == [0] * (len(longer) - 2)
-  assert rows['attention_mask'][1] == [1, 1] + [0] * (len(longer) - 2)
-  assert tokenizer.decode(longer, skip_special_tokens=True) == 'parse a date'
-
-
 def test_what_is_read_of_a_folder(tmp_path):
   assert hugging_face_tokenizer.read(tmp_path) == Usage()
   written(tmp_path, query_length=32)

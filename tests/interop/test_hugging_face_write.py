@@ -73,6 +73,11 @@ def test_transformers_computes_the_same(tmp_path, feed_forward, buckets):
       tmp_path / 'ours', weights, kind=transformers.AutoModelForTextEncoding
   )
   assert type(ours) is transformers.T5EncoderModel
+  read = hugging_face.read(tmp_path / 'theirs')
+  assert read.encoder == weights.encoder
+  np.testing.assert_allclose(
+      our_states(read), their_states(theirs), rtol=0, atol=1e-5
+  )
   assert ours.state_dict().keys() == theirs.state_dict().keys()
   configs = [
       json.loads((tmp_path / name / 'config.json').read_text())

@@ -83,27 +83,6 @@ def test_the_model_is_the_one_that_was_trained(tmp_path, kind):
   assert wanted.items() <= found.provenance.items()
 
 
-def my_attention(*args, **options):
-  raise NotImplementedError
-
-
-def test_a_model_of_ones_own_is_refused(tmp_path):
-  save(tmp_path, 1)
-  path = tmp_path / 'checkpoints/1/meta/metadata'
-  meta = json.loads(path.read_text())
-  del meta['digests'], meta['sha256']
-  model = tiny_towers.model()
-  for other, named in (
-      (model.clone(encoder=model.encoder.clone(attention_fn=my_attention)),
-       'my_attention'),
-      (model.clone(projection=type('Mine', (Projection,), {})(24)), 'Mine'),
-  ):
-    described = describe(other)
-    path.write_text(json.dumps({**meta, 'model': described}))
-    with pytest.raises(UserError, match=f'{named}.*model_dir.load'):
-      opening.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     'path, value, word',
     [

@@ -110,27 +110,6 @@ def test_what_routes_share_is_shared(tmp_path, t5, vocabulary):
   assert {p for p in parts if p.startswith('passage')} == {'passage_encoder'}
 
 
-def test_only_the_projections_may_be_routed(tmp_path, t5, vocabulary):
-  """As in the library's example of its former Asym."""
-  start, end = st.modules(t5)[:2], st.modules(t5)[3:]
-  router = st.router([st.dense(0)], [st.dense(1)])
-  model = st.save([*start, router, *end], tmp_path / 'model')
-  file = next(model.glob('*_Router/router_config.json'))
-  file.write_text(file.read_text().replace('"document":', '"doc":'))
-  file.rename(file.with_name('config.json'))
-  st.edit(model / '2_Router' / 'config.json', parameters={})
-  weights = sentence_transformers.read(model)
-  kernels = {
-      name: weights.tensors[name].read()
-      for name in ('projection/kernel', 'passage_projection/kernel')
-  }
-  for seed, kernel in enumerate(kernels.values()):
-    expected = st.dense(seed).linear.weight.detach().numpy().T
-    np.testing.assert_array_equal(kernel, expected)
-  own = [name for name in weights.tensors if name.startswith('passage_')]
-  assert own == ['passage_projection/kernel']
-
-
 @pytest.mark.parametrize(
     'prompts, default, expected, warning',
     [
@@ -235,11 +214,9 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (entry(0, type='my.Transformer'), 'my.Transformer, whose code is not'),
         (entry(1), 'names the modules Transformer, Dense, Normalize, in this'),
         (lambda f: (f / DENSE).unlink(), '2_Dense/config.json names no activ'),
-        (lambda f: (f / POOLING).unlink(), '1_Pooling/.* names no pooling'),
         (lambda f: (f / '2_Dense/model.safetensors').unlink(),
          '2_Dense has neither model.saf'),
         (setting(POOLING, pooling_mode='cls'), "config.json: Pooling .* 'cls'"),
-        (setting(POOLING, pooling_mode=['mean', 'max']), "'mean', 'max'"),
         (setting(POOLING, pooling_mode=..., pooling_mode_max_tokens=True),
          'Pooling has pooling_mode_max_tokens = True; expected False'),
         (setting(POOLING, include_prompt=False), 'include_prompt = False'),
@@ -248,7 +225,6 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
         (setting(DENSE, activation_function='torch.nn.modules.Tanh'),
          'Dense has activation_function = .*Tanh.*; expected .*Identity'),
         (setting(DENSE, bias=True), 'linear.weight; expected linear.bias, lin'),
-        (setting(DENSE, in_features=12, out_features=16), r'shape \(12, 16\)'),
         (setting(BERT, do_lower_case=True), 'Transformer has do_lower_case'),
         (setting(BERT, query_expansion={'length': 8}), 'query_expansion'),
         (another_tensor, '2_Dense holds the tensors linear.weight, other; exp'),
@@ -260,22 +236,6 @@ def test_what_the_towers_cannot_do_is_an_error(folder, change, message):
   change(folder)
   with pytest.raises(UserError, match=message):
     opening.read(folder)
-
-
-@pytest.mark.parametrize(
-    'old, new, message',
-    [
-        ('"document":', '"answer":', 'the routes query, answer; expected "que'),
-        ('"route_mappings": {}', '"route_mappings": {"a": "b"}', 'has route_m'),
-    ],
-)
-def test_other_routes_are_an_error(tmp_path, t5, old, new, message):
-  router = st.router(st.modules(t5), st.modules(t5))
-  folder = st.save([router], tmp_path / 'model')
-  file = folder / 'router_config.json'
-  file.write_text(file.read_text().replace(old, new))
-  with pytest.raises(UserError, match=message):
-    sentence_transformers.read(folder)
 
 
 def test_a_pickle_is_refused_with_the_command_that_converts_it(

@@ -1,4 +1,3 @@
-import json
 import warnings
 
 import numpy as np
@@ -11,7 +10,6 @@ from tiny_weights import assert_same, SHIPPED
 import towers
 
 from dualenc_jax.interop import sentence_transformers
-from dualenc_jax.interop.sentence_transformers.write import model_card
 from dualenc_jax.interop.weights import Usage
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 
@@ -122,28 +120,3 @@ def test_notes_say_what_is_not_as_expected(tmp_path, name, length, expected):
   for note, part in zip(notes, expected):
     assert part in note
     assert note in card
-
-
-@pytest.mark.parametrize(
-    'prompt, cell',
-    [
-        ('', 'none'),
-        ('Find\nthe | code:\r\n', r'`"Find\nthe \| code:\r\n"`'),
-        ('` and ``: ', '```"` and ``: "```'),
-    ],
-)
-def test_a_prompt_stays_in_its_cell_of_the_card(prompt, cell):
-  usage = Usage(SHIPPED.file, None, 16, 40, prompt, 'passage: ')
-  card = model_card(random('SDE', usage), ())
-  assert f'\n| prompt | {cell} | `"passage: "` |\n' in card
-
-
-def test_equal_lengths_need_no_setting_of_version_6(tmp_path):
-  """These make older versions of the library fail."""
-  for name, length in (('SDE', 40), ('ADE', 16)):
-    usage = Usage(SHIPPED.file, None, length, 40)
-    weights = random(name, usage)
-    sentence_transformers.write(weights, tmp_path / name)
-    for file in (tmp_path / name).rglob('sentence_bert_config.json'):
-      names = json.loads(file.read_text()).keys()
-      assert names == {'max_seq_length', 'do_lower_case'}

@@ -100,17 +100,6 @@ def test_no_checkpoint_of_t5x(tmp_path, copied):
   assert_refused(tmp_path, 'checkpoint_2000 is not a T5X checkpoint')
 
 
-def test_no_way_to_a_bucket(monkeypatch):
-  def fail(path):
-    raise ImportError('Please install gcsfs to access Google Storage')
-
-  # In the place of a network, which these tests do without.
-  monkeypatch.setattr(t5x.zarr_files, 'is_tree', fail)
-  assert_refused(
-      'gs://t5-data/checkpoint_1', 'cannot be reached: Please install gcsfs'
-  )
-
-
 def own_bias(*changed):
   """Relative positions of three layers, those of some others."""
   bias = t5x_files.parameters('t5_1_0_tiny')[BIAS]

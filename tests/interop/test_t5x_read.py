@@ -11,7 +11,6 @@ import t5x_files
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import t5x
-from dualenc_jax.tensor_files import zarr_files
 
 RNG = np.random.default_rng(0)
 BIAS = 'encoder/relpos_bias/rel_embedding'
@@ -291,10 +290,3 @@ def test_scalable_t5(tmp_path, arrays, scan):
     assert tree['encoder/encoder/attention/out/kernel'].shape == (4, 3, 8, 32)
   t5x_files.write_legacy(tmp_path / 'checkpoint_5', tree)
   assert_holds(t5x.read(tmp_path), arrays)
-
-
-def test_a_bucket_of_gs():
-  # Only the address: these tests reach no network.
-  path = 't5x/checkpoint_1/target.a/'
-  store = zarr_files.kvstore(f'gs://t5-data/{path}')
-  assert store == {'driver': 'gcs', 'bucket': 't5-data', 'path': path}

@@ -1,10 +1,8 @@
 """Tensors of Orbax checkpoints, against Orbax's own restore."""
 
-import collections
 import shutil
 
 import jax
-from jax import numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -12,8 +10,6 @@ import t5x_files
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.tensor_files import zarr_files
-
-Pair = collections.namedtuple('Pair', ['count', 'means'])
 
 
 def flat(tree):
@@ -42,32 +38,6 @@ def test_t5x_state(monkeypatch):
   monkeypatch.chdir('/')
   name = 'target/token_embedder/embedding'
   np.testing.assert_array_equal(tensors[name].read(), restored[name])
-
-
-@pytest.mark.parametrize('ocdbt, zarr3', [(False, True), (True, False)])
-def test_nodes_and_formats(tmp_path, ocdbt, zarr3):
-  numbers = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-  tree = {
-      'a': {'b': jnp.asarray(numbers), 'empty': {}},
-      'list': [jnp.ones(3), (), (jnp.full((2, 2), 1.5, jnp.bfloat16),)],
-      'pair': Pair(jnp.int32(3), {'zeros': jnp.zeros((4, 5))}),
-      'none': None,
-  }
-  ocp.PyTreeCheckpointer(use_ocdbt=ocdbt, use_zarr3=zarr3).save(
-      tmp_path / 'item', tree
-  )
-  tensors = zarr_files.read_tree(tmp_path / 'item')
-  assert_same(tensors, {
-      'a/b': numbers,
-      'list/0': np.ones(3),
-      'list/2/0': np.full((2, 2), 1.5),
-      'pair/count': np.asarray(3),
-      'pair/means/zeros': np.zeros((4, 5)),
-  })
-  for axis, i in [(0, 1), (1, 2), (2, 3)]:
-    np.testing.assert_array_equal(
-        tensors['a/b'].entry(axis, i).read(), numbers.take(i, axis)
-    )
 
 
 def test_an_entry_is_read_without_the_others(tmp_path):
