@@ -3,7 +3,6 @@
 import pathlib
 import re
 
-import pytest
 import tiny_evaluation
 import tiny_run
 
@@ -12,7 +11,6 @@ from dualenc_jax.commands import cli
 README = pathlib.Path(__file__).parents[2] / 'README.md'
 
 
-@pytest.mark.slow
 def test_the_block_of_the_readme(tmp_path, monkeypatch, capfd):
   block = README.read_text().partition('With pairs of query and passage:')[2]
   lines = re.search(r'```bash\n(.*?)```', block, re.DOTALL)[1]

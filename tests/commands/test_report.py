@@ -165,6 +165,18 @@ def test_benchmarks_have_the_papers_tables_and_averages(folder):
   assert 'beir-nfcorpus-test: 1 queries' in page.text('examples')
 
 
+def test_a_table_that_is_wider_than_a_page_is_turned(folder):
+  names = 'SQuAD NaturalQuestions TriviaQA SearchQA HotpotQA BioASQ DuoRC'
+  for i, name in enumerate(names.split()):
+    report_folder.evaluation(
+        folder, f'{i}', task='multireqa', dataset=name,
+        split='test' if name in ('BioASQ', 'DuoRC') else 'validation',
+        label=f'multireqa-{name}', metrics={'P@1': i / 10, 'MRR': 0.5},
+    )
+  results = render(folder).text('results')
+  assert 'my_model NQ P@1 10.0 NQ MRR 50.0 SQuAD P@1 0.0' in results
+
+
 def test_results_of_a_quickstart_and_of_several_runs(folder):
   rows = {'BM25': {'MRR': 0.5, 'P@1': 0.25}, 'trained model': {'MRR': 0.625}}
   report_folder.write_json(folder / 'quickstart.json', rows)

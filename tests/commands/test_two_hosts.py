@@ -18,8 +18,6 @@ from dualenc_jax.commands import train
 from dualenc_jax.interop import model_dirs
 from dualenc_jax.tensor_files import zarr_files
 
-pytestmark = pytest.mark.slow
-
 
 def flags(folder, model, *more):
   return [
@@ -30,6 +28,7 @@ def flags(folder, model, *more):
   ]
 
 
+@pytest.mark.slow
 def test_each_leg_on_other_hosts_devices_and_layouts(tmp_path, capfd):
   """Nor does the loss's implementation change what is learnt, but rounding."""
   given = [
@@ -121,6 +120,7 @@ def assert_saved_equal(folder, step, *items):
       )
 
 
+@pytest.mark.slow
 def test_align_until_and_keep_the_best(tmp_path):
   given = [
       '--gin_file=losses/alignment.gin', '--gin.QUERY_LAYERS=0',
@@ -146,6 +146,7 @@ def test_align_until_and_keep_the_best(tmp_path):
   assert_saved_equal(tmp_path, end, 'params', 'optimizer')
 
 
+@pytest.mark.nightly
 def test_a_negative_cache(tmp_path):
   run = 'train', *tiny_run.flags(
       tmp_path, '--gin_file=losses/negative_cache.gin', '--gin.CACHE_SIZE=64',
