@@ -9,10 +9,9 @@ from dualenc_jax.search.ranking import Ranking
 def test_the_first_hits_by_new_scores_and_the_others_below():
   hits = np.array([[4, 2, 0, 3, 1]])
   first = Ranking(np.arange(5, 0, -1, dtype=np.float32)[None], hits)
-  scores = {4: 1.0, 2: 7.0, 0: 7.0}
+  scores = np.array([7, 0, 7, 0, 1], np.float32)
   found = rerank.rerank(
-      first, lambda pairs: np.array([scores[p] for _, p in pairs.tolist()]),
-      [*'abcde'], 3, ['q'],
+      first, lambda pairs: scores[pairs[:, 1]], [*'abcde'], 3, ['q']
   )
   # Of equal scores the greater id is first; none of the others ties.
   assert found.indices.tolist() == [[2, 0, 4, 3, 1]]
