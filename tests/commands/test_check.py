@@ -62,15 +62,6 @@ def test_no_more_than_the_examples_that_a_layout_looks_at(tmp_path, capsys):
   assert 'no larger one was tried, as there are so few examples' in out
 
 
-def test_a_device_too_small_is_told_without_compiling(tmp_path, capsys):
-  flags = tiny_run.flags(tmp_path)
-  argv = ['check', *flags, '--fit_batch', '--device_memory_gib=0.004']
-  assert cli.main(argv) == 2
-  told = capsys.readouterr()
-  assert 'No batch fits' in told.err and 'of its 4.1 MiB' in told.err
-  assert 'batch 16:' not in told.out
-
-
 @pytest.mark.parametrize('value', ['0', 'nan', 'inf'])
 def test_a_memory_that_cannot_be_is_refused(tmp_path, value):
   flags = tiny_run.flags(tmp_path)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import pathlib
 
 import numpy as np
@@ -149,35 +148,6 @@ def runs(tmp_path):
 def differences(tmp_path, *argv):
   compare.main([*map(str, argv), f'--output_dir={tmp_path}'])
   return json.loads((tmp_path / 'comparison.json').read_text())['differences']
-
-
-def test_run_files_by_hand(tmp_path, runs):
-  """With TREC's qrels and the same in BEIR's form."""
-  rows = [line.split() for line in QRELS.splitlines()]
-  lines = ['query-id\tcorpus-id\tscore']
-  lines += ['\t'.join([query, passage, g]) for query, _, passage, g in rows]
-  (tmp_path / 'qrels.tsv').write_text('\n'.join(lines) + '\n')
-  found = [
-      differences(
-          tmp_path, runs['bad'], runs['good'], f'--qrels={tmp_path / name}',
-          '--metrics=P@1,MRR,Recall@1,nDCG@10',
-      )
-      for name in ('qrels.tsv', 'qrels.trec')
-  ]
-  rows = found[0]
-  values = {r['metric']: (r['baseline_value'], r['value']) for r in rows}
-  assert found[0] == found[1]
-  # q4 has no relevant passage, and counts as 0.
-  assert values['P@1'] == pytest.approx((1 / 4, 2 / 4))
-  assert values['MRR'] == pytest.approx((1.5 / 4, 2 / 4))
-  assert values['Recall@1'] == pytest.approx((1 / 4, 1.5 / 4))
-  log = 1 / math.log2(3)
-  ideal = 2 + log
-  expected = ((log + 1) / 4, (1 + (1 + 2 * log) / ideal) / 4)
-  assert values['nDCG@10'] == pytest.approx(expected)
-  assert [(r['better'], r['equal'], r['worse']) for r in rows][:2] == [
-      (2, 1, 1), (2, 1, 1)
-  ]
 
 
 def test_run_files_fused_by_hand(tmp_path):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dualenc_jax.commands import cli, config, data_command
-from dualenc_jax.data import Mixture
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs
 
@@ -207,19 +206,3 @@ def test_inputs_are_those_of_the_training_command(tmp_path, monkeypatch):
   assert inputs.tokenizer.vocabulary.path == 'v.model'
   with pytest.raises(UserError, match='has no effect'):
     build(*flags, '--gin.VOCABULARY=v', '--gin.other/readers.Pairs.train=x')
-
-
-def test_inputs_may_be_a_mixture(tmp_path):
-  (tmp_path / 'mixed.gin').write_text("""
-from __gin__ import dynamic_registration
-from dualenc_jax import data
-from dualenc_jax import readers
-include 'tasks/pairs.gin'
-include 'tasks/python_code.gin'
-TASK = @data.Mixture()
-data.Mixture.tasks = [@readers.Pairs(), @readers.PythonCode()]
-""")
-  file = f'--gin_file={tmp_path}/mixed.gin'
-  inputs = build(file, '--gin.TRAIN_FILE=t.jsonl')
-  assert isinstance(inputs.task, Mixture)
-  assert [t.label for t in inputs.task.tasks] == ['pairs', 'python_code']
