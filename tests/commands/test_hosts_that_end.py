@@ -14,7 +14,6 @@ import two_hosts
 
 from dualenc_jax.commands import train
 from dualenc_jax.errors import RUN_AGAIN
-from dualenc_jax.io import writer
 from dualenc_jax.parallel import joining
 
 # That much, in the end, a user waits for the end of the other hosts.
@@ -101,17 +100,6 @@ def test_one_that_is_told_before_it_can_train_ends_the_other(tmp_path):
   assert 'SIGUSR1: stopped; there was no step to save' in words
   assert f'Host 1 ({socket.gethostname()}, ' in said
   assert ') was asked to stop. Host 0 ' in said and 'Traceback' not in said
-
-
-@pytest.mark.slow
-def test_a_busy_folder_ends_both_before_the_plan(tmp_path):
-  (tmp_path / 'model').mkdir()
-  with writer.alone(tmp_path / 'model', 'trains', 'another'):
-    hosts = two_hosts.start('train', *flags(tmp_path, 'model'))
-    ends = two_hosts.ends(hosts, SECONDS)
-  for status, said in ends:
-    assert status == 2 and 'Another process trains in' in said, said
-    assert 'Parameters:' not in said
 
 
 @pytest.mark.slow
