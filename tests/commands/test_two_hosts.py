@@ -1,7 +1,7 @@
 """`dualenc train --multihost` as two processes equals one process.
 
 They find each other in all the ways there are: by flags, where nothing is said.
-With JPQ it is in objectives/test_joint_pq_runs.py; `encode` and `generate` in theirs.
+With JPQ it is in test_joint_pq_runs.py; `encode` and `generate` in theirs.
 """
 
 import signal
