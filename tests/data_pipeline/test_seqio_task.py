@@ -108,20 +108,17 @@ def test_a_users_mixture(user_module):
     list(rows(mixture, 'train'))
 
 
-def test_a_users_task_of_other_features(user_module):
-  with pytest.raises(UserError, match="has no feature 'passage'"):
-    list(rows(SeqioTask('user_no_passage', module=user_module), 'train'))
-  with pytest.raises(UserError, match="'query': expected untokenised string"):
-    list(rows(SeqioTask('user_ids', module=user_module), 'train'))
-
-
-def test_unknown_names(user_module):
+def test_unknown_names_and_other_features(user_module):
   with pytest.raises(UserError, match="Did you mean 'user_pairs'"):
     SeqioTask('user_pears', module=user_module).splits()
   with pytest.raises(UserError, match="no split 'test'.*Splits: train"):
     list(rows(SeqioTask('user_pairs', module=user_module), 'test'))
   with pytest.raises(UserError, match="'no_such_module' cannot be imported"):
     SeqioTask('x', module='no_such_module').splits()
+  with pytest.raises(UserError, match="has no feature 'passage'"):
+    list(rows(SeqioTask('user_no_passage', module=user_module), 'train'))
+  with pytest.raises(UserError, match="'query': expected untokenised string"):
+    list(rows(SeqioTask('user_ids', module=user_module), 'train'))
 
 
 def test_a_bad_row_is_raised(bad_pairs, tmp_path):

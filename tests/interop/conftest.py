@@ -2,11 +2,14 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import small_folders
+import t5x_files
 
 from dualenc_jax.commands import convert
 from dualenc_jax.errors import UserError
+from dualenc_jax.interop import encoder_decoder
 
 
 @pytest.fixture(scope='module')
@@ -37,3 +40,22 @@ def refused(small_forms, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ['model']
 
   return check
+
+
+@pytest.fixture(scope='module')
+def folder(theirs, spiece, tmp_path_factory):
+  """A whole T5 of a module, `theirs`, as transformers writes it."""
+  made = tmp_path_factory.mktemp('hugging_face')
+  theirs.save_pretrained(made)
+  shutil.copy(spiece, made / 'spiece.model')
+  return made
+
+
+@pytest.fixture(scope='module')
+def legacy(folder, tmp_path_factory):
+  """The same tensors as T5X writes them."""
+  weights, decoder = encoder_decoder.read(folder)
+  arrays = {n: t.read() for n, t in (weights.tensors | decoder).items()}
+  made = tmp_path_factory.mktemp('t5x') / 'checkpoint_1004000'
+  t5x_files.write_legacy(made, arrays, {'step': np.int32(1004000)})
+  return made

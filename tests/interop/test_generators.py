@@ -42,19 +42,6 @@ def theirs(request):
   return whole_t5s.make(request.param, ROWS)
 
 
-@pytest.fixture(scope='module')
-def folder(theirs, spiece, tmp_path_factory):
-  """As transformers writes it."""
-  made = tmp_path_factory.mktemp('hugging_face')
-  return whole_t5s.write_hugging_face(theirs, spiece, made)
-
-
-@pytest.fixture(scope='module')
-def legacy(folder, tmp_path_factory):
-  """The same tensors as T5X writes them."""
-  return whole_t5s.write_t5x(folder, tmp_path_factory.mktemp('t5x'))
-
-
 def wanted_logits(theirs):
   inputs = np.concatenate([np.zeros((2, 1), int), TARGETS[:, :-1]], axis=1)
   return tiny_t5.logits_of(theirs.double(), SOURCES, inputs)

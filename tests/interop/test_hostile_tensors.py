@@ -58,8 +58,6 @@ def tree(*path, value):
         ((*SCALE, 'metadata'), {'shape': [1.5]}, 'metadata: shape'),
         ((*SCALE, 'metadata'), {'shape': [10**12]}, 'the shape'),
         (SCALE, np.zeros(8, complex), 'complex128'),
-        (SCALE, 'x', 'encoder_norm/scale'),
-        (('optimizer', 'state', 'step'), np.zeros(3), 'state/step'),
         (('optimizer', 'state', 'step'), np.float32(np.nan), 'state/step'),
         ((*TREE, 'layers_999999999'), lambda e: e['layers_0'],
          'num_layers is 1,000,000,000'),

@@ -141,20 +141,14 @@ def test_what_is_read_of_a_folder(tmp_path):
       hugging_face_tokenizer.read(tmp_path)
 
 
-@pytest.mark.parametrize(
-    'part, name, value, message',
-    [
-        ('normalizer_spec', 'precompiled_charsmap', b'x',
-         'has custom normalisation rules'),
-        ('trainer_spec', 'model_type', 2, 'is not a plain unigram model'),
-        (None, None, None, 'x.model is not a SentencePiece model'),
-    ],
-)
-def test_what_no_tokenizer_has(tmp_path, part, name, value, message):
-  proto = sentencepiece_model_pb2.ModelProto.FromString(SMALL.read_bytes())
-  if part:
+def test_what_no_tokenizer_has(tmp_path):
+  path = tmp_path / 'x.model'
+  for part, name, value, message in (
+      ('normalizer_spec', 'precompiled_charsmap', b'x', 'custom normalisation'),
+      ('trainer_spec', 'model_type', 2, 'is not a plain unigram model'),
+  ):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(SMALL.read_bytes())
     setattr(getattr(proto, part), name, value)
-  content = proto.SerializeToString() if part else b'hello'
-  (tmp_path / 'x.model').write_bytes(content)
-  with pytest.raises(UserError, match=message):
-    written(tmp_path, tmp_path / 'x.model')
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(UserError, match=message):
+      written(tmp_path, path)

@@ -87,7 +87,6 @@ def test_the_model_is_the_one_that_was_trained(tmp_path, kind):
     'path, value, word',
     [
         (['step'], 'x', "step is 'x'"),
-        (['data', 'query_length'], [], 'query_length'),
         (['model', 'encoder'], 5, 'encoder is 5'),
         (['model', 'encoder', 'num_layers'], 10_000_000, 'num_layers'),
         (['model', 'encoder', 'activations'], [1], 'activations'),

@@ -47,19 +47,6 @@ def theirs(version):
   return whole_t5s.make(version, ROWS)
 
 
-@pytest.fixture(scope='module')
-def folder(theirs, spiece, tmp_path_factory):
-  """As transformers writes it."""
-  made = tmp_path_factory.mktemp('hugging_face')
-  return whole_t5s.write_hugging_face(theirs, spiece, made)
-
-
-@pytest.fixture(scope='module')
-def legacy(folder, tmp_path_factory):
-  """The same tensors as T5X writes them."""
-  return whole_t5s.write_t5x(folder, tmp_path_factory.mktemp('t5x'))
-
-
 def tokens_of(form, passage, spiece):
   """The formatted text in ids, of which the document alone is cut."""
   tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(spiece))

@@ -1,6 +1,5 @@
 """Checkpoints of T5X and t5x_retrieval, in the layouts that those write."""
 
-import dataclasses
 import json
 import shutil
 
@@ -90,24 +89,6 @@ def test_positions_in_other_numbers_of_buckets(tmp_path, arrays, count):
   weights = t5x.read(tmp_path)
   assert_holds(weights, arrays | {BIAS: bias})
   assert weights.encoder.num_buckets == count
-
-
-@of_each_version
-def test_activations_are_not_named_and_can_be_given(name):
-  weights = t5x.read(t5x_files.GOLDEN / name / 't5x_legacy')
-  assert not weights.names_activations
-  gated = name == GATED
-  given = ('silu', 'linear') if gated else ('silu',)
-  named = weights.with_activations(given)
-  assert named.encoder.activations == given
-  assert dataclasses.replace(named, encoder=weights.encoder) == (
-      dataclasses.replace(weights, names_activations=True)
-  )
-  for wrong in (('silu',) if gated else ('silu', 'linear'), ('Dense',) * 2):
-    with pytest.raises(UserError, match='take ., as those of'):
-      weights.with_activations(wrong)
-  with pytest.raises(UserError, match='does: silu.* Leave it out'):
-    named.with_activations(given)
 
 
 def test_a_checkpoint_its_state_and_the_newest_in_a_folder(tmp_path, arrays):
