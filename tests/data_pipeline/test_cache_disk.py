@@ -16,7 +16,6 @@ from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import sizes
 from dualenc_jax.readers import Pairs
-from dualenc_jax.text.tokenizer import Tokenizer
 
 LIMITED = """
 import resource, sys
@@ -78,28 +77,6 @@ def test_what_clearly_does_not_fit_is_refused_at_once(
     )
   assert calls == [0, 100]
   assert [p.name for p in (tmp_path / 'cache').iterdir()] == ['.building']
-
-
-def test_the_forecast_is_near_what_it_becomes(task, tmp_path, monkeypatch):
-  with_free(monkeypatch, 10**9)
-  lines, totals = [], set()
-  cache = prepare(
-      task, 'train', TOKENIZER, tmp_path / 'cache', lines.append,
-      progress=lambda done, total: totals.add(total),
-  )
-  (line,) = [line for line in lines if 'are free' in line]
-  size = sum(path.stat().st_size for path in cache.folder.iterdir())
-  (total,) = totals
-  assert total == pytest.approx(999, rel=0.02)
-  # Names of files are not of one length.
-  assert float(line.split()[0]) == pytest.approx(size / 1e6, abs=0.06)
-  # In other tokens it is known, whatever the format of the file.
-  monkeypatch.setattr(sizes, 'count', lambda head: None)
-  prepare(
-      task, 'train', Tokenizer(TOKENIZER.vocabulary, 8, 9), tmp_path / 'cache',
-      progress=lambda done, total: totals.add(total),
-  )
-  assert totals == {total, 999}
 
 
 @pytest.mark.parametrize('suffix', ['.jsonl', '.tsv', '.jsonl.gz'])

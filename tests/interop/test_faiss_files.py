@@ -10,7 +10,7 @@ import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import faiss_files
-from dualenc_jax.interop.rows import BLOCK, Rows
+from dualenc_jax.interop.rows import Rows
 from dualenc_jax.search.exact_search import ExactSearch
 
 faiss_levels.keep_queries()
@@ -173,13 +173,6 @@ def test_ids_of_ones_own(tmp_path):
   distances, hits = found.search(bits, 1)
   assert len(np.unique(bits, axis=0)) == N
   assert not distances.any() and (hits[:, 0] == ids).all()
-
-
-def test_rows_of_a_store_come_in_blocks():
-  store = np.arange(2 * BLOCK + 3, dtype=np.int64)[:, None]
-  blocks = list(Rows.of(store))
-  assert [len(block) for block in blocks] == [BLOCK, BLOCK, 3]
-  np.testing.assert_array_equal(np.concatenate(blocks), store)
 
 
 def failing():
