@@ -14,7 +14,6 @@ import tiny_run
 from dualenc_jax.commands import cli, train
 from dualenc_jax.results.folder import read_per_query
 
-pytestmark = pytest.mark.nightly
 
 JPQ = [
     '--gin.CODEC=opq:16x4', '--gin.JPQ_STEPS=4', '--gin.JPQ_BATCH_SIZE=16',
@@ -39,6 +38,7 @@ def read(folder, name='metrics'):
   return json.loads((folder / f'{name}.json').read_text())
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures('in_process')
 def test_pair_ends_the_same_if_it_is_killed(tmp_path, capfd):
   given = ['recipe', '--gin_file=recipes/pair.gin', *pair_flags(tmp_path)]
@@ -80,6 +80,7 @@ def test_pair_ends_the_same_if_it_is_killed(tmp_path, capfd):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('in_process')
 def test_daft(tmp_path, capfd):
   """Light query towers of a model; of a few steps, they are not aligned."""
@@ -111,6 +112,7 @@ def test_daft(tmp_path, capfd):
   assert layers == dict(zip(names, (3, 1, 2, 1, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('in_process')
 def test_jpq(tmp_path, capfd):
   work = tmp_path / 'work'
@@ -132,6 +134,7 @@ def test_jpq(tmp_path, capfd):
       assert measured['metrics'][name] == pytest.approx(logged[name], rel=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures('in_process')
 def test_table_2_of_thakur(tmp_path, capfd):
   corpus, work = tmp_path / 'corpus', tmp_path / 'work'
