@@ -14,7 +14,6 @@ import tiny_run
 from dualenc_jax.commands import cli, train
 from dualenc_jax.results.folder import read_per_query
 
-
 JPQ = [
     '--gin.CODEC=opq:16x4', '--gin.JPQ_STEPS=4', '--gin.JPQ_BATCH_SIZE=16',
     '--gin.JPQ_LEARNING_RATE=1e-3', '--gin.JPQ_TEMPERATURE=0.05',
