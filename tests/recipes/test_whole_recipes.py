@@ -133,7 +133,7 @@ def test_jpq(tmp_path, capfd):
       assert measured['metrics'][name] == pytest.approx(logged[name], rel=1e-6)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.usefixtures('in_process')
 def test_table_2_of_thakur(tmp_path, capfd):
   corpus, work = tmp_path / 'corpus', tmp_path / 'work'
