@@ -97,6 +97,19 @@ def test_sources_of_small_rates_are_drawn_in_the_long_run(rates, monkeypatch):
     np.testing.assert_array_equal(got, want)
 
 
+def test_which_source_is_drawn_says_nothing_of_its_example():
+  """With as many examples as a block has positions, and equal rates."""
+  size = picks.BLOCK
+  examples, _ = draws(Order((size, size), (0.5, 0.5), 2**13, 0), range(8))
+  is_first = examples < size
+  for source, own in ((0, is_first), (1, ~is_first)):
+    # Its n-th example is of the lower half as often where position n is of the
+    # first source as elsewhere: half the time, give or take 0.004.
+    lower = examples[own] - source * size < size // 2
+    together = np.mean(lower[: size // 4] == is_first[: size // 4])
+    assert together == pytest.approx(0.5, abs=0.03)
+
+
 def pairs(count, queries, passages, seed=0):
   rng = np.random.default_rng(seed)
   return (
