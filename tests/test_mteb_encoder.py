@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import random
 import subprocess
 import sys
@@ -14,25 +13,31 @@ import tiny_evaluation
 import tiny_run
 import tiny_towers
 
-# Before mteb is imported: nothing is fetched, nothing is kept.
-os.environ['HF_HUB_OFFLINE'] = '1'
-os.environ['HF_DATASETS_OFFLINE'] = '1'
-
-import datasets  # noqa: E402
-import mteb  # noqa: E402
-from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
-from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
-from mteb.models.models_protocols import EncoderProtocol  # noqa: E402
-from mteb.types import PromptType  # noqa: E402
-import torch.utils.data  # noqa: E402
-
-from dualenc_jax.errors import UserError  # noqa: E402
-from dualenc_jax.mteb_encoder import MtebEncoder  # noqa: E402
-from dualenc_jax.retriever import Retriever  # noqa: E402
+from dualenc_jax.errors import UserError
+from dualenc_jax.retriever import Retriever
 
 pytestmark = pytest.mark.slow
 
 TEXTS = tiny_towers.TEXTS
+
+
+@pytest.fixture(scope='module', autouse=True)
+def import_mteb():
+  """In the one worker that runs these tests: it takes some 300 MB."""
+  global datasets, MtebEncoder, mteb, torch
+  with pytest.MonkeyPatch.context() as patch:
+    # Nothing is fetched, nothing is kept.
+    patch.setenv('HF_HUB_OFFLINE', '1')
+    patch.setenv('HF_DATASETS_OFFLINE', '1')
+    import datasets
+    import mteb
+    import mteb.abstasks.task_metadata
+    import mteb.models.models_protocols
+    import mteb.types
+    import torch.utils.data
+
+    from dualenc_jax.mteb_encoder import MtebEncoder
+    yield
 
 
 @pytest.fixture(autouse=True)
@@ -55,32 +60,34 @@ def retriever() -> Retriever:
   return Retriever(towers)
 
 
-def metadata(kind: str, main_score: str) -> TaskMetadata:
-  return TaskMetadata(
+def make_metadata(kind, main_score):
+  return mteb.abstasks.task_metadata.TaskMetadata(
       name=f'Tiny{kind}', description='words', type=kind, category='t2t',
       dataset={'path': 'nobody/nothing', 'revision': '1'},
       eval_splits=['test'], eval_langs=['eng-Latn'], main_score=main_score,
   )
 
 
-class TinyRetrieval(AbsTaskRetrieval):
-  """Words to find words by; `tiny` is set by the test."""
+def make_task(tiny):
+  """A task of mteb: words to find words by."""
 
-  metadata = metadata('Retrieval', 'ndcg_at_10')
-  tiny: tiny_beir.TinySet
+  class TinyRetrieval(mteb.abstasks.AbsTaskRetrieval):
+    metadata = make_metadata('Retrieval', 'ndcg_at_10')
 
-  def load_data(self, **kwargs):
-    # The first two words of a passage are its title.
-    corpus = {
-        name: dict(zip(('title', 'text'), (text[:9], text[10:])))
-        for name, text in self.tiny.corpus.items()
-    }
-    self.corpus = {'test': corpus}
-    self.queries = {'test': dict(self.tiny.queries)}
-    self.relevant_docs = {
-        'test': {q: dict(grades) for q, grades in self.tiny.qrels.items()}
-    }
-    self.data_loaded = True
+    def load_data(self, **kwargs):
+      # The first two words of a passage are its title.
+      corpus = {
+          name: dict(zip(('title', 'text'), (text[:9], text[10:])))
+          for name, text in tiny.corpus.items()
+      }
+      self.corpus = {'test': corpus}
+      self.queries = {'test': dict(tiny.queries)}
+      self.relevant_docs = {
+          'test': {q: dict(grades) for q, grades in tiny.qrels.items()}
+      }
+      self.data_loaded = True
+
+  return TinyRetrieval()
 
 
 def make_set() -> tiny_beir.TinySet:
@@ -112,11 +119,10 @@ def test_retrieval_scores_are_those_of_our_own_evaluation(tmp_path):
   model = tiny_evaluation.link_model(tmp_path)
   output = tiny_evaluation.run(model, tmp_path / 'results')
   ours = json.loads((output / 'metrics.json').read_text())
-  task = TinyRetrieval()
-  task.tiny = tiny
   encoder = MtebEncoder(Retriever.from_dir(model), 'test/tiny')
   result = mteb.evaluate(
-      encoder, task, cache=None, co2_tracker=False, show_progress_bar=False
+      encoder, make_task(tiny), cache=None, co2_tracker=False,
+      show_progress_bar=False,
   )
   theirs = result.task_results[0].scores['test'][0]
   found = ours['metrics']
@@ -129,23 +135,27 @@ def test_retrieval_scores_are_those_of_our_own_evaluation(tmp_path):
 
 def encoded(encoder, prompt_type, inputs):
   return encoder.encode(
-      inputs, task_metadata=metadata('STS', 'cosine_spearman'), hf_split='test',
-      hf_subset='default', prompt_type=prompt_type, batch_size=3,
+      inputs, task_metadata=make_metadata('STS', 'cosine_spearman'),
+      hf_split='test', hf_subset='default', prompt_type=prompt_type,
+      batch_size=3,
   )
 
 
 @pytest.mark.parametrize(
     'prompt_type, tower, prompt',
     [
-        (PromptType.query, 'query', 'query'),
-        (PromptType.document, 'passage', None),
+        ('query', 'query', 'query'),
+        ('document', 'passage', None),
         (None, 'passage', 'sts'),
     ],
 )
 def test_towers_and_prompts_of_tasks(retriever, prompt_type, tower, prompt):
   """mteb's own choice of a name, which is not put in front of documents."""
+  if prompt_type is not None:
+    prompt_type = mteb.types.PromptType[prompt_type]
   encoder = MtebEncoder(retriever, 'test/tiny')
-  assert isinstance(encoder, EncoderProtocol)
+  protocol = mteb.models.models_protocols.EncoderProtocol
+  assert isinstance(encoder, protocol)
   rows = datasets.Dataset.from_dict({'text': TEXTS})
   loader = torch.utils.data.DataLoader(rows, batch_size=3)
   found = encoded(encoder, prompt_type, loader)

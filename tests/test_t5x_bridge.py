@@ -11,19 +11,15 @@ import sys
 import types
 from typing import Any
 
-from clu import metrics as clu_metrics
 from flax import core, linen as nn, traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import seqio
-import tensorflow as tf
 import tiny_run
 
 from dualenc_jax.commands import model_dir
-from dualenc_jax.data import seqio_adapter
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs
 from dualenc_jax.run import experiment as experiment_lib
@@ -49,6 +45,8 @@ class Rate:
 
   @staticmethod
   def from_model_output(value=1.0):
+    from clu import metrics as clu_metrics
+
     value = jnp.asarray([value], jnp.float32)
     return clu_metrics.Average.from_model_output(value)
 
@@ -64,9 +62,19 @@ if importlib.util.find_spec('t5x') is None:
     vars(module).update(members)
     setattr(package, name, module)
 
-from dualenc_jax import t5x_bridge  # noqa: E402
-
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope='module', autouse=True)
+def import_tensorflow():
+  """In the one worker that runs these tests: it takes half a gigabyte."""
+  global seqio, seqio_adapter, tf, t5x_bridge
+  import seqio
+  import tensorflow as tf
+
+  from dualenc_jax import t5x_bridge
+  from dualenc_jax.data import seqio_adapter
+
 
 STEPS, BATCH, QUERY, PASSAGE = 2, 16, 8, 16
 LEARNT = (

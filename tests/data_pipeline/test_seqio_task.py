@@ -5,15 +5,24 @@ import sys
 import textwrap
 
 import pytest
-import seqio
-import tensorflow as tf
 
-from dualenc_jax.data import example, seqio_adapter, SeqioTask
+from dualenc_jax.data import example, SeqioTask
 from dualenc_jax.data.dataset import rows
 from dualenc_jax.errors import UserError
 from dualenc_jax.readers import Pairs
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope='module', autouse=True)
+def import_tensorflow():
+  """In the one worker that runs these tests: it takes half a gigabyte."""
+  global seqio, seqio_adapter, tf
+  import seqio
+  import tensorflow as tf
+
+  from dualenc_jax.data import seqio_adapter
+
 
 USER_MODULE = '''
   import seqio
