@@ -3,9 +3,7 @@
 import csv
 import json
 
-import pytest
 from reading import column, judged, objects, refused
-from test_pairs import read, texts, TRIPLES
 
 from dualenc_jax.readers import Beir, MsMarco
 
@@ -13,13 +11,7 @@ SPLADE = {
     'collection': 'val_collection/raw.tsv',
     'validation_qrels': 'qrel/qrel.json',
     'validation_queries': 'val_queries/raw.tsv',
-    'triples': 'triplets/raw.tsv',
 }
-
-
-@pytest.fixture
-def samples(shared):
-  return shared / 'data' / 'hardneg_samples'
 
 
 def cells(path):
@@ -53,8 +45,8 @@ def test_scifact_has_the_published_counts(shared):
     assert (len({row[2] for row in rows}), len(rows)) == (queries, count)
 
 
-def test_a_collection_of_splade(samples):
-  root = samples / 'splade_toy'
+def test_a_collection_of_splade(shared):
+  root = shared / 'data' / 'hardneg_samples' / 'splade_toy'
   options = {'root': str(root), 'files': SPLADE}
   # One query is there twice.
   strict = MsMarco(**options)
@@ -74,27 +66,3 @@ def test_a_collection_of_splade(samples):
   assert len(found) == 11
   corpus = {e['passage_id']: e['passage'] for e in reader.examples('corpus')}
   assert corpus == {name: text.strip() for name, text in passages.items()}
-
-
-def test_triples_and_pairs_with_mojibake(samples):
-  root = samples / 'splade_toy'
-  reader = MsMarco(root=str(root), files=SPLADE, train_from='triples')
-  triples = root / SPLADE['triples']
-  found = texts(reader.examples('train'))
-  assert found == texts(read(triples, **TRIPLES)) == cells(triples)
-  assert len(found) == 100
-  path = samples / 'rocketqa/marco.tp.1k'
-  found = texts(read(path, format='tsv', columns=('query', 'passage')))
-  assert found == cells(path) and len(found) == 1000
-  # Next to U+0080 there is U+0085, which str.splitlines would break a line at.
-  assert any('\x85' in passage for _, passage in found)
-
-
-def test_medquad(shared):
-  path = shared / 'data' / 'medquad' / 'pairs.jsonl.gz'
-  names = {'query': 'question', 'passage': 'answer', 'passage_id': 'id',
-           'name': 'focus'}
-  examples, rows = read(path, **names), objects(path)
-  assert len(examples) == 16407
-  for field, name in names.items():
-    assert column(examples, field) == column(rows, name)
