@@ -8,6 +8,8 @@ from reading import column, DATA, pack, refused, write
 
 from dualenc_jax.data.dataset import example
 from dualenc_jax.readers.multireqa import MultiReQA
+from dualenc_jax.readers.multireqa_join import Candidates
+from dualenc_jax.readers.multireqa_sets import SETS
 
 MRQA = 'mrqa/dev/SQuAD.jsonl.gz'
 CANDIDATES = 'multireqa/dev/SQuAD/candidates.json.gz'
@@ -101,3 +103,13 @@ def test_counts_are_logged_beside_the_published_ones(root, caplog):
       '6 questions with a positive, published 10,485', '8 pairs.',
   ):
     assert f'multireqa, SQuAD, validation: {line}' in caplog.text
+
+
+def test_a_real_file_of_candidates(shared):
+  """Of which the number of sentences and of questions is published."""
+  name = 'multireqa/test/RelationExtraction/candidates.json.gz'
+  found = Candidates(shared / 'data' / name, 'RelationExtraction')
+  rows = [candidate for first in found for candidate in found.of(first)]
+  published = SETS['RelationExtraction'].published('test')
+  assert len(rows) == len(found) == published.candidates == 3301
+  assert sum(len(found.questions(first)) for first in found) <= 2948
