@@ -76,8 +76,6 @@ def short(tmp_path) -> str:
 def test_training_cannot_go_on_in_what_was_converted(models, tmp_path):
   model = shutil.copytree(models / 'sde', tmp_path / 'model')
   flags = [*tiny_run.flags(tmp_path), f'--model_dir={model}']
-  with pytest.raises(UserError, match='has another config'):
-    train.main(flags)
   sizes = ['num_layers=2', 'num_heads=2', 'head_dim=16', 'mlp_dim=64']
   same = [f'--gin.models.T5Encoder.{size}' for size in sizes]
   same += ['--gin.models.TokenEmbedder.features=32']
@@ -102,15 +100,8 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(
   run(folder, 't5x', tmp_path / 't5x', short)
   assert 'dualenc_jax and the source in transformers' in capsys.readouterr().out
   assert_same(opening.read(tmp_path / 't5x'), opening.read(source))
-  silu = '--activations=silu,linear', '--no-verify'
-  other = run(source, 'hf', tmp_path / 'silu', *flags, *silu)
-  assert opening.read(other).encoder.activations == ('silu', 'linear')
   with pytest.raises(UserError, match='--activations=relu: .* take 2, as'):
     run(source, 'safetensors', tmp_path / 'out', *flags, '--activations=relu')
-  with pytest.raises(UserError, match='has no projection: it is a pretrained'):
-    run(source, 'sentence_transformers', tmp_path / 'out', *flags)
-  with pytest.raises(UserError, match='512 token embeddings'):
-    run(source, 'safetensors', tmp_path / 'out', '--vocabulary=python_code_8k')
   assert not (tmp_path / 'out').exists()
 
 
@@ -124,17 +115,12 @@ def test_lengths_of_ones_own_and_a_file_as_the_source(
     out = run(folder, 'safetensors', tmp_path / f'{form}_plain', *shorter)
     usage = opening.read(out).usage
     assert (usage.query_length, usage.passage_length) == (6, 10)
-  folder = tmp_path / 'hf'
-  vocabulary = f'--vocabulary={USAGE.vocabulary}'
-  for number, (source, *names) in enumerate((
-      (folder / 'model.safetensors', 'dualenc.json'),
-      (folder, 'tokenizer.json', 'tokenizer_config.json', 'spiece.model'),
-  )):
-    for name in names:
-      (folder / name).unlink()
-    out = tmp_path / f'without_{number}'
-    run(source, 'safetensors', out, *shorter, vocabulary)
-  assert capsys.readouterr().out.count('the source in transformers') == 3
+  out = run(
+      tmp_path / 'hf' / 'model.safetensors', 'safetensors', tmp_path / 'file',
+      *shorter, f'--vocabulary={USAGE.vocabulary}',
+  )
+  assert_same(opening.read(out), weights(False))
+  assert capsys.readouterr().out.count('the source in transformers') == 2
 
 
 @pytest.mark.slow
@@ -165,9 +151,7 @@ def test_a_tokenizer_that_differs(models, tmp_path, capsys, monkeypatch):
   folder = run(models / 'sde', 'hf', tmp_path / 'hf', '--no-verify')
   monkeypatch.setattr(peers, 'other_ids', lambda *args: {0, 5})
   run(folder, 'safetensors', tmp_path / 'safetensors')
-  printed = capsys.readouterr().out
-  assert 'gives 2 of 64 texts other ids' in printed
-  assert 'difference over 62 texts' in printed
+  assert 'difference over 62 texts' in capsys.readouterr().out
   monkeypatch.setattr(peers, 'other_ids', lambda *args: set(range(9)))
   with pytest.raises(UserError, match='9 of 64 texts other ids than .*voc'):
     run(folder, 'safetensors', tmp_path / 'other')
@@ -279,17 +263,12 @@ def test_texts_are_real_and_different_or_of_a_file(
     [
         ('nothing', (), 'does not exist. Expected a model_dir'),
         ('sde', ('--step=3',), 'has no checkpoint of step 3; it has 7'),
-        ('notes', ('--step=3',), 'has no known form'),
         ('sde', ('--texts=nothing',), 'cannot be read'),
         ('sde', ('--activations=relu',), 'does: gelu,linear. Leave it out'),
         ('sde/checkpoints/7', (), 'Give .*sde, with --step=7'),
-        ('bert', (), "model_type 'bert'; expected t5 or mt5"),
     ],
 )
 def test_bad_input(models, tmp_path, source, flags, message):
-  for name in ('notes', 'bert'):
-    (models / name).mkdir(exist_ok=True)
-  (models / 'bert' / 'config.json').write_text('{"model_type": "bert"}')
   with pytest.raises(UserError, match=message):
     run(models / source, 'safetensors', tmp_path / 'out', *flags)
   assert not list(tmp_path.iterdir())
@@ -301,9 +280,6 @@ def test_nothing_is_overwritten(models, tmp_path):
   with pytest.raises(UserError, match='already exists'):
     run(models / 'sde', 'safetensors', tmp_path / 'out')
   assert os.listdir(tmp_path / 'out') == ['mine.txt']
-  (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
-  with pytest.raises(UserError, match='already exists'):
-    run(models / 'sde', 'safetensors', tmp_path / 'link')
 
 
 def test_texts_are_compared_where_the_library_is_installed(
