@@ -127,12 +127,3 @@ def test_what_teaches_nothing_is_refused(loss, columns, message):
     return
   with pytest.raises(UserError, match=message):
     losses.check_columns(loss, columns)
-
-
-def test_no_hard_negatives():
-  batch = make_batch()._replace(negatives=None, negative_valid=None)
-  with pytest.raises(UserError, match='set NUM_NEGATIVES to 1 or more'):
-    losses.evaluate(
-        losses.Distill(), losses.Similarity(), {},
-        batch._replace(columns={'teacher_scores': np.ones((B, 1), np.float32)}),
-    )
