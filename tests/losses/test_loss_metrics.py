@@ -6,23 +6,6 @@ import numpy as np
 from dualenc_jax.losses import Embeddings
 
 
-def test_masked_fraction_of_a_batch_counted_by_hand():
-  embeddings, _ = make_batch(4, 1)
-  ids = np.arange(8, dtype=np.uint32).reshape(4, 2)
-  embeddings = embeddings._replace(
-      # Pairs 0 and 1 share a query, pairs 2 and 3 a passage.
-      query_ids=ids[[0, 0, 1, 2]],
-      passage_ids=ids[[0, 1, 2, 2]] + 100,
-      # The first hard negative is passage 2; the last is padding.
-      negative_ids=np.stack([ids[2] + 100, *ids[1:] + 200])[:, None],
-      negative_valid=np.array([True, True, True, False])[:, None],
-  )
-  _, metrics = value_of('softmax_two_way', embeddings)
-  # Of 4 x (3 in-batch + 4 hard): 4 same pairs, 2 hard ones equal to the
-  # positive, 4 padding.
-  np.testing.assert_allclose(metrics['masked_fraction'], 10 / 28, rtol=1e-6)
-
-
 def test_a_constant_embedding_is_never_accurate(size=512, dim=16):
   row = np.random.default_rng(dim).normal(size=dim)
   rows = np.tile((row / np.linalg.norm(row)).astype(np.float32), (size, 1))
