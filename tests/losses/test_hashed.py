@@ -4,7 +4,6 @@ import dataclasses
 import functools
 
 import differences
-import hlo
 import jax
 import loss_cases
 import meshes
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 import reference
 
-from dualenc_jax import losses
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import (
   AtTemperature,
   evaluate,
@@ -255,11 +252,6 @@ def test_any_loss_is_that_of_hashed_passages():
   np.testing.assert_allclose(metrics['dense_loss'], want, rtol=2e-6)
   both = want + metrics['candidate_loss']
   np.testing.assert_allclose(value, both, rtol=2e-6)
-  learnt = Hashed(AtTemperature(SamToNe(), losses.LearnableTemperature(0.2)))
-  assert losses.init(learnt, Similarity()).keys() == {'log_temperature'}
-  assert set(losses.query_blocks(Hashed(SamToNe()))) == set(
-      SamToNe().query_blocks()
-  )
 
 
 def test_chance_is_the_loss_where_all_embeddings_are_one():
@@ -268,34 +260,3 @@ def test_chance_is_the_loss_where_all_embeddings_are_one():
   value, _ = value_of_loss(Hashed(), same)
   assert Hashed().chance(8, 1) == pytest.approx(float(value), rel=1e-5)
   assert Hashed(MarginMSE()).chance(8, 1) is None
-
-
-def test_no_scores_and_no_vectors_of_all_devices():
-  """A device holds its share of the vectors, and a tile of the scores."""
-  shard, dim, devices = 64, 128, 8
-  partitioner = meshes.SmallPartitioner(devices=devices)
-  function = loss_cases.values_and_gradients(
-      {0: (Hashed(), Similarity(implementation='ring'))}
-  )
-  program = meshes.on_mesh(
-      partitioner, lambda step, b: function({}, b._replace(step=step))
-  )
-  batch = meshes.abstract_embeddings(shard * devices, dim, 1, partitioner.rows)
-  step = jax.ShapeDtypeStruct((), np.int32)
-  ring = program.lower(step, batch).compile().as_text()
-  moves = hlo.collectives(ring)
-  assert {k for k, _ in moves} == {'collective-permute', 'all-reduce'}
-  # What is summed over all devices are means, of bits at most.
-  assert all(
-      hlo.num_elements(shape) <= 2 * dim
-      for kind, shape in moves
-      if kind == 'all-reduce'
-  )
-  # A vector is longer by one component while its hinges are counted.
-  assert hlo.num_elements(ring) <= 2 * shard * (dim + 1)
-
-
-def test_a_batch_without_a_step_is_refused():
-  embeddings, _ = loss_cases.make_batch(4, 0)
-  with pytest.raises(UserError, match='depends on the step.*Embeddings.step'):
-    evaluate(Hashed(), Similarity(), {}, embeddings)
