@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import Lists, lists, Listwise, Pairwise, Pointwise
 
 B, G = 7, 5
@@ -80,8 +79,3 @@ def test_equals_pytorch(name, weighted):
   accuracy = np.sum(weights * np.array(best)) / np.sum(weights)
   assert float(metrics['accuracy']) == pytest.approx(accuracy, abs=1e-6)
   assert metrics['loss'] == found
-
-
-def test_poly_is_a_number():
-  with pytest.raises(UserError, match='Listwise.poly is nan'):
-    Listwise(float('nan'))
