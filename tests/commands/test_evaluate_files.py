@@ -16,7 +16,7 @@ from dualenc_jax.commands import model_dir
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import machine
 from dualenc_jax.readers import rows
-from dualenc_jax.results import folder as results, systems
+from dualenc_jax.results import systems
 from dualenc_jax.results.folder import read_per_query
 
 DATA = pathlib.Path(__file__).parents[1] / 'data'
@@ -83,9 +83,6 @@ def test_files_agree_with_numpy_and_pytrec_eval(model, whole):
   np.testing.assert_array_equal(
       per_query.values['MRR@10'], np.where(ranks < 10.5, 1 / ranks, 0)
   )
-  # As `compare` reads it, which checks the means against the values.
-  result = results.read_result(whole)
-  assert result.per_query().query_ids == per_query.query_ids
 
 
 def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
@@ -110,10 +107,6 @@ def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   assert 'Recall@1000' not in own['metrics']
   for kept, of_all in zip(run_of(short).values(), run_of(whole).values()):
     assert kept == of_all[:20]
-  # More hits than passages.
-  deep = run(model, tmp_path / 'deep', '--k=5000')
-  assert (deep / 'run.trec').read_bytes() == runs[0].read_bytes()
-  assert result_of(deep)['metrics'] == metrics
 
 
 def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
@@ -139,17 +132,12 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'device': jax.devices()[0].device_kind,
       **{name: trained.provenance[name] for name in same},
   }
-  assert (result['checkpoint_step'], result['dtype']) == (2, 'float32')
-  assert result['versions'].keys() >= {'python', 'jax', 'flax', 'numpy'}
   assert 'dataset = %BEIR_SET' in (whole / 'config.gin').read_text()
 
 
 def test_examples_to_read(whole):
   examples = examples_of(whole)
   assert len(examples) == 40
-  order = list(SET.queries)
-  places = [order.index(example['query_id']) for example in examples]
-  assert places == sorted(places)
   found = run_of(whole)
   per_query = read_per_query(whole / 'per_query.tsv')
   reciprocal = per_query.column('MRR')
@@ -219,23 +207,13 @@ def test_answer_sets_have_top_k(model, tmp_path):
         for query, gold in answered.items()
     }
     assert metrics[f'Top-{k}'] == per_query.mean(f'Top-{k}')
-  example = examples_of(output)[0]
-  assert (example['rank'], example['relevant']) == (None, None)
-  assert {hit['grade'] for hit in example['hits']} == {None}
+  assert {hit['grade'] for hit in examples_of(output)[0]['hits']} == {None}
 
 
-def test_judgements_of_another_corpus(model, tmp_path):
-  data = model.parent / 'data' / 'beir'
+def test_judgements_of_which_none_is_relevant(model, tmp_path):
   other = tiny_beir.make(2)
-  corpus = {f'x{i}': text for i, text in other.corpus.items()}
-  other._replace(corpus=corpus).write(data / 'quora')
-  # Of the same corpus, but nothing is relevant.
   grades = {q: {p: 0 for p in own} for q, own in other.qrels.items()}
-  other._replace(qrels=grades).write(data / 'fever')
-  for name, flags, message in (
-      ('quora', [], "passage 'd.*test.tsv:2.*STRICT"),
-      ('quora', ['--gin.STRICT=False'], "no examples in split 'test'"),
-      ('fever', [], 'none of the 4 queries has a relevant'),
-  ):
-    with pytest.raises(UserError, match=message):
-      run(model, tmp_path, *flags, tasks=f'beir/{name}')
+  folder = model.parent / 'data' / 'beir' / 'fever'
+  other._replace(qrels=grades).write(folder)
+  with pytest.raises(UserError, match='none of the 4 queries has a relevant'):
+    run(model, tmp_path, tasks='beir/fever')
