@@ -1,6 +1,5 @@
 """The same files from any mesh and index; what no index may be."""
 
-import dataclasses
 import os
 import pathlib
 import subprocess
@@ -15,7 +14,7 @@ import tiny_beir
 import tiny_evaluation
 from tiny_evaluation import link_model, result_of, run, run_of, tree
 
-from dualenc_jax.commands import encode, model_dir
+from dualenc_jax.commands import encode
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import header as header_lib, Index, of_model
 
@@ -86,8 +85,7 @@ def test_with_an_index_of_several_shards_the_same_files(
 def test_an_index_that_encode_left_is_used_as_it_is(model, whole, tmp_path):
   index = make_index(model, tmp_path / 'index', '--codec=fp16')
   output = run(model, tmp_path / 'results', f'--index_dir={index}')
-  found, exact = result_of(output), result_of(whole)
-  assert found['embedding_dtype'] == 'float16'
+  assert result_of(output)['embedding_dtype'] == 'float16'
   half = Index.open(index).embeddings[:]
   assert half.dtype == np.float16
   queries, _ = brute_force.towers(model, {'d': 'x'}, SET.queries)
@@ -97,10 +95,6 @@ def test_an_index_that_encode_left_is_used_as_it_is(model, whole, tmp_path):
         [score for _, score in hits], np.sort(row)[::-1], atol=2e-6
     )
   assert tree(output)['run.trec'] != tree(whole)['run.trec']
-  unlike = ('embedding_dtype', 'metrics', 'command')
-  assert {k: v for k, v in found.items() if k not in unlike} == {
-      k: v for k, v in exact.items() if k not in unlike
-  }
 
 
 def test_an_index_of_something_else_is_refused_by_field(model, tmp_path):
@@ -131,29 +125,3 @@ def test_a_corpus_that_does_not_fit_the_memory(
     run(model, tmp_path / 'results')
   output = run(model, tmp_path / 'results', f'--index_dir={tmp_path / "i"}')
   assert tree(output) == tree(whole)
-
-
-def test_queries_that_are_not_finite_are_named_by_id(
-    model, tmp_path, monkeypatch
-):
-  """The embedding of what is unknown to the vocabulary is broken."""
-  tiny = tiny_beir.make(3)
-  broken = list(tiny.queries)[1:3]
-  for name in broken:
-    tiny.queries[name] += ' \u2318'
-  tiny.write(model.parent / 'data' / 'beir' / 'nq')
-  load = model_dir.load
-
-  def load_broken(*args, **kwargs):
-    trained = load(*args, **kwargs)
-    params = jax.device_get(trained.params)
-    table = np.array(params['token_embedder']['embedding'])
-    table[2] = np.nan
-    params['token_embedder']['embedding'] = table
-    return dataclasses.replace(trained, params=params)
-
-  monkeypatch.setattr(model_dir, 'load', load_broken)
-  with pytest.raises(UserError, match='(?s)query.*NaN|NaN.*query') as error:
-    run(model, tmp_path / 'results', tasks='beir/nq')
-  assert all(repr(name) in str(error.value) for name in broken)
-  assert not (tmp_path / 'results' / 'metrics.json').exists()
