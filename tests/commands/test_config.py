@@ -85,7 +85,6 @@ def test_differences_name_the_binding_and_both_values():
         ('STEP = 3', 'STEP', 'STEPS'),
         ('LOSS = @loses.SamToNe()', 'loses', 'losses'),
         ('losses.Similarity.temprature = 1', 'temprature', 'temperature'),
-        ('models.T5Encoder.layers = 1', 'layers', 'num_layers'),
     ],
 )
 def test_a_wrong_name_gets_did_you_mean(binding, culprit, hint):
@@ -99,8 +98,6 @@ def test_a_wrong_name_gets_did_you_mean(binding, culprit, hint):
 def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
   with pytest.raises(UserError, match='Did you mean losses/samtone'):
     build(files=(RUN, 'losses/samton.gin'))
-  with pytest.raises(UserError, match=r'gin_file.*runs/quickstart\.gin'):
-    build(files=())
   file = tmp_path / 'bad.gin'
   file.write_text(
       'from __gin__ import dynamic_registration\n'
@@ -121,14 +118,11 @@ def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
     [
         ('STEPS = 0', ['steps (STEPS) is 0', 'at least 1']),
         ('VOCAB_SIZE = 512', ['512 rows', '8000 pieces', '8064']),
-        ('DTYPE = "float16"', ['float16', 'bfloat16']),
         ('TEMPERATURE = 0', ['temperature (TEMPERATURE) is 0', 'above 0']),
-        ('VOCABULARY = "no_such"', ['no_such']),
         ('LOSS = @losses.PAIR', ['class PAIR', '()']),
         ('STEPS = (1', ["--gin.STEPS is '(1', which gin cannot read"]),
         ('CHECKPOINT_EVERY_HOURS = 0', ['is 0; expected a number of hours']),
         ('LR_MULTIPLIERS = ((".*", "x"),)', ["'x'", 'expected pairs']),
-        ('LR_MULTIPLIERS = ((".*", 1e999),)', ['inf', 'expected pairs']),
     ],
 )
 def test_bad_values_are_explained(binding, words):
@@ -185,13 +179,6 @@ def test_flags_reach_a_loss_of_ones_own(tmp_path, monkeypatch):
     [
         (['--gin.losses.Similarity.temperature=0.2'], '--gin.TEMPERATURE=0.1'),
         (
-            [
-                '--gin.SCHEDULE=@optax.constant_schedule()',
-                '--gin.optax.constant_schedule.value=0.1',
-            ],
-            '--gin.LEARNING_RATE=0.2',
-        ),
-        (
             ['--gin_file=losses/negative_cache.gin'],
             '--gin_file=losses/matryoshka.gin',
         ),
@@ -206,21 +193,14 @@ def test_what_nothing_reads_is_refused(given, unread):
     build_run(*([unread, *given] if is_file else [*given, unread]))
 
 
-@pytest.mark.parametrize(
-    ('content', 'said'),
-    [
-        (b'A = \xa2', 'is not text in UTF-8: .* position 14'),
-        (b'@@@ garbage (((', 'line 2: gin cannot read it'),
-    ],
-)
-def test_a_saved_config_that_is_damaged(tmp_path, content, said):
+def test_a_saved_config_that_is_damaged(tmp_path):
   (tmp_path / 'checkpoints/3').mkdir(parents=True)
-  (tmp_path / 'config.gin').write_bytes(b'STEPS = 2\n' + content + b'\n')
+  (tmp_path / 'config.gin').write_text('STEPS = 2\n@@@ garbage (((\n')
   for read in (
       lambda: saved_config.check(str(tmp_path), 'STEPS = 2\n', False),
       lambda: model_dir.load(str(tmp_path)),
   ):
-    with pytest.raises(UserError, match=rf'config\.gin.* {said}.* remove it'):
+    with pytest.raises(UserError, match=r'config\.gin.* line 2: .* remove it'):
       read()
 
 
