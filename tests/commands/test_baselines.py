@@ -163,14 +163,12 @@ def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
   compare.main([f'{copied}:bm25', str(copied), f'{copied}:hybrid'])
   said = capsys.readouterr().out
   assert 'BM25' in said and 'my_model + BM25' in said
-  with pytest.raises(UserError, match='my_model:bm52 does not exist'):
-    compare.main([f'{copied}:bm52', str(copied)])
   report.main([str(copied)])
   page = (copied / 'report.html').read_text()
   assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page
 
 
-def test_bm25_needs_no_model(model, tmp_path, capsys):
+def test_bm25_needs_no_model(model, tmp_path):
   bm25.main([
       '--tasks=beir/scifact', f'--gin.DATA_ROOT={model.parent / "data"}',
       '--gin.BEIR_TOLERANCE=1.0', f'--output_dir={tmp_path / "out"}',
@@ -179,8 +177,6 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
   folder = tmp_path / 'out' / 'beir-scifact-test'
   assert_scores(folder, BM25(list(TINY.corpus.values()), 0.9, 0.4, None))
   assert result_of(folder)['language'] is None
-  shown = re.search(r'MRR +(\S+)', capsys.readouterr().out)[1]
-  assert float(shown) == round(result_of(folder)['metrics']['MRR'], 4)
   assert 'BM25' in (tmp_path / 'out' / 'tables.md').read_text()
   # Of files.
   path = str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 20))
@@ -192,16 +188,15 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
     'wrong, message',
     [
         ('--language=klingon', "'klingon'"), ('--k1=-1', 'k1 is -1'),
-        ('--b=2', 'b is 2'), ('', 'Give a task'),
+        ('', 'Give a task'),
         ('--baselines=bm52', "'bm52'; expected bm25 and hybrid"),
         ('--hybrid_weight=2', 'expected rrf, validation or|rrf or a number'),
-        ('--bm25_language=klingon', "'klingon'"),
     ],
 )
 def test_bad_flags(model, tmp_path, wrong, message):
   output = tmp_path / 'o'
   with pytest.raises(UserError, match=message):
-    if re.match('--(base|hybrid|bm25)', wrong):
+    if re.match('--(base|hybrid)', wrong):
       evaluate.main(flags(model, output, BOTH, wrong))
     path = str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 5))
     bm25.main([f'--output_dir={output}', *([path, wrong] if wrong else [])])
