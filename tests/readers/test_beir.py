@@ -6,7 +6,6 @@ import pytest
 from reading import append, column, DATA, pack, refused, write
 
 from dualenc_jax.errors import SourceUnavailable
-from dualenc_jax.readers import rows
 from dualenc_jax.readers.beir import Beir
 
 TOY = DATA / 'beir' / 'toy'
@@ -140,9 +139,6 @@ def test_bad_rows_name_file_and_line(toy, name, line, reason):
   place = f'{path}:{len(path.read_bytes().splitlines())}'
   assert error_of(toy, 'train', reason).startswith(f'{place}: ')
   assert pairs(read(toy, 'train', strict=False)) == TRAIN
-  with rows.collecting() as bad:
-    read(toy, 'train')
-  assert [found.places for found in bad.values()] == [[place]]
 
 
 def test_two_grades_for_one_pair(toy):
@@ -161,15 +157,6 @@ def test_empty_passages_are_evaluated_but_not_learnt(toy, caplog):
   assert 'skipped 1 judgements: 1 the passage is blank' in caplog.text
   assert read(toy, 'test')[-1]['passage_id'] == 'd0'
   assert len(read(toy, 'corpus')) == 6
-
-
-def test_fingerprint_is_of_the_files_of_the_split(toy):
-  reader = Beir(folder=str(toy))
-  assert reader.fingerprint('test') == Beir(folder=str(TOY)).fingerprint('test')
-  train, test = reader.fingerprint('train'), reader.fingerprint('test')
-  append(toy / 'qrels' / 'test.tsv', 'q1\td1\t1')
-  assert reader.fingerprint('train') == train
-  assert reader.fingerprint('test') != test
 
 
 def test_a_set_has_nothing_of_a_folder_in_its_place():
