@@ -4,7 +4,7 @@ import logging
 import math
 
 import pytest
-from reading import column, DATA, pack, refused, write
+from reading import column, DATA, pack, refused
 
 from dualenc_jax.data.dataset import example
 from dualenc_jax.readers.multireqa import MultiReQA
@@ -84,14 +84,6 @@ def test_splits():
   for each, split in ((known, 'test'), (tested, 'train'), (tested, 'tst')):
     check = each.check_split
     refused(lambda: check(split), f'has no split {split!r}', 'corpus')
-
-
-@pytest.mark.parametrize('name', [MRQA, CANDIDATES])
-def test_both_files_count(root, name):
-  before = reader(root).fingerprint('validation')
-  assert reader(root).fingerprint('validation') == before
-  write(root / name, {})
-  assert reader(root).fingerprint('validation') != before
 
 
 def test_counts_are_logged_beside_the_published_ones(root, caplog):

@@ -82,7 +82,6 @@ def test_memory_does_not_grow_with_a_row_group(tmp_path):
 
 @pytest.mark.parametrize('columns, reason', [
     ({'query': ['q', 'r'], 'passage': ['p', None]}, "'passage' holds NoneType"),
-    ({'query': ['q', ''], 'passage': ['p', 'p']}, "'query' is empty"),
     ({'query': NOT_UTF_8, 'passage': ['p', 'p']}, 'not UTF-8'),
 ])
 def test_bad_rows(tmp_path, columns, reason):

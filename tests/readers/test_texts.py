@@ -76,9 +76,3 @@ def test_bad_rows_may_be_left_out(tmp_path, caplog):
   write(path, '1\tone', '2\ttwo', '1\tthree')
   message = f"a.tsv:3: id '1' is also that of {path}:1"
   refused(lambda: read(path), message, '--skip_bad')
-
-
-def test_the_fingerprint_is_of_the_content(tmp_path):
-  paths = [write(tmp_path / n, f'1\t{t}') for n, t in zip('abc', 'xxy')]
-  one, same, other = (Texts(str(p)).fingerprint('corpus') for p in paths)
-  assert one == same != other
