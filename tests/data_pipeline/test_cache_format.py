@@ -61,17 +61,14 @@ def of_file(name, sizes):
   return lambda header: header['files'].update({name: sizes})
 
 
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        (of_file('../x.uint8', [1, 1]), 'x.uint8'),
-        (of_file('x.object', [1, 8]), 'x.object'),
-        (of_file('relevances.int32', [10**15, 20]), 'relevances'),
-        (of_file('relevances.int32', [5]), 'relevances'),
-        (lambda header: header.update(examples=6), '6 examples'),
-        (lambda header: header['files'].pop('relevances.int32'), 'relevances'),
-    ],
-)
+@pytest.mark.parametrize('change, message', [
+    (of_file('../x.uint8', [1, 1]), 'x.uint8'),
+    (of_file('x.object', [1, 8]), 'x.object'),
+    (of_file('relevances.int32', [10**15, 20]), 'relevances'),
+    (of_file('relevances.int32', [5]), 'relevances'),
+    (lambda header: header.update(examples=6), '6 examples'),
+    (lambda header: header['files'].pop('relevances.int32'), 'relevances'),
+])
 def test_a_header_that_cannot_be(cache, tmp_path, change, message):
   path = cache.folder / 'header.json'
   header = json.loads(path.read_text())

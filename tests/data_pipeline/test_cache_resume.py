@@ -1,11 +1,11 @@
 """Caches that are begun by one process and finished by another."""
 
+from concurrent import futures
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import cache_words
@@ -62,14 +62,11 @@ def tokenised(monkeypatch):
 
 # A commit is 27 calls of fsync: 26 files and the journal. The first call of
 # replace ends the first commit; the second of rename moves the complete cache.
-@pytest.mark.parametrize(
-    'function, calls, done',
-    [
-        ('example', [1], 0), ('example', [12, 27, 6], 21), ('fsync', [27], 0),
-        ('fsync', [28], 7), ('replace', [1], 0), ('rename', [1], 47),
-        ('rename', [2], 47),
-    ],
-)
+@pytest.mark.parametrize('function, calls, done', [
+    ('example', [1], 0), ('example', [12, 27, 6], 21), ('fsync', [27], 0),
+    ('fsync', [28], 7), ('replace', [1], 0), ('rename', [1], 47),
+    ('rename', [2], 47),
+])
 def test_killed_anywhere_it_goes_on_to_the_same_files(
     tmp_path, expected, tokenised, monkeypatch, function, calls, done
 ):
@@ -144,27 +141,6 @@ def test_half_a_cache_that_lost_data_is_begun_anew(
   assert not any('are done' in line for line in lines)
 
 
-class Waiting:
-  """`prepare` in a thread, while a child holds the lock."""
-
-  def __init__(self, cache_dir):
-    self.lines, self.caches = [], []
-    self.child = child(cache_dir, 'hold', 20)
-    wait_for(lambda: (cache_dir / 'holding').exists())
-    self.thread = threading.Thread(target=self.prepare, args=(cache_dir,))
-    self.thread.start()
-    wait_for(lambda: self.lines)
-
-  def prepare(self, cache_dir):
-    self.caches.append(
-        prepare(Words(COUNT), 'train', TOKENIZER, cache_dir, self.lines.append)
-    )
-
-  def finish(self):
-    self.thread.join(60)
-    return self.caches[0]
-
-
 def wait_for(condition):
   end = time.monotonic() + 60
   while not condition():
@@ -172,20 +148,31 @@ def wait_for(condition):
     time.sleep(0.01)
 
 
+def waiting(cache_dir):
+  """A child that holds the lock, a cache to come, and what is said of it."""
+  holding, lines = child(cache_dir, 'hold', 20), []
+  wait_for(lambda: (cache_dir / 'holding').exists())
+  cache = futures.ThreadPoolExecutor(1).submit(
+      prepare, Words(COUNT), 'train', TOKENIZER, cache_dir, lines.append
+  )
+  wait_for(lambda: lines)
+  return holding, cache, lines
+
+
 def test_while_one_process_builds_another_waits_and_uses_it(
     tmp_path, expected, tokenised
 ):
-  waiting = Waiting(tmp_path)
-  assert waiting.lines[0].startswith('Waiting for another process')
-  pathlib.Path(tmp_path / 'go').touch()
-  assert waiting.child.wait(60) == 0
-  assert contents(waiting.finish().folder) == expected
-  assert len(waiting.lines) == 1 and not tokenised
+  holding, cache, lines = waiting(tmp_path)
+  assert lines[0].startswith('Waiting for another process')
+  (tmp_path / 'go').touch()
+  assert holding.wait(60) == 0
+  assert contents(cache.result(60).folder) == expected
+  assert len(lines) == 1 and not tokenised
 
 
 def test_one_that_waits_takes_over_when_the_other_is_killed(tmp_path, expected):
-  waiting = Waiting(tmp_path)
-  waiting.child.kill()
-  waiting.child.wait()
-  assert contents(waiting.finish().folder) == expected
-  assert '14 examples are done' in waiting.lines[1]
+  holding, cache, lines = waiting(tmp_path)
+  holding.kill()
+  holding.wait()
+  assert contents(cache.result(60).folder) == expected
+  assert '14 examples are done' in lines[1]
