@@ -131,13 +131,10 @@ def test_the_cache_is_named_after_its_columns_in_training_only(tmp_path):
   assert len(list(tmp_path.glob('words-test-*/header.json'))) == 1
 
 
-@pytest.mark.parametrize(
-    'value, words',
-    [
-        ({'scores': [1.0] * 3}, 'f:7.*scores.* 3 values; expected 2'),
-        ({'weights': 'heavy'}, "f:7.*'weights'.*'heavy'.*float32"),
-    ],
-)
+@pytest.mark.parametrize('value, words', [
+    ({'scores': [1.0] * 3}, 'f:7.*scores.* 3 values; expected 2'),
+    ({'weights': 'heavy'}, "f:7.*'weights'.*'heavy'.*float32"),
+])
 def test_a_bad_value_is_named_with_its_place(tmp_path, value, words):
   class Bad(Scored):
 

@@ -85,13 +85,10 @@ BATCH_SIZE = 16
   )
 
 
-@pytest.mark.parametrize(
-    'flags, rates',
-    [
-        ([], (0.75, 0.25)),  # By the numbers of examples.
-        (['--gin.data.Mixture.rates=[1, 4]'], (0.2, 0.8)),
-    ],
-)
+@pytest.mark.parametrize('flags, rates', [
+    ([], (0.75, 0.25)),  # By the numbers of examples.
+    (['--gin.data.Mixture.rates=[1, 4]'], (0.2, 0.8)),
+])
 def test_a_mixture_in_gin(tmp_path, flags, rates):
   experiment = build(tmp_path, *map(config.binding, flags))
   assert experiment.task.splits() == ('train', 'validation')
