@@ -60,14 +60,11 @@ def test_pairs_and_texts(hub, tmp_path):
     Texts('hf://org/set/doc.jsonl').check_split('corpus')
 
 
-@pytest.mark.parametrize(
-    'status, message',
-    [
-        (None, 'no such model, or it is private'),
-        (403, 'asks for consent'),
-        (500, 'Connect|the hub answers 500'),
-    ],
-)
+@pytest.mark.parametrize('status, message', [
+    (None, 'no such model, or it is private'),
+    (403, 'asks for consent'),
+    (500, 'Connect|the hub answers 500'),
+])
 def test_what_the_hub_refuses(hub, status, message):
   if status:
     hub.status['models/org/name'] = status
@@ -86,13 +83,10 @@ def test_paths_that_are_none(hub):
     hub_lib.data('hf://org/name/../../x.csv')
 
 
-@pytest.mark.parametrize(
-    'argv, message',
-    [
-        (['--to=sentence_transformers', '--push=name'], 'expected org/name'),
-        (['--to=safetensors', '--push=org/name'], '--push needs --to=sent'),
-    ],
-)
+@pytest.mark.parametrize('argv, message', [
+    (['--to=sentence_transformers', '--push=name'], 'expected org/name'),
+    (['--to=safetensors', '--push=org/name'], '--push needs --to=sent'),
+])
 def test_push_is_checked_before_any_work(tmp_path, argv, message):
   argv = [str(tmp_path / 'absent'), f'--out={tmp_path / "out"}', *argv]
   with pytest.raises(UserError, match=message):

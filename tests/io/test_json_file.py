@@ -8,18 +8,15 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import json_file
 
 
-@pytest.mark.parametrize(
-    ('content', 'message'),
-    [
-        (b'{"a": 1,\n "b": }', 'is not JSON: .*line 2 column 7'),
-        (b'[' * 100_000, 'is not JSON: '),
-        (b'[1]', 'not a JSON object: it holds a list'),
-        (b'\xff', 'not text in UTF-8'),
-        (b'{"b": 1}', "lacks 'a'"),
-        (b'{"a": "1"}', "a is '1'; expected int or NoneType"),
-        (b'{"a": 100000000000000000000}', 'a has 21 digits'),
-    ],
-)
+@pytest.mark.parametrize(('content', 'message'), [
+    (b'{"a": 1,\n "b": }', 'is not JSON: .*line 2 column 7'),
+    (b'[' * 100_000, 'is not JSON: '),
+    (b'[1]', 'not a JSON object: it holds a list'),
+    (b'\xff', 'not text in UTF-8'),
+    (b'{"b": 1}', "lacks 'a'"),
+    (b'{"a": "1"}', "a is '1'; expected int or NoneType"),
+    (b'{"a": 100000000000000000000}', 'a has 21 digits'),
+])
 def test_damage_is_named(tmp_path, content, message):
   path = tmp_path / 'x.json'
   path.write_bytes(content)
@@ -73,16 +70,13 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(
-    'changes, message',
-    [
-        ({'name': 3}, 'x.json: name is 3; expected str or NoneType'),
-        ({'hits': [{'rank': 1}]}, "hits lacks 'score'"),
-        ({'hits': [{'rank': True, 'score': 1}]}, 'rank is True; expected int'),
-        ({'by_model': {'a': {'x': '1'}}}, "by_model: a: x is '1'"),
-        ({'more': 1}, 'more is 1; expected bool'),
-    ],
-)
+@pytest.mark.parametrize('changes, message', [
+    ({'name': 3}, 'x.json: name is 3; expected str or NoneType'),
+    ({'hits': [{'rank': 1}]}, "hits lacks 'score'"),
+    ({'hits': [{'rank': True, 'score': 1}]}, 'rank is True; expected int'),
+    ({'by_model': {'a': {'x': '1'}}}, "by_model: a: x is '1'"),
+    ({'more': 1}, 'more is 1; expected bool'),
+])
 def test_what_has_not_the_shape_is_named(changes, message):
   for right in ({}, {'more': True}, {'hits': []}):
     json_file.check({**GOOD, **right}, SHAPE, 'x.json')

@@ -106,13 +106,10 @@ def test_a_writer_of_another_host(tmp_path, monkeypatch, caplog):
   assert alone(tmp_path)
 
 
-@pytest.mark.parametrize(
-    'content, said',
-    [
-        (None, 'not a regular file'), ('[' * 50_000, 'not JSON'),
-        ('{"pid": "x", "host": "h", "since": "now"}', "pid is 'x'"),
-    ],
-)
+@pytest.mark.parametrize('content, said', [
+    (None, 'not a regular file'), ('[' * 50_000, 'not JSON'),
+    ('{"pid": "x", "host": "h", "since": "now"}', "pid is 'x'"),
+])
 def test_a_record_that_is_none(tmp_path, content, said):
   record = tmp_path / '.writer.json'
   if content is None:
