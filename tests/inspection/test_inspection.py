@@ -2,15 +2,27 @@
 
 import json
 
-from inspecting import found, inspect, pairs, VOCABULARY
 import sentencepiece
 
-from dualenc_jax.data import Mixture
+from dualenc_jax.data import Mixture, Tokenizer, Vocabulary
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.findings import findings, Level
 from dualenc_jax.inspection.markdown import markdown
+from dualenc_jax.inspection.task import inspect_task
+from dualenc_jax.readers import Pairs
 from dualenc_jax.readers.rows import Found
+
+VOCABULARY = Vocabulary('python_code_8k')
+
+
+def inspect(task, passage_length=32, **options):
+  tokenizer = Tokenizer(VOCABULARY, 16, passage_length)
+  return inspect_task(task, tokenizer, **options)
+
+
+def found(inspection, level):
+  return [(f.where, f.what) for f in findings(inspection) if f.level is level]
 
 
 class Rows(Dataset):
@@ -39,7 +51,7 @@ def test_bad_rows_are_collected_with_their_places(tmp_path):
   good = b'{"query": "q", "passage": "p"}'
   bad = [b'no json'] * 5 + [b'\xff', b'[]', b'{"query": " ", "passage": "p"}']
   path.write_bytes(b'\n'.join([good, *bad, good]))
-  split = inspect(pairs(train=str(path))).splits[0]
+  split = inspect(Pairs(train=str(path))).splits[0]
   assert split.rows == 2 and split.num_refused == 8 and split.error is None
   assert split.refused['not JSON'] == Found(
       5, [f'{path}:2', f'{path}:3', f'{path}:4']
@@ -170,8 +182,8 @@ def test_tasks_of_a_mixture_are_read_one_by_one(tmp_path):
     lines = [json.dumps({'query': t, 'passage': f'{t}!'}) for t in texts]
     (tmp_path / name).write_text('\n'.join(lines))
   a, b, c = (str(tmp_path / name) for name in names)
-  trained_on = [pairs(train=a), pairs(train=b)]
-  inspection = inspect(Mixture(trained_on, None, pairs(validation=c)))
+  trained_on = [Pairs(train=a), Pairs(train=b)]
+  inspection = inspect(Mixture(trained_on, None, Pairs(validation=c)))
   names = ['pairs/train', 'pairs 2/train', 'pairs 3/validation']
   assert [split.name for split in inspection.splits] == names
   assert [
