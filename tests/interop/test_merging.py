@@ -67,16 +67,13 @@ def test_what_differs_is_refused_by_name(other, message):
     merging.merge([weights(0), other()], [1.0, 1.0])
 
 
-def test_prompts_are_merged():
+def test_prompts_are_merged_and_vocabularies_not(tmp_path):
   prompts = [{'a': 'x'}, {}, {'a': 'x', 'b': 'y'}, {'c': ''}]
   found = [used(i, prompts=own) for i, own in enumerate(prompts)]
   merged = merging.merge(found, [1.0] * 4)
   assert merged.usage.prompts == {'a': 'x', 'b': 'y', 'c': ''}
   with pytest.raises(UserError, match="prompt 'c' of m3 is '', of m4 'z'"):
     merging.merge([*found, used(4, prompts={'c': 'z', 'd': 'x'})], [1.0] * 5)
-
-
-def test_another_vocabulary_is_refused(tmp_path):
   own = small_vocabulary.write(tmp_path / 'spiece.model')
   with pytest.raises(UserError, match='SHA-256 of the vocabulary of m0'):
     merging.merge([weights(0), used(1, vocabulary=own)], [1.0, 1.0])
