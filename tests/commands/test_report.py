@@ -1,10 +1,7 @@
 """`dualenc report`, from a hand-made model_dir to the page."""
 
 import base64
-import os
-import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
@@ -67,21 +64,6 @@ def test_examples_show_what_was_found_and_what_was_wanted(folder):
   assert 'lost one not found' in wrong
 
 
-def test_the_same_folder_gives_the_same_bytes(folder):
-  output = folder.parent / 'page.html'
-  root = pathlib.Path(report.__file__).parents[1]
-  subprocess.run(
-      [sys.executable, '-m', 'dualenc_jax', 'report', str(folder),
-       f'--output={output}'],
-      check=True,
-      # Names are in another order in sets than here.
-      env={**os.environ, 'PYTHONHASHSEED': '1', 'PYTHONPATH': str(root)},
-      stdout=subprocess.DEVNULL,
-  )
-  assert not (folder / 'report.html').exists()
-  assert render(folder).html == output.read_text('utf-8')
-
-
 def test_a_folder_of_a_config_alone_names_what_makes_the_rest(tmp_path):
   folder = report_folder.new(tmp_path / "it's new")
   page = render(folder)
@@ -92,8 +74,6 @@ def test_a_folder_of_a_config_alone_names_what_makes_the_rest(tmp_path):
   assert 'dualenc train --gin_file=' in missing
   assert 'No checkpoint yet, of 40 steps' in page.text('top')
   assert 'readers.Pairs' in page.text('top')
-  for section in ('results', 'curves', 'space', 'examples', 'environment'):
-    assert page.text(section) == ''
 
 
 def test_a_page_while_training_has_validation_and_what_is_outdated(tmp_path):
@@ -101,9 +81,6 @@ def test_a_page_while_training_has_validation_and_what_is_outdated(tmp_path):
   report_folder.checkpoint(folder, 10)
   report_folder.checkpoint(folder, 30)
   (folder / 'checkpoints' / '40.orbax-checkpoint-tmp').mkdir()
-  # TensorBoard's events alone, as earlier versions wrote, are no curves.
-  (folder / 'events').mkdir()
-  assert 'has left no metrics.jsonl' in render(folder).text('missing')
   measured = {'group': 'validation', 'MRR': 0.25, 'P@1': 0.125}
   report_folder.curves(folder, {'step': 10, **measured})
   page = render(folder)
@@ -118,10 +95,6 @@ def test_a_page_while_training_has_validation_and_what_is_outdated(tmp_path):
   assert 'is of step 10, the newest checkpoint of step 30' in missing
   assert ', of step 10' in page.text('top')
   assert "dualenc evaluate --model_dir='my model' --split=test" in missing
-  report_folder.evaluation(folder, examples=None, checkpoint_step=30)
-  page = render(folder)
-  assert 'pairs-test has no examples' in page.text('missing')
-  assert ', of step 30' not in page.text('top')
 
 
 def test_the_best_step_and_an_early_end_are_shown(tmp_path):
@@ -143,11 +116,7 @@ def test_the_best_step_and_an_early_end_are_shown(tmp_path):
   missing = page.text('missing')
   assert 'is of step 30, the best checkpoint of step 20' in missing
   assert 'Training is at step' not in missing
-  for words in (
-      'Effective rank of the embeddings', 'Spread of the embeddings',
-      'Divergence of the towers', 'chance: 2',
-  ):
-    assert words in curves
+  assert 'Effective rank of the embeddings' in curves and 'chance: 2' in curves
 
 
 def test_benchmarks_have_the_papers_tables_and_averages(folder):
@@ -165,18 +134,6 @@ def test_benchmarks_have_the_papers_tables_and_averages(folder):
   assert 'beir-nfcorpus-test: 1 queries' in page.text('examples')
 
 
-def test_a_table_that_is_wider_than_a_page_is_turned(folder):
-  names = 'SQuAD NaturalQuestions TriviaQA SearchQA HotpotQA BioASQ DuoRC'
-  for i, name in enumerate(names.split()):
-    report_folder.evaluation(
-        folder, f'{i}', task='multireqa', dataset=name,
-        split='test' if name in ('BioASQ', 'DuoRC') else 'validation',
-        label=f'multireqa-{name}', metrics={'P@1': i / 10, 'MRR': 0.5},
-    )
-  results = render(folder).text('results')
-  assert 'my_model NQ P@1 10.0 NQ MRR 50.0 SQuAD P@1 0.0' in results
-
-
 def test_results_of_a_quickstart_and_of_several_runs(folder):
   rows = {'BM25': {'MRR': 0.5, 'P@1': 0.25}, 'trained model': {'MRR': 0.625}}
   report_folder.write_json(folder / 'quickstart.json', rows)
@@ -192,18 +149,13 @@ def test_results_of_a_quickstart_and_of_several_runs(folder):
 
 
 def test_pictures_are_embedded_small_svg_first(folder):
-  where = folder / 'analysis' / 'pairs-test'
+  small = base64.b64encode(report_folder.SVG).decode()
+  (source,) = render(folder).attributes('src')
+  assert source == f'data:image/svg+xml;base64,{small}'
   large = report_folder.SVG + b' ' * 200_000
-
-  def embedded(kind, content):
-    (source,) = render(folder).attributes('src')
-    return source == f'data:{kind};base64,{base64.b64encode(content).decode()}'
-
-  assert embedded('image/svg+xml', report_folder.SVG)
-  (where / 'tsne.svg').write_bytes(large)
-  assert embedded('image/png', report_folder.PNG)
-  (where / 'tsne.png').unlink()
-  assert embedded('image/svg+xml', large)
+  (folder / 'analysis/pairs-test/tsne.svg').write_bytes(large)
+  (source,) = render(folder).attributes('src')
+  assert source.startswith('data:image/png;')
 
 
 def test_what_need_not_be_there(folder, monkeypatch):
@@ -246,24 +198,10 @@ def test_data_use_and_limits_are_in_the_card(folder):
   assert 'Of law. Licence: MIT.' in card and 'Nobody has written' not in card
 
 
-@pytest.mark.parametrize('objective, use, command', [
-    ('Ranking', 'Orders the passages that a retriever has found', 'rerank'),
-    ('Generation', 'Writes queries', None),
-])
-def test_other_objectives_have_other_uses(tmp_path, objective, use, command):
-  config = f'OBJECTIVE = @objectives.{objective}()\n'
-  page = render(report_folder.new(tmp_path, config))
-  assert use in page.text('card')
-  missing = re.findall(r'dualenc (\w+)', page.text('missing'))
-  assert missing == ['train', *filter(None, [command])]
-
-
 def test_what_is_refused_and_where_a_page_may_be(folder):
-  (folder / 'taken').write_text('a file')
   (folder / 'folder').mkdir()
   for argv, message in (
       ([folder / 'folder'], 'no config.gin'),
-      ([folder, f'--output={folder}/taken/page.html'], 'be written: .*. Give '),
       ([folder, f'--output={folder}/folder'], 'cannot be written: .*. Give '),
   ):
     with pytest.raises(UserError, match=message):
