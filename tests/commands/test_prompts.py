@@ -1,29 +1,22 @@
 """Prefixes and PROMPTS from training to results and to other libraries."""
 
 import json
-import shlex
 
-import brute_force
 import numpy as np
 import pytest
-import tiny_beir
 import tiny_evaluation
 import tiny_run
 
 from dualenc_jax import Retriever
-from dualenc_jax.analysis import sample as sample_lib
 from dualenc_jax.commands import (
   check,
-  config,
   convert,
   encode,
   evaluate,
-  model_dir,
   search,
   train,
 )
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import Index
 
 TEXTS = ['find map', 'array of bytes', 'x']
@@ -59,15 +52,6 @@ def test_every_result_tells_what_was_put_before_texts(model, tmp_path):
   found = [result(folder) for folder in folders]
   assert [x['query_prefix'] for x in found] == ['search for: '] * 2 + ['']
   assert [x['passage_prefix'] for x in found] == ['passage: '] * 3
-  index = f'--index_dir={tmp_path / "index"}'
-  encode.main([f'--model_dir={model}', index])
-  header = Index.open(tmp_path / 'index').header.provenance
-  assert header['passage_prefix'] == 'passage: '
-  assert 'query_prefix' not in header
-  with pytest.raises(UserError, match="passage_prefix is 'passage: ', expecte"):
-    search.main([
-        'map', f'--model_dir={model}', index, '--gin.PASSAGE_PREFIX='
-    ])
 
 
 def test_encode_puts_it_before_what_it_encodes(model, tmp_path):
@@ -116,55 +100,16 @@ def test_search_and_retriever_agree(model, tmp_path, capsys):
     )
 
 
-def test_a_prompt_of_queries_leaves_passages_as_they_are(model, tmp_path):
-  cache = f'--gin.CACHE_DIR={tmp_path / "tokens"}'
-
-  def made():
-    found = [*tmp_path.glob('tokens/*'), model / 'index' / 'header.json']
-    return {path: path.stat().st_mtime_ns for path in found}
-
-  flags = [f'--model_dir={model}', cache]
-  search.main([*flags, 'map'])
-  before = made()
-  search.main([*flags, 'map', '--prompt=Retrieval-query'])
-  assert made() == before
-  search.main([*flags, 'map', '--passage_prompt=find'])
-  assert len(made()) == len(before) + 1
-  # Nor is a corpus of its own tokenised again.
-  tiny_beir.make(0).write(tmp_path / 'data' / 'beir' / 'scifact')
-  for prompt in ('query', 'find'):
-    tiny_evaluation.run(
-        model, tmp_path / prompt, f'--prompt={prompt}', cache,
-        data=tmp_path / 'data',
-    )
-  names = [path.name for path in tmp_path.glob('tokens/beir-*')]
-  assert sum('-corpus-' in name for name in names) == 1, names
-  assert sum('-test-' in name for name in names) == 2, names
-
-
-def test_prompts_of_what_a_run_starts_from(model, tmp_path, capsys):
-  flags = [*tiny_run.flags(tmp_path), f'--gin.INITIAL_CHECKPOINT_PATH={model}']
-
-  def said():
-    lines = capsys.readouterr().err.splitlines()
-    return [line for line in lines if 'has prompts' in line]
-
-  check.main([*flags, '--no_compile', "--gin.PROMPTS={'own': 'x: '}"])
-  assert not said()
-  check.main([*flags, '--no_compile'])
-  (line,) = said()
-  assert "('find', 'Retrieval-query')" in line
-  (flag,) = shlex.split(line.partition('To keep them: ')[2])
-  given = config.parse_args(
-      train.make_parser(), [*flags, flag, f'--model_dir={tmp_path / "kept"}']
-  )
-  assert train.build(given).tokenizer.prompts == PROMPTS
+def test_prompts_of_what_a_run_starts_from_are_named(model, tmp_path, capsys):
+  initial = f'--gin.INITIAL_CHECKPOINT_PATH={model}'
+  check.main([*tiny_run.flags(tmp_path), initial, '--no_compile'])
+  said = capsys.readouterr().err
+  assert 'has prompts' in said and "('find', 'Retrieval-query')" in said
 
 
 def test_an_unknown_prompt_is_refused_by_name(model):
-  for command in (evaluate, encode, search):
-    with pytest.raises(UserError, match="prompt 'fnid'. Did you mean 'find'?"):
-      command.main([f'--model_dir={model}', '--prompt=fnid'])
+  with pytest.raises(UserError, match="prompt 'fnid'. Did you mean 'find'?"):
+    evaluate.main([f'--model_dir={model}', '--prompt=fnid'])
 
 
 @pytest.mark.slow
@@ -213,32 +158,3 @@ def test_a_run_keeps_its_prompts_and_prefixes(tmp_path):
         UserError, match=rf"{name}: '\w+: ' -> '{text}'.*allow_config_change"
     ):
       train.main([*flags, f'--gin.{name}={text}'])
-
-
-def test_search_puts_the_prefix_before_what_is_asked(model, capsys):
-  """The score is the cosine of the two texts with their prefixes."""
-  search.main(['find map', f'--model_dir={model}', '--k=1'])
-  hit = capsys.readouterr().out.splitlines()[1]
-  texts = model.with_name('train.jsonl')
-  lines = texts.read_text().splitlines()
-  corpus = {i: json.loads(line)['passage'] for i, line in enumerate(lines)}
-  (query,), passages = brute_force.towers(model, corpus, {'q': 'find map'})
-  scores = passages @ query
-  assert hit.split()[0] == f'{scores.max():.3f}'
-  assert f'train.jsonl:{scores.argmax() + 1}' in hit
-
-
-def test_lengths_count_the_tokens_of_prefixes(model):
-  trained = model_dir.load(str(model))
-  tokenizer = trained.experiment.tokenizer
-  retrieval_set = RetrievalSet.of_split(trained.experiment, 'test')
-  sample = sample_lib.draw(retrieval_set, 10)
-  counts = sample.token_counts(tokenizer)
-  for side, prefix, rows, own in (
-      ('queries', 'query: ', sample.queries, retrieval_set.query_texts),
-      ('passages', 'passage: ', sample.passages, retrieval_set.corpus.texts),
-  ):
-    texts = [prefix + own[row] for row in rows]
-    tokens = tokenizer.vocabulary.encode(texts, 99)
-    lengths = [len(tokens.row(i)) for i in range(len(rows))]
-    assert counts[side].tolist() == lengths
