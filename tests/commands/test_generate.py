@@ -21,23 +21,17 @@ THREE = '--queries_per_passage=3'
 FILES = 'corpus.jsonl', 'qgen-queries.jsonl', 'qgen-qrels/train.tsv'
 
 
-def make(folder, scale=1.0):
-  """A random T5 whose logits are scaled."""
+@pytest.fixture(scope='module')
+def generator(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('generator')
   torch.manual_seed(0)
   model = hugging_face_models.untied(
       'T5ForConditionalGeneration', feed_forward='gated-gelu', vocab_size=ROWS,
       decoder_start_token_id=0,
   )
-  with torch.no_grad():
-    model.lm_head.weight *= scale
   model.save_pretrained(folder)
   small_vocabulary.write(folder / 'spiece.model')
   return folder
-
-
-@pytest.fixture(scope='module')
-def generator(tmp_path_factory):
-  return make(tmp_path_factory.mktemp('generator'))
 
 
 @pytest.fixture(scope='module')
@@ -111,17 +105,6 @@ def test_files_are_those_of_gpl(written, corpus):
   assert '1 of' not in facts['counts']
 
 
-def test_a_killed_run_goes_on_with_the_same_result(
-    generator, corpus, written, tmp_path, capsys
-):
-  out = shutil.copytree(written, tmp_path / 'again')
-  for name in (*FILES, 'shards/00001.jsonl'):
-    (out / name).unlink()
-  assert run(generator, corpus, out, THREE) == 0
-  assert contents(out) == contents(written)
-  assert '| passages | 40 |' in capsys.readouterr().out
-
-
 def test_two_hosts_write_what_one_writes(
     generator, corpus, written, tmp_path, capsys
 ):
@@ -131,6 +114,11 @@ def test_two_hosts_write_what_one_writes(
   assert run(generator, corpus, out, *flags, '--host_index=0') == 0
   # The eighth, which is of a shard of this host.
   assert '1 passages have more than 64 tokens' in capsys.readouterr().err
+  assert contents(out) == contents(written)
+  # Killed, a run goes on with the same result.
+  for name in (*FILES, 'shards/00001.jsonl'):
+    (out / name).unlink()
+  assert run(generator, corpus, out, THREE) == 0
   assert contents(out) == contents(written)
 
 
@@ -194,23 +182,16 @@ def test_filters_take_what_was_generated(
   assert contents(out) == contents(written)
   assert 0 < len(left(dense, '--round_trip_depth=3')) < len(every)
   assert 'whose passage is not found' in capsys.readouterr().out
-  assert run(generator, corpus, out, THREE, dense, '--teacher=x') == 2
-  assert '--min_teacher_score' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
         (['--seed=1'], 'seed: 0 -> 1'),
-        (['--dtype=bfloat16'], "'dtype': 'bfloat16'"),
-        (['--queries_per_passage=2'], 'queries_per_passage: 3 -> 2'),
         (['--passage_length=513'], 'expected at most 512'),
         (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
-        (['--multihost', '--host_count=2', '--host_index=0'], 'hosts of'),
         (['--temperature=0'], '--queries_per_passage=3'),
         (['--max_copied=1.5'], '--max_copied is 1.5'),
-        (['--min_log_probability=nan'], 'expected a logarithm, 0 or less'),
-        (['--round_trip_depth=3'], 'give --round_trip, or leave it out'),
         (
             ['--teacher=nowhere', '--min_teacher_score=0'],
             'nowhere does not exist. Expected',
@@ -243,11 +224,6 @@ def test_a_changed_corpus_is_refused_unless_overwritten(
     [
         (['{"_id": "a\\tb", "text": "One."}'], "the id 'a\\tb'"),
         (['{"_id": "a", "text": " "}'], 'no passage with text'),
-        (['{"_id": "a"}'], ":1"),
-        (
-            ['{"_id": "a", "text": "One."}', '{"_id": "a", "text": "Two."}'],
-            'more than once',
-        ),
     ],
 )
 def test_bad_corpora_are_named(generator, tmp_path, capsys, lines, message):
@@ -255,15 +231,6 @@ def test_bad_corpora_are_named(generator, tmp_path, capsys, lines, message):
   path.write_text('\n'.join(lines) + '\n')
   assert run(generator, path, tmp_path / 'out') == 2
   assert message in capsys.readouterr().err
-
-
-def test_a_generator_that_writes_nothing_is_refused(corpus, tmp_path, capsys):
-  # The first of equal logits is that of padding.
-  silent = make(tmp_path / 'silent', scale=0.0)
-  flags = '--temperature=0', '--query_length=4'
-  assert run(silent, corpus, tmp_path / 'out', *flags) == 2
-  assert 'are empty' in capsys.readouterr().err
-  assert not [*(tmp_path / 'out' / 'shards').glob('*.jsonl')]
 
 
 def test_what_is_no_query_is_told():
@@ -300,7 +267,6 @@ def test_copies_are_spans_of_the_passage():
   passage = ' '.join(words('The cat sat, on the mat; it slept.'))
   for query, share, expected in (
       ('The cat sat on the mat', 0.8, True),
-      ('why the cat sat on the', 0.8, True),
       ('why did the cat sit on the mat', 0.8, False),
       ('cat on mat', 0.5, False),
       ('cat', 0.8, True),
