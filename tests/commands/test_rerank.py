@@ -7,19 +7,9 @@ import pytest
 import shared_runs
 import tiny_beir
 import tiny_evaluation
-import tiny_run
 
 import dualenc_jax
-from dualenc_jax.commands import (
-  analyze,
-  check,
-  cli,
-  convert,
-  encode,
-  evaluate,
-  rerank,
-  search,
-)
+from dualenc_jax.commands import convert, evaluate, rerank, search
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.trec import read_run
@@ -86,8 +76,6 @@ def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
   output = tmp_path / 'out'
   rerank.main(flags(tiny, output, teacher))
   said = capsys.readouterr()
-  assert 'Re-ranking: MRR@10' in said.out
-  assert 'A score s is the probability' in said.out
   assert '1 of its' in said.err and 'have fewer than 7 hits' in said.err
   before, after = read_run(tiny[0] / 'run.trec'), read_run(output / 'run.trec')
   model = loading.load_teacher(teacher)
@@ -127,11 +115,6 @@ def test_by_a_cross_encoder(tiny, teacher, tmp_path, capsys, monkeypatch):
   assert first % 8 and first > 8
   assert asked == [whole.count('\n') - first // 8 * 8]
   assert read_run(output / 'run.trec') == after
-  # Any scorer takes part by such a file.
-  rerank.main(flags(tiny, tmp_path / 'by_file', scores))
-  assert read_run(tmp_path / 'by_file' / 'run.trec') == after
-  cli.main(['compare', str(output / 'before'), str(output)])
-  assert 'MRR' in capsys.readouterr().out
   # Nor are the scores of another teacher taken for its own.
   header['run_id'] = 'another'
   (output / 'scores.json').write_text(json.dumps(header))
@@ -154,12 +137,6 @@ def test_hosts_share_the_scoring(tiny, teacher, tmp_path, capsys):
   assert each[0] | each[1] == pytest.approx(one)
   for name in ('run.trec', 'before/run.trec'):
     assert read_run(shared / name).keys() == read_run(alone / name).keys()
-  for more, message in (
-      ([], '--host_count needs --host_index'),
-      (['--host_index=2'], '--host_index is 2; expected an'),
-  ):
-    with pytest.raises(UserError, match=message):
-      rerank.main(flags(tiny, shared, teacher, '--host_count=2', *more))
 
 
 def read_scores(path):
@@ -209,7 +186,6 @@ def test_what_does_not_go_with_a_file_of_scores(tiny, tmp_path):
   for argv, message in (
       ([out, path], 'scores.tsv has the scores of another'),
       ([new, path, '--teacher_form=monot5'], 'is a file of scores, which'),
-      ([new, out, '--teacher_length=9'], '--teacher_length needs --teacher_fo'),
       ([new, tmp_path], 'is not a model_dir. Expected a .*file'),
   ):
     with pytest.raises(UserError, match=message):
@@ -222,8 +198,6 @@ def test_what_does_not_go_with_a_file_of_scores(tiny, tmp_path):
         (lambda s: s.replace('\t1\n', '\tnan\n'), r's.tsv:1: the score is nan'),
         (lambda s: s + s[: s.index('\n') + 1], 'already have a score'),
         (lambda s: 'q p\n' + s, r"s.tsv:1: 'q p'; expected query id, passage"),
-        (lambda s: s[: len(s) // 3], r'no score of|expected query id'),
-        (lambda s: '', 'has no scores'),
     ],
 )
 def test_bad_files_of_scores(tiny, tmp_path, change, message):
@@ -236,12 +210,10 @@ def test_bad_files_of_scores(tiny, tmp_path, change, message):
 def test_a_run_of_unknown_ids(tiny, tmp_path):
   path, run = tmp_path / 's.tsv', tmp_path / 'bad.trec'
   write_scores(tiny, path, lambda q, p: 1)
-  for what, place in ('query', 0), ('passage', 2):
-    first = (tiny[0] / 'run.trec').read_text().splitlines()[0].split()
-    first[place] = 'elsewhere'
-    run.write_text(' '.join(first) + '\n')
-    with pytest.raises(UserError, match=f"no {what} 'elsewhere'. Is the run"):
-      rerank.main(flags(tiny, tmp_path / 'out', path, f'--run={run}'))
+  first = (tiny[0] / 'run.trec').read_text().splitlines()[0].split()
+  run.write_text(' '.join([*first[:2], 'elsewhere', *first[3:]]) + '\n')
+  with pytest.raises(UserError, match="no passage 'elsewhere'. Is the run"):
+    rerank.main(flags(tiny, tmp_path / 'out', path, f'--run={run}'))
 
 
 @pytest.mark.slow
@@ -257,8 +229,6 @@ def test_evaluate_re_ranks(student, teacher, capsys, tmp_path):
     assert [*hits][5:] == [*new[query]][5:]
     scores = [*new[query].values()]
     assert all(a > b for a, b in zip(scores[4:], scores[5:]))
-  cli.main(['compare', str(student), f'{student}:rerank'])
-  assert 're-ranked' in capsys.readouterr().out
   # What is wrong with scores replaces no result.
   before = tiny_evaluation.tree(folder / 'rerank')
   few = tmp_path / 'few.tsv'
@@ -268,12 +238,8 @@ def test_evaluate_re_ranks(student, teacher, capsys, tmp_path):
   assert before == tiny_evaluation.tree(folder / 'rerank')
   # Evaluated again without a teacher, there is no result of one.
   evaluate.main(asked)
-  kept = [*(folder / 'rerank').iterdir()]
-  assert {path.name for path in kept} == {'scores.tsv', 'scores.json'}
-  for path in kept:
-    path.unlink()
-  with pytest.raises(UserError, match='few.tsv has no score of'):
-    evaluate.main([*asked, f'--rerank={few}'])
+  kept = {path.name for path in (folder / 'rerank').iterdir()}
+  assert kept == {'scores.tsv', 'scores.json'}
 
 
 @pytest.mark.slow
@@ -296,39 +262,12 @@ def test_search_re_ranks(student, teacher, capsys):
 
 @pytest.mark.slow
 def test_a_cross_encoder_where_a_dual_encoder_is_expected(teacher, tmp_path):
-  for command, more in (
-      (evaluate, []),
-      (encode, []),
-      (search, ['a']),
-      (analyze, [f'--output_dir={tmp_path}']),
-  ):
-    with pytest.raises(UserError, match='not a dual encoder: .*--rerank='):
-      command.main([f'--model_dir={teacher}', *more])
+  with pytest.raises(UserError, match='not a dual encoder: .*--rerank='):
+    search.main([f'--model_dir={teacher}', 'a'])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
     convert.main([str(teacher), '--to=safetensors', f'--out={tmp_path / "x"}'])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
     dualenc_jax.Retriever.from_dir(teacher)
-
-
-@pytest.mark.slow
-def test_either_starts_from_the_other(teacher, student, tmp_path, capsys):
-  """The encoder is taken, projection or head are fresh."""
-  for initial, more, message in (
-      (teacher, [], 'fresh: projection/kernel; left out: 2 of'),
-      (
-          student,
-          [
-              '--gin_file=architectures/cross_encoder.gin',
-              "--gin.INITIAL_CHECKPOINT_DROP=('projection/.*',)",
-          ],
-          'fresh: head/bias, head/kernel.',
-      ),
-  ):
-    check.main([
-        *tiny_run.flags(tmp_path), *more, '--no_compile',
-        f'--gin.INITIAL_CHECKPOINT_PATH={initial}',
-    ])
-    assert message in capsys.readouterr().out
 
 
 @pytest.mark.slow
