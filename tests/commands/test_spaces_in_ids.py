@@ -72,14 +72,3 @@ def test_every_command_takes_them(tmp_path, capsys):
   rows = (mined / 'pairs.jsonl').read_text().splitlines()
   assert all(json.loads(row)['query_id'] in SPACED.queries for row in rows)
 
-
-def test_ids_that_would_be_one_are_found_before_anything_is_encoded(
-    capsys, tmp_path
-):
-  texts = [*TINY.corpus.values()]
-  tiny_beir.TinySet(
-      {'a b': texts[0], 'a%20b': texts[1]}, {'q': 'cache'}, {'q': {'a b': 1}}
-  ).write(tmp_path / 'twice')
-  argv = ['evaluate', *flags(tmp_path / 'twice'), f'--output_dir={tmp_path}']
-  assert cli.main(argv) == 2
-  assert "'a b' and id 'a%20b' are the same in a" in capsys.readouterr().err
