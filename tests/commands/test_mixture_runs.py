@@ -1,11 +1,11 @@
-"""A mixture through the program: check, train, evaluate, search."""
+"""A mixture through the program: check, train, evaluate."""
 
 import pytest
 import tiny_beir
 import tiny_evaluation
 import tiny_run
 
-from dualenc_jax.commands import check, encode, evaluate, search, train
+from dualenc_jax.commands import check, evaluate, train
 from dualenc_jax.errors import UserError
 
 MIXTURE = '''
@@ -55,12 +55,6 @@ def test_a_mixture_is_checked_trained_and_used(flags, tmp_path, capsys):
   assert 'pairs, split validation:\n' in capsys.readouterr().out
   with pytest.raises(UserError, match='mixture pairs.beir has no split'):
     evaluate.main([model, '--split=test'])
-  # Another task for the same model, which says nothing of DATA_ROOT.
-  beir = ['--gin_file=tasks/beir.gin', f'--gin.BEIR_FOLDER={tmp_path / "mine"}']
-  evaluate.main([model, *beir])
-  encode.main([model, *beir])
-  search.main([model, *beir, 'array'])
-  assert f'{tmp_path / "mine"}/corpus.jsonl:' in capsys.readouterr().out
 
 
 def test_a_model_of_pairs_is_evaluated_on_another_task(flags, tmp_path, capsys):
