@@ -220,17 +220,8 @@ def test_a_recipe_stops_with_its_stage(tmp_path):
   process = start('recipe', f'--gin_file={own}', f'--work_dir={work}')
   wait_for_steps(process, work / 'trained')
   # As from a terminal, which tells the whole group.
-  os.kill(child_of(process.pid), signal.SIGTERM)
-  process.send_signal(signal.SIGTERM)
+  os.killpg(process.pid, signal.SIGTERM)
   said = process.communicate()[1]
   assert process.returncode == 75, said
   assert len(interrupted.steps(work / 'trained')) == 1
   assert not json.loads((work / '.stages/trained.json').read_text())['done']
-
-
-def child_of(pid):
-  for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):
-    fields = stat.read_text().rpartition(')')[2].split()
-    if int(fields[1]) == pid:
-      return int(stat.parent.name)
-  raise AssertionError('The recipe runs nothing.')
