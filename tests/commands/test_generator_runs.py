@@ -1,7 +1,6 @@
 """A generator through the program: trained, loaded, gone on from, refused."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -44,10 +43,6 @@ def test_it_learns_what_to_write(trained):
   assert losses[-1] < 0.2 * losses[0]
   before, _, after = tiny_run.logged(trained, 'validation')
   assert before['token_accuracy'] < 0.3 and after['token_accuracy'] > 0.9
-  for line in (before, after):
-    assert line['perplexity'] == pytest.approx(
-        np.exp(-line['log_likelihood']), rel=1e-5
-    )
   assert after['perplexity'] < 2 < before['perplexity']
   meta = trained / 'checkpoints' / str(STEPS) / 'meta' / 'metadata'
   best = json.loads(meta.read_text())['notes']['best']
@@ -81,16 +76,12 @@ def test_another_run_starts_from_it(flags, trained, capsys):
         *flags, f'--gin.INITIAL_CHECKPOINT_PATH={trained}', '--no_compile',
         *more,
     ])
-    out = capsys.readouterr().out
-    (line,) = (x for x in out.splitlines() if x.startswith('Starting from'))
-    return line, out
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (x for x in lines if x.startswith('Starting from'))
+    return line
 
-  line, out = said()
-  assert 'fresh' not in line
-  assert re.search('Encoder of 1 layers?, decoder of 1', out)
-  assert 'decoder/logits_dense/kernel [128, 8064]' in out
-  assert 'batch queries/groups/0/tokens' in out
-  line, _ = said(
+  assert 'fresh' not in said()
+  line = said(
       '--gin_file=architectures/sde.gin', '--gin_file=losses/softmax.gin',
       '--gin.OBJECTIVE=@objectives.Contrastive()',
   )
@@ -108,7 +99,6 @@ def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
   asked = ['rerank', f'--teacher={trained}', '--run=x', '--tasks=beir/scifact']
   for argv, message in (
       (['encode', f'--model_dir={trained}'], '`dualenc generate`'),
-      (['evaluate', f'--model_dir={trained}'], '`dualenc generate`'),
       (
           ['convert', str(trained), '--to=safetensors',
            f'--out={tmp_path / "out"}'], 'is a generator',
