@@ -9,7 +9,6 @@ import pytest
 import tiny_run
 
 from dualenc_jax.commands import cli, quickstart
-from dualenc_jax.errors import UserError
 from dualenc_jax.results.folder import read_per_query
 
 PACKAGES = ('asyncio', 'email', 'json', 'logging')
@@ -36,10 +35,7 @@ def test_a_bag_and_a_t5_grown_on_it(tmp_path, capsys):
       'untrained', 'BM25', 'bag of pieces', 'T5, grown on it', 'bag and BM25'
   ]
   assert [*rows] == systems
-  for line in (
-      *systems, *quickstart.QUERIES, 'of a paired randomization test'
-  ):
-    assert line in out.out
+  assert all(line in out.out for line in (*systems, *quickstart.QUERIES))
   losses = [line['loss'] for line in tiny_run.logged(folder, 'train')]
   assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
   assert rows['bag of pieces']['MRR'] > 0 and rows['BM25']['MRR'] > 0.1
@@ -53,15 +49,6 @@ def test_a_bag_and_a_t5_grown_on_it(tmp_path, capsys):
       )
   )
   assert start == pytest.approx(after, rel=0.1)
-  # What is printed is what the tests beside it say.
-  for name in systems[2:]:
-    (line,) = [
-        line
-        for line in out.out.splitlines()
-        if line.startswith(f'  {name} ') and ' p ' in line
-    ]
-    change = rows[name]['MRR'] - rows['BM25']['MRR']
-    assert f'{change:+.4f}' in line
   # What comes next can be typed.
   (search,) = [
       shlex.split(line)[1:]
@@ -75,8 +62,3 @@ def test_a_bag_and_a_t5_grown_on_it(tmp_path, capsys):
   assert 'Resuming from step 24' in capsys.readouterr().err
   assert json.loads((folder / 'quickstart.json').read_text()) == rows
 
-
-def test_an_unknown_reader_gets_did_you_mean(tmp_path):
-  argv = [*flags(tmp_path), '--gin.TASK=@readers.PythonCod()']
-  with pytest.raises(UserError, match='Did you mean .*PythonCode'):
-    quickstart.main(argv)
