@@ -7,7 +7,6 @@ import time
 import event_files
 import interrupted
 from interrupted import assert_bit_equal, saved
-import numpy as np
 import pytest
 import tiny_evaluation
 import tiny_run
@@ -102,28 +101,15 @@ def test_another_config_is_refused_unless_allowed(again, tmp_path):
   model = tmp_path / 'model'
   old = (model / 'config.gin').read_text()
   changed = '--gin.STEPS=3', '--gin.LEARNING_RATE=0.5'
-  for more in ([], ['--allow_data_change']):
-    with pytest.raises(UserError, match='has another config') as error:
-      again(*changed, *more)
+  with pytest.raises(UserError, match='has another config') as error:
+    again(*changed, '--allow_data_change')
   message = str(error.value)
   assert 'LEARNING_RATE: 0.001 -> 0.5' in message
   assert 'STEPS: 2 -> 3' in message and '--allow_config_change' in message
-  # Another loss comes before what it is made of.
-  with pytest.raises(UserError) as error:
-    again(
-        '--gin.NUM_NEGATIVES=1', '--gin_file=losses/distill.gin',
-        '--gin.PASSAGE_PREFIX=passage: ',
-    )
-  found = str(error.value).partition('has another config. ')[2].split('; ')
-  assert found[:2] == [
-      'LOSS: @losses.InBatchSoftmax() -> @losses.Sum()', 'NUM_NEGATIVES: 0 -> 1'
-  ]
-  assert "PASSAGE_PREFIX: '' -> 'passage: '" in found
   # What the checkpoint cannot be is refused whatever is allowed.
   with pytest.raises(UserError) as error:
     again('--gin.models.Projection.features=64', '--allow_config_change')
   assert 'projection/kernel: (128, 128) in the checkpoint' in str(error.value)
-  assert '(128, 64) in this model' in str(error.value)
   assert (model / 'config.gin').read_text() == old
   again(*changed, '--allow_config_change')
   assert (model / 'checkpoints' / '3').is_dir()
@@ -166,27 +152,6 @@ def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
         f'--model_dir={tmp_path / "model"}',
     ])
   assert (tmp_path / 'model' / 'checkpoints' / '2').is_dir()
-
-
-def test_an_initial_checkpoint_gives_parameters_and_a_fresh_start(tmp_path):
-  first = tiny_evaluation.shared_model()
-  train.main([
-      *tiny_run.flags(tmp_path), f'--gin.INITIAL_CHECKPOINT_PATH={first}',
-      '--gin.STEPS=1', '--gin.LEARNING_RATE=0.0',
-      f'--model_dir={tmp_path / "second"}',
-  ])
-  a, b = saved(first, 2), saved(tmp_path / 'second', 1)
-  for name in a:
-    if name.startswith('params'):
-      np.testing.assert_array_equal(a[name], b[name])
-
-
-def test_a_model_dir_that_cannot_be_written(tmp_path):
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match='cannot be written: .* MODEL_DIR'):
-    train.main([
-        *tiny_run.flags(tmp_path), f'--model_dir={tmp_path / "file/model"}'
-    ])
 
 
 def test_two_runs_in_one_folder(again, tmp_path, capsys):
