@@ -1,6 +1,5 @@
 """What a command sets up before it computes: programs, huge pages, cores."""
 
-import logging
 import os
 import pathlib
 import subprocess
@@ -33,18 +32,6 @@ def test_devices_of_a_cpu_keep_programs_only_where_they_are_told(
     assert found == (wanted and str(tmp_path / wanted))
 
 
-def test_what_orbax_raises_is_not_logged_with_tracebacks(capsys):
-  runtime.start_logging()
-  log = logging.getLogger('absl')
-  try:
-    raise ValueError('no space')
-  except ValueError:
-    log.exception('a thread failed')
-  log.warning('something else')
-  said = capsys.readouterr().err
-  assert 'something else' in said and 'Traceback' not in said
-
-
 @pytest.mark.parametrize(
     ('environment', 'text', 'version', 'device', 'wanted'),
     [
@@ -61,7 +48,6 @@ def test_what_orbax_raises_is_not_logged_with_tracebacks(capsys):
         ({'GLIBC_TUNABLES': ASKED}, '[madvise]', (2, 36), None, None),
         # Kernels that do not give them on request.
         ({}, '[always] madvise never', (2, 36), None, None),
-        ({}, None, (2, 36), None, None),
         # A library without the tunable.
         ({}, '[madvise]', (2, 34), None, None),
     ],
@@ -76,15 +62,6 @@ def test_huge_pages_where_something_is_gained(
     (tmp_path / device).touch()
   found = huge_pages.environment(environment, tmp_path / 'enabled', tmp_path)
   assert found == (wanted and {**environment, 'GLIBC_TUNABLES': wanted})
-
-
-def test_a_restart_keeps_the_command(monkeypatch):
-  started = []
-  monkeypatch.setattr(huge_pages, 'environment', lambda _: {'A': 'b'})
-  monkeypatch.setattr(os, 'execve', lambda *args: started.append(args))
-  huge_pages.restart()
-  argv = [sys.executable, *sys.orig_argv[1:]]
-  assert started == [(sys.executable, argv, {'A': 'b'})]
 
 
 @pytest.mark.slow
