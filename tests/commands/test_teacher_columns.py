@@ -6,7 +6,7 @@ import random
 import pytest
 import tiny_run
 
-from dualenc_jax.commands import check, train
+from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
 
 COLUMNS = [
@@ -16,11 +16,11 @@ COLUMNS = [
 ]
 
 
-def write(path, change=lambda row: row, count=96):
+def write(path, change=lambda row: row):
   """FlagEmbedding's form: lists of texts, and of their scores."""
   rng = random.Random(0)
   with path.open('w') as file:
-    for _ in range(count):
+    for _ in range(96):
       words = rng.sample(tiny_run.WORDS, 6)
       row = {
           'query': 'find ' + ' '.join(words[:2]),
@@ -42,7 +42,7 @@ def flags(folder, *more, **change):
   ]
 
 
-def test_losses_that_read_them(tmp_path, capsys):
+def test_losses_that_read_them(tmp_path):
   train.main(flags(
       tmp_path, '--gin_file=losses/distill.gin', '--gin.MICRO_BATCH_SIZE=8'
   ))
@@ -51,18 +51,12 @@ def test_losses_that_read_them(tmp_path, capsys):
   assert found['loss'] == pytest.approx(parts, rel=1e-5)
   assert found['AtTemperature/taught_fraction'] == 1
   assert found['AtTemperature/loss'] > 0
-  check.main(
-      [*flags(tmp_path, '--gin_file=losses/margin_mse.gin'), '--no_compile']
-  )
-  assert 'Loss: MarginMSE' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     'scores, message',
     [
         ([[3.0], [1.0, 2.0]], r":1: 'neg_scores' holds 2 scores for 3 texts"),
-        ([[float('nan')], [1.0] * 3], '.jsonl:1.*(NaN|nan)'),
-        ([None, [1.0] * 3], ":1: 'pos_scores' is missing; expected a score"),
         ([[1.0], [1.0] * 3], 'the same score, 1: flat labels'),
         ([[0.9], [0.1] * 3], 'not logits. Set --gin.TEACHER=probabilities'),
     ],
@@ -85,10 +79,6 @@ DISTILL = '--gin_file=losses/distill.gin'
 @pytest.mark.parametrize(
     'more, message',
     [
-        (
-            ['--gin_file=architectures/cross_encoder.gin'],
-            'Ranking does not read them',
-        ),
         ([], 'does not read them. Use losses.Distill'),
         ([DISTILL, *NONE], "learns from a teacher's scores"),
         ([DISTILL, *NONE[1:]], 'expected both, or neither'),
