@@ -39,9 +39,7 @@ def test_runs_write_the_same_bytes_which_vocabulary_expects(model, tmp_path):
     [
         ('__init__', '▁init'),
         ('HTTPServer', '▁http▁server'),
-        ('getURLForRequest', '▁get▁url▁for▁request'),
         ('self.parse(x)', '▁self.▁parse(▁x)'),
-        ('a\n\t  b', '▁a▁b'),
         ('sha256 = 0xFF', '▁sha256▁=▁0x▁ff'),
         ('É 中', '▁É▁中'),
     ],
@@ -63,20 +61,11 @@ def test_the_command_takes_the_texts_of_a_task(tmp_path, capsys):
   assert f'--gin.VOCABULARY={output} --gin.VOCAB_SIZE={size}.' in said
   # Whole words of the texts, in any case of their letters, are a piece.
   assert len(vocabulary.encode(['Array cache'], 9).row(0)) <= 4
-  processor = sentencepiece.SentencePieceProcessor()
-  processor.load(str(output))
-  assert ''.join(processor.encode_as_pieces('ÀRRAY_x')) == '▁àrray_x'
 
 
-@pytest.mark.parametrize(
-    'texts, flags, message',
-    [
-        (2, ['--size=1'], 'a vocabulary of 1 pieces'),
-        (0, [], 'has no rows'),
-    ],
-)
-def test_bad_input(tmp_path, texts, flags, message):
-  path = tiny_run.write_pairs(tmp_path / 'a.jsonl', texts)
-  with pytest.raises(UserError, match=message):
-    command.main([str(path), f'--output={tmp_path / "o.model"}', *flags])
+def test_bad_input(tmp_path):
+  path = tiny_run.write_pairs(tmp_path / 'a.jsonl', 2)
+  argv = [str(path), f'--output={tmp_path / "o.model"}', '--size=1']
+  with pytest.raises(UserError, match='a vocabulary of 1 pieces'):
+    command.main(argv)
   assert not (tmp_path / 'o.model').exists()
