@@ -1,9 +1,10 @@
 """BEIR's sets: their conventions, and counts that are not the published."""
 
+import csv
 import logging
 import shutil
 
-from reading import DATA, refused
+from reading import column, DATA, judged, objects, refused
 
 from dualenc_jax.errors import SourceUnavailable
 from dualenc_jax.readers import beir_sets
@@ -66,3 +67,30 @@ def test_notes_and_titles_of_sets(tmp_path):
   fiqa = Beir(dataset='fiqa', root=str(tmp_path), tolerance=1.0)
   first, *_ = fiqa.examples('corpus')
   assert first['passage'] == 'The moon pulls the sea twice a day.'
+
+
+def expected(folder, split):
+  """As BEIR's own loader and models have it: title, space, text."""
+  passages = {
+      row['_id']: (row['title'] + ' ' + row['text']).strip()
+      for row in objects(folder / 'corpus.jsonl')
+  }
+  queries = {r['_id']: r['text'] for r in objects(folder / 'queries.jsonl')}
+  _, *lines = (folder / 'qrels' / f'{split}.tsv').read_text().splitlines()
+  return [
+      (queries[query], passages[passage], query, passage, int(grade))
+      for query, passage, grade in csv.reader(lines, delimiter='\t')
+  ]
+
+
+def test_scifact_has_the_published_counts(shared):
+  folder = shared / 'data' / 'scifact'
+  reader = Beir(dataset='scifact', root=str(shared / 'data'))
+  assert reader.splits() == ('train', 'test', 'corpus')
+  corpus = column(reader.examples('corpus'), 'passage_id')
+  assert corpus == column(objects(folder / 'corpus.jsonl'), '_id')
+  assert len(corpus) == 5183
+  for split, queries, count in (('train', 809, 919), ('test', 300, 339)):
+    rows = judged(reader.examples(split))
+    assert rows == expected(folder, split)
+    assert (len({row[2] for row in rows}), len(rows)) == (queries, count)
