@@ -52,9 +52,8 @@ def test_tsv_form():
 
 
 @pytest.mark.parametrize('line', [
-    # A positive of the judgements, of another row of the query, and one that
-    # only the file calls positive.
-    {'qid': '100', 'pos': [], 'neg': {'bm25': ['2', '0']}},
+    # A positive of another row of the query, and one that only the file calls
+    # positive.
     {'qid': '101', 'pos': [], 'neg': {'bm25': ['2', '4']}},
     {'qid': '100', 'pos': ['3'], 'neg': {'bm25': ['2', '3']}},
     {'query_id': '100', 'positive_passages': [{'docid': '3', 'text': 'x'}],
@@ -78,7 +77,6 @@ def test_a_positive_among_the_negatives(tmp_path, caplog, line):
     ({'neg': {'a': ['1']}}, 'the query id is missing or empty'),
     ({'qid': '100', 'neg': {'a': '1'}}, 'are str, not a list'),
     ({'qid': '100', 'neg': {'a': [None]}}, 'neither an id nor a text'),
-    ({'query_id': '100', 'negative_passages': ['1']}, 'is str, not an object'),
     ('100', '1 columns, expected 2'),
     ('100 Q0 1 1 0.5 bm25', 'a TREC run; expected query id'),
     ('100\t1\twho is it\tA passage of words.', 'as top1000.dev has them'),
