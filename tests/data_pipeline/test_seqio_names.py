@@ -1,7 +1,6 @@
 """The tasks that `import tasks` puts into seqio's registry."""
 
 import gzip
-import itertools
 import pathlib
 import shutil
 
@@ -134,17 +133,12 @@ def test_a_task_has_the_examples_that_training_reads(registry, data_root, name):
       assert not ids[len(wanted) :].any()
 
 
-def test_the_mixture(registry, data_root):
+def test_the_mixture(registry):
   mixture = SeqioTask('multireqa')
   parts = [(part.label, rate) for part, rate in mixture.parts()]
   names = 'hotpotqa nq searchqa squad triviaqa'.split()
   assert [name for name, _ in parts] == [f'multireqa_{n}' for n in names]
   assert dict(parts)['multireqa_squad'] == pytest.approx(87_133 / 1_263_446)
-  for name in ('multireqa', 'multireqa_tokenized'):
-    dataset = registry.get_mixture_or_task(name).get_dataset(
-        sequence_length=None, split='train', shuffle=False, num_epochs=None
-    )
-    assert len(list(itertools.islice(dataset.as_numpy_iterator(), 40))) == 40
 
 
 def test_without_data_a_task_says_what_is_missing(registry, monkeypatch):
