@@ -1,8 +1,6 @@
 """Datasets of the user's own, and what all have in common."""
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
 
@@ -47,14 +45,11 @@ def test_the_least_that_a_dataset_needs():
     mine.of_datasets('x')
 
 
-@pytest.mark.parametrize(
-    'row, message',
-    [
-        ({'query': 'q', 'pasage': 'p'}, "example 1: .*'pasage'"),
-        ({'query': 5, 'passage': 'p'}, "example 1: 'query' holds 5, no"),
-        ({'query': 'q', 'negatives': ['n', None]}, "example 1: 'negatives'"),
-    ],
-)
+@pytest.mark.parametrize('row, message', [
+    ({'query': 'q', 'pasage': 'p'}, "example 1: .*'pasage'"),
+    ({'query': 5, 'passage': 'p'}, "example 1: 'query' holds 5, no"),
+    ({'query': 'q', 'negatives': ['n', None]}, "example 1: 'negatives'"),
+])
 def test_what_is_no_example_is_named(row, message):
   class Bad(Mine):
     def examples(self, split):
@@ -82,14 +77,3 @@ def test_identity_leaves_out_where_files_are():
   assert train['hard_negatives'] == 'negatives.jsonl'
   assert not {'root', 'data_root'} & train.keys()
   assert not {'hard_negatives', 'max_negatives'} & corpus.keys()
-
-
-@pytest.mark.slow
-def test_importing_the_readers_imports_no_tensorflow():
-  code = (
-      'import sys, dualenc_jax.readers as r, dualenc_jax.data as d\n'
-      "next(r.PythonCode().examples('train'))\n"
-      "d.SeqioTask('x')\n"
-      "assert not {'tensorflow', 'seqio'} & set(sys.modules)\n"
-  )
-  subprocess.run([sys.executable, '-c', code], check=True)
