@@ -27,17 +27,6 @@ def test_coinciding_clouds_are_a_guess_and_shifted_ones_are_not():
   assert scaled == pytest.approx(half_way, abs=0.01)
 
 
-def test_a_group_is_in_one_fold():
-  # Every text is twice in its tower. Apart, the twin in another fold gives the
-  # tower away; in one group it cannot.
-  texts = toy_set.unit_vectors(120, seed=3, dim=200)
-  queries, passages = np.repeat(texts[:60], 2, 0), np.repeat(texts[60:], 2, 0)
-  leaking = separability(queries, passages, np.arange(240))
-  twins = np.repeat(np.arange(120), 2)
-  assert leaking > 0.75
-  assert separability(queries, passages, twins) < 0.6
-
-
 def prints(*values):
   return np.array(values, np.uint64)
 
