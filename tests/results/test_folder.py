@@ -54,14 +54,10 @@ def test_the_file_is_as_documented(tmp_path):
 @pytest.mark.parametrize(
     'text, message',
     [
-        ('', r'per_query.tsv:1: the header is'),
         ('id\tMRR\n', r':1: the header is .*; expected query_id'),
-        ('query_id\tMRR\tMRR\n', r':1: the header is'),
         ('query_id\tMRR\n', ':2: no query'),
         ('query_id\tMRR\na\t1.0\nb\n', r':3: 1 cells; expected 2'),
-        ('query_id\tMRR\na\tx\n', r':2: .* not a finite number'),
         ('query_id\tMRR\na\tinf\n', r':2: .* not a finite number'),
-        ('query_id\tMRR\na\r\t1\n', r':2: 1 cells; expected 2'),
         ('query_id\tMRR\na\t1\na\t1\n', r":3: query id 'a'"),
         ('query_id\tMRR\n\t1\n', r":2: query id ''"),
     ],
@@ -72,11 +68,6 @@ def test_a_bad_line_is_named(tmp_path, text, message):
   with pytest.raises(UserError, match=message) as error:
     read_per_query(path)
   assert str(error.value).endswith(' Run `dualenc evaluate` again.')
-
-
-def test_a_missing_file_is_named(tmp_path):
-  with pytest.raises(UserError, match='x.tsv cannot be read: No such file'):
-    read_per_query(tmp_path / 'x.tsv')
 
 
 def test_a_model_is_read_from_any_of_its_folders(tmp_path):
@@ -117,11 +108,8 @@ def test_per_query_values_are_checked_against_the_means(tmp_path):
     [
         ({'metrics': {}}, '"metrics" has no values'),
         ({'metrics': {'MRR': 52.0}}, 'metric MRR is 52.0; expected a share'),
-        ({'metrics': {'MRR': math.nan}}, 'metric MRR is nan'),
         ({'metrics': {'MRR': '0.5'}}, "MRR is '0.5'"),
         ({'label': None}, 'label is None'),
-        ({'split': 3}, 'split is 3'),
-        ({'document_separator': 1}, 'document_separator is 1'),
         ({'checkpoint_step': '40'}, "is '40'; expected int"),
         ({'depth': True}, 'depth is True; expected int'),
     ],
@@ -132,22 +120,15 @@ def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
     folder_lib.read_result(folder)
 
 
-@pytest.mark.parametrize(
-    'content, message',
-    [('{"metrics": {', 'is not JSON'), ('[1]', 'is not a JSON object')],
-)
-def test_a_damaged_metrics_json_is_named(tmp_path, content, message):
-  folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5})
-  (folder / 'metrics.json').write_text(content)
-  with pytest.raises(UserError, match=f'metrics.json {message}') as error:
-    folder_lib.read_model(tmp_path / 'm')
-  assert str(error.value).endswith('Run `dualenc evaluate` again.')
-
-
 def test_no_results_and_two_on_one_split(tmp_path):
+  with pytest.raises(UserError, match='x.tsv cannot be read: No such file'):
+    read_per_query(tmp_path / 'x.tsv')
   with pytest.raises(UserError, match='has no results.*dualenc evaluate'):
     folder_lib.read_model(tmp_path)
   folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5})
   shutil.copytree(folder, folder.with_name('copy'))
   with pytest.raises(UserError, match='copy.*pairs-test.*both .* pairs test'):
     folder_lib.read_model(tmp_path / 'm')
+  (folder / 'metrics.json').write_text('{"metrics": {')
+  with pytest.raises(UserError, match='is not JSON.*`dualenc evaluate` again'):
+    folder_lib.read_result(folder)
