@@ -49,7 +49,6 @@ ANALYSIS = 'analysis/pairs-test/analysis.json'
 META = 'checkpoints/40/meta/metadata'
 SAVED = 'checkpoints/40/_CHECKPOINT_METADATA'
 RELEVANT = report_folder.example(9, relevant={'text': '', 'id': []})
-FAR = {**report_folder.HIT, 'score': 10**400}
 ADVICE = {
     EXAMPLES: 'Run `dualenc evaluate` again.',
     ANALYSIS: 'Run `dualenc analyze` again.',
@@ -66,14 +65,8 @@ ADVICE = {
     [
         (EXAMPLES, '{}', "line 1 lacks 'query'"),
         (EXAMPLES, json.dumps(RELEVANT), 'id is []'),
-        (
-            EXAMPLES, json.dumps(report_folder.example(1, hits=[FAR])),
-            'score has 401 digits',
-        ),
-        (ANALYSIS, '[1]', 'is not a JSON object'),
         (ANALYSIS, '{"figures": []}', "lacks 'numbers'"),
         (META, '{"data": {"task": 1}}', 'task is 1'),
-        (SAVED, '{"commit_timestamp_nsecs": "x"}', "is 'x'"),
         (SAVED, f'{{"commit_timestamp_nsecs": {10**30}}}', '31 digits'),
         ('quickstart.json', '{"BM25": {"MRR": "high"}}', "is 'high'"),
         ('about.md', b'\xff\xfe', 'not text in UTF-8'),
