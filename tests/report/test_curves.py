@@ -28,12 +28,11 @@ def test_every_value_is_read_as_it_was_written(tmp_path):
   assert problems == []
 
 
-@pytest.mark.parametrize('cut', [1, 10])
-def test_a_last_line_that_is_being_written_is_no_damage(tmp_path, cut):
+def test_a_last_line_that_is_being_written_is_no_damage(tmp_path):
   report_folder.curves(tmp_path, *(train(i, loss=i * 1.5) for i in range(9)))
   path = tmp_path / 'metrics.jsonl'
-  path.write_bytes(path.read_bytes()[:-cut])
-  expected = {'train/loss': {i: i * 1.5 for i in range(8 + (cut == 1))}}
+  path.write_bytes(path.read_bytes()[:-10])
+  expected = {'train/loss': {i: i * 1.5 for i in range(8)}}
   assert read(tmp_path) == (expected, [])
 
 
