@@ -12,8 +12,6 @@ from dualenc_jax.commands import cli, config, recipe as command, train
 from dualenc_jax.errors import UserError
 from dualenc_jax.recipes import Recipe, runner
 
-OF_DAFT = 'teacher matched aligned daft'
-
 
 def pair_flags(tmp_path):
   """Flags of PAIR on a few pairs, but for the recipe and the work_dir."""
@@ -63,26 +61,10 @@ def given_of(tmp_path, name):
             ' comparison source_before source_after source_comparison',
         ),
         (
-            'genq', [],
-            'source generator before queries adapted after comparison'
-            ' source_before source_after source_comparison',
-        ),
-        (
-            'daft', [],
-            f'{OF_DAFT} teacher_results matched_results daft_results comparison'
-            ' latency',
-        ),
-        ('jpq', [], 'dense codes jpq dense_results jpq_results comparison'),
-        (
             'daft', ['--replace=teacher={model}', '--sweep=SEED=0,1'],
             'teacher:given matched_0 matched_1 aligned_0 aligned_1 daft_0'
             ' daft_1 teacher_results matched_results_0 matched_results_1'
             ' daft_results_0 daft_results_1 comparison latency',
-        ),
-        (
-            'pair', [],
-            'retriever mined teacher labels relabelled pretrained finetuned'
-            ' evaluation',
         ),
     ],
 )
@@ -102,7 +84,6 @@ def test_commands_are_listed(tmp_path, capsys, name, more, stages):
 @pytest.mark.parametrize(
     ('name', 'more', 'trained'),
     [
-        ('daft', [], 'teacher'),
         (
             'daft',
             [
