@@ -35,19 +35,6 @@ def write_queries(tiny, path, *more):
   return f'--queries={path}'
 
 
-def write_truth(tiny, path, header, least):
-  rows = [
-      f'{q}\t0\t{p}\t{max(g, 0)}\n'
-      for q, grades in tiny.made.qrels.items()
-      for p, g in grades.items()
-      if g >= least
-  ]
-  if header:
-    rows = [header, *(row.replace('\t0', '', 1) for row in rows)]
-  path.write_text(''.join(rows))
-  return f'--truth={path}'
-
-
 def sigmoid(x):
   return 1 / (1 + math.exp(-x))
 
@@ -117,10 +104,14 @@ def test_of_queries_without_labels(tiny, tmp_path, capsys):
   # One of them is asked twice.
   again = 'again', tiny.made.queries['q0']
   queries = write_queries(tiny, tmp_path / 'queries.tsv', again)
-  header = 'query-id\tcorpus-id\tscore\n'
-  truth = write_truth(tiny, tmp_path / 'truth.tsv', header, 1)
+  path = tmp_path / 'truth.tsv'
+  path.write_text('query-id\tcorpus-id\tscore\n' + ''.join(
+      f'{query}\t{passage}\t1\n'
+      for query in tiny.scores
+      for passage in tiny.gold(query)
+  ))
   found, counts, report = labelled(
-      tiny, tmp_path / 'out', queries, truth, '--above=0.8'
+      tiny, tmp_path / 'out', queries, f'--truth={path}', '--above=0.8'
   )
   right, wrong, candidates = [], [], 0
   for query, scores in tiny.scores.items():
@@ -147,20 +138,6 @@ def test_of_queries_without_labels(tiny, tmp_path, capsys):
   assert counts['queries'] == QUERIES
   assert counts['queries_written'] == len(found)
   assert judged_by_bins(report) == candidates
-
-
-def test_what_is_not_judged_counts_for_nothing(tiny, tmp_path):
-  """Of graded judgements; the others are unknown."""
-  *_, report = labelled(
-      tiny, tmp_path / 'out', write_queries(tiny, tmp_path / 'queries.tsv'),
-      write_truth(tiny, tmp_path / 'truth.txt', '', -1), '--truth_grade=2',
-  )
-  judged = sum(
-      c in tiny.made.qrels[q]
-      for q in tiny.made.queries
-      for c in tiny.pool(q, []).values()
-  )
-  assert judged_by_bins(report) == judged > 0
 
 
 @pytest.mark.parametrize('split', ['', 'test'])
@@ -207,12 +184,9 @@ def test_by_a_cross_encoder_with_its_calibration(tmp_path):
     'more, message',
     [
         (['--above=0.1', '--below=0.9'], 'The thresholds are 0.1 and 0.9'),
-        (['--calibration=one'], "--calibration is 'one'; expected two numbers"),
         (['--calibration=-1,0'], 'expected a slope above 0'),
         (['--prior=0:1'], "--prior is '0:1'; expected two numbers above 0"),
-        (['--truth=nowhere.txt'], 'nowhere.txt cannot be read'),
         (['--queries=nowhere.tsv'], 'nowhere.tsv'),
-        (['--run='], 'Nothing to search with'),
         (['--queries=x.tsv', '--positives=none'], 'leave out --positives=none'),
     ],
 )
