@@ -97,8 +97,8 @@ def test_vectors_are_those_of_the_model(retriever, towers, tower):
 
 def test_search_of_texts(retriever):
   names, asked = [f'p{i}' for i in range(7)], ['read a file', 'merge']
-  retriever.index(TEXTS, names)
-  scores, ids = retriever.search(asked, k=3)
+  retriever.index((text for text in TEXTS), names)
+  scores, ids = retriever.search(np.array(asked, object), k=3)
   queries = retriever.encode_queries(asked)
   expected = reference(queries, retriever.encode_passages(TEXTS), names, 3)
   np.testing.assert_allclose(scores, expected[0], atol=1e-6)
@@ -137,23 +137,6 @@ def test_few_passages_and_none(retriever):
   assert sorted(ids[0].tolist()) == list('012345')
 
 
-def test_ids_are_checked_before_hours_of_encoding(towers, monkeypatch):
-  monkeypatch.setattr(type(towers), 'passages', None)
-  with pytest.raises(UserError, match='1 ids for 2 passages'):
-    Retriever(towers).index(['a', 'b'], ['x'])
-
-
-def test_texts_may_be_any_iterable_of_strings(retriever):
-  listed = retriever.encode_queries(['read file', 'parse'])
-  for texts in (
-      ('read file', 'parse'),
-      np.array(['read file', 'parse']),
-      np.array(['read file', 'parse'], object),
-      (text for text in ('read file', 'parse')),
-  ):
-    np.testing.assert_array_equal(retriever.encode_queries(texts), listed)
-
-
 BAD = vectors(5)
 BAD[3, 1] = np.nan
 
@@ -170,14 +153,9 @@ BAD[3, 1] = np.nan
         (lambda r: r.index(np.ones((2, DIM), int)), 'array of int64; expected'),
         (lambda r: r.index(BAD), r'passages\[3\] hold NaN'),
         (lambda r: r.index(['a', 'b'], ['x', 'x']), "ids has 'x' twice"),
-        (lambda r: r.index(['a', 'b'], [1, 2]), r'ids\[0\] is 1, int; '),
+        (lambda r: r.index(['a', 'b'], ['x']), '1 ids for 2 passages'),
         (lambda r: r.index(['a', 'b'], ['x', 'y\n']), r'ids\[1\] .* one line'),
-        (lambda r: r.search('one', 3), 'queries is one string'),
         (lambda r: r.search(['one'], 0), 'k is 0; expected'),
-        (
-            lambda r: r.search(vectors(2)[:, 1:], 3),
-            r'queries has the shape \(2, 23\)',
-        ),
         (lambda r: r.search(BAD, 3), 'query embeddings of row 3 hold NaN'),
     ],
 )
@@ -350,11 +328,9 @@ def test_embeddings_that_are_not_finite_are_an_error(towers):
 def write_checkpoint(towers, folder: pathlib.Path, vocabulary) -> None:
   params = jax.device_get(traverse_util.flatten_dict(towers.params, sep='/'))
   weights = Weights(
-      'test',
-      'a test',
+      'test', 'a test',
       {n: Tensor(n, p.shape, lambda p=p: p) for n, p in params.items()},
-      towers.embedder.model.encoder,
-      towers.embedder.model.passage_encoder,
+      towers.embedder.model.encoder, towers.embedder.model.passage_encoder,
       Usage(vocabulary, None, 12, None, 'find: ', 'code: '),
   )
   folder.mkdir()
