@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import time
@@ -115,19 +114,3 @@ def test_resume_makes_all_anew(host):
       'delete', 'create', 'describe', 'scp', 'ssh', 'ssh'
   ]
   assert '--gin.WORDS=' in lines[-1]
-
-
-def test_other_commands_are_told_of_these(host):
-  _, done = run(host, 'started', status=2)
-  for name in 'create install train logs resume stop delete'.split():
-    assert re.search(rf'\n +{name} ', done.stderr)
-
-
-def test_docs_promise_what_there_is(host):
-  text = (ROOT / 'docs/running.md').read_text()
-  promised = re.findall(r'^\./run_tpu\.sh (\w+)', text, re.MULTILINE)
-  assert set(promised) >= {
-      'create', 'install', 'train', 'logs', 'resume', 'stop', 'delete'
-  }
-  for name in promised:
-    run(host, '--dry_run', name)
