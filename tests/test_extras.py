@@ -24,10 +24,7 @@ def run(extras: str, *argv: str) -> subprocess.CompletedProcess:
   else:
     start = [sys.executable, str(ONLY), extras]
   return subprocess.run(
-      [*start, *argv],
-      capture_output=True,
-      text=True,
-      timeout=300,
+      [*start, *argv], capture_output=True, text=True, timeout=300
   )
 
 
