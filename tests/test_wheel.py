@@ -52,9 +52,7 @@ def unpacked(tmp_path_factory) -> pathlib.Path:
           sys.executable, *('-m', 'build', '--wheel', '--no-isolation'),
           *('--outdir', str(folder), str(source)),
       ],
-      check=True,
-      capture_output=True,
-      timeout=300,
+      check=True, capture_output=True, timeout=300,
   )
   (wheel,) = folder.glob('*.whl')
   target = folder / 'site'
@@ -70,9 +68,7 @@ def test_every_gin_file_resolves_from_the_wheel(unpacked, tmp_path):
           'PYTHONPATH': str(unpacked), 'PATH': '/usr/bin:/bin',
           'HOME': str(tmp_path), 'TF_CPP_MIN_LOG_LEVEL': '2',
       },
-      capture_output=True,
-      text=True,
-      timeout=300,
+      capture_output=True, text=True, timeout=300,
   )
   assert done.returncode == 0, done.stderr
   assert int(done.stdout) == len(config.shipped_files())
