@@ -68,9 +68,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope='module', autouse=True)
 def import_tensorflow():
   """In the one worker that runs these tests: it takes half a gigabyte."""
-  global seqio, seqio_adapter, tf, t5x_bridge
+  global seqio, seqio_adapter, t5x_bridge
   import seqio
-  import tensorflow as tf
 
   from dualenc_jax import t5x_bridge
   from dualenc_jax.data import seqio_adapter
@@ -277,11 +276,3 @@ def test_what_the_loss_cannot_see_is_refused(tmp_path):
   )
   with pytest.raises(UserError, match='8064 rows'):
     t5x_bridge.DualEncoderModel(run.objective, vocabulary, vocabulary, None)
-
-
-def test_missing_negatives_are_refused():
-  rows = {'inputs': np.ones((2, 3), np.int32)}
-  dataset = tf.data.Dataset.from_tensor_slices(rows | {'targets': [[1], [2]]})
-  converter = seqio_adapter.PairConverter(num_negatives=1)
-  with pytest.raises(UserError, match='no feature negatives'):
-    converter(dataset, {'inputs': 3, 'targets': 1})
