@@ -117,23 +117,17 @@ def test_steps_are_those_of_our_trainer(tmp_path):
     np.testing.assert_allclose(end[name], value, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize('orbax', [False, True])
-def test_what_t5x_saves_is_read(tmp_path, orbax):
+def test_what_t5x_saves_by_orbax_is_read(tmp_path):
   run = experiment(tmp_path, files=['architectures/ade.gin'])
   model = t5x_model(run, adafactor.Adafactor())
   partitioner, initializer, state = t5x_start(model, t5x_batches(run, model)[0])
   folder = tmp_path / 'theirs'
   folder.mkdir()
-  if orbax:
-    manager = checkpoints.OrbaxCheckpointManagerInterface(
-        str(folder), initializer.global_train_state_shape, partitioner
-    )
-    manager.save(state)
-    manager.wait_until_finished()
-  else:
-    checkpoints.Checkpointer(
-        initializer.global_train_state_shape, partitioner, str(folder)
-    ).save(state)
+  manager = checkpoints.OrbaxCheckpointManagerInterface(
+      str(folder), initializer.global_train_state_shape, partitioner
+  )
+  manager.save(state)
+  manager.wait_until_finished()
   weights = t5x_reader.read(folder / 'checkpoint_0')
   expected = flat(state.params)
   assert weights.tensors.keys() == expected.keys()
