@@ -99,9 +99,7 @@ def example(rank: int | None, **fields: object) -> dict:
   """A query with one hit."""
   wanted = {'id': 'd9', 'name': 'wanted.one', 'text': 'The wanted text.'}
   return {
-      'query_id': f'q{rank}',
-      'query': f'query of rank {rank}',
-      'rank': rank,
+      'query_id': f'q{rank}', 'query': f'query of rank {rank}', 'rank': rank,
       'relevant': HIT if rank == 1 else wanted,
       'hits': [{**HIT, 'grade': 1 if rank == 1 else None}],
       **fields,

@@ -28,17 +28,11 @@ def write(
   folder = model_dir / 'evaluation' / f'{label}-{split}'.replace('/', '-')
   folder.mkdir(parents=True)
   content = {
-      'metrics': dict(metrics),
-      'task': task,
-      'dataset': dataset,
-      'label': label,
-      'split': split,
-      'queries': 4,
-      'passages': 9,
+      'metrics': dict(metrics), 'task': task, 'dataset': dataset,
+      'label': label, 'split': split, 'queries': 4, 'passages': 9,
       'source': 'of the queries',
       'corpus': {'split': 'corpus', 'source': 'of the passages'},
-      'model_dir': model_dir.name,
-      'checkpoint_step': 20_000,
+      'model_dir': model_dir.name, 'checkpoint_step': 20_000,
   }
   (folder / 'metrics.json').write_text(json.dumps(content | fields))
   if per_query is not None:
