@@ -81,20 +81,17 @@ def make_tokens(size=16, num_negatives=0, seed=0):
     return np.where(np.arange(length) < lengths, drawn, 0).astype(np.int32)
 
   def ids(tokens):
-    first, which = np.unique(
+    _, which = np.unique(
         tokens.reshape(-1, tokens.shape[-1]), axis=0, return_inverse=True
     )
-    del first
     pairs = np.stack([which, which + 1000], axis=-1).astype(np.uint32)
     return pairs.reshape(*tokens.shape[:-1], 2)
 
   query, passage = tokens(size, 6), tokens(size, 10)
   query[1], passage[2] = query[0], passage[3]
   batch = {
-      'query_tokens': query,
-      'passage_tokens': passage,
-      'query_ids': ids(query),
-      'passage_ids': ids(passage),
+      'query_tokens': query, 'passage_tokens': passage,
+      'query_ids': ids(query), 'passage_ids': ids(passage),
   }
   if num_negatives:
     negatives = tokens(size * num_negatives, 10)
@@ -121,9 +118,7 @@ def plan(
           model or make_model(), loss, similarity,
           micro_batch_size=micro_batch_size,
       ),
-      optimizer or recording_sgd(),
-      partitioner,
-      seed,
+      optimizer or recording_sgd(), partitioner, seed,
   )
 
 
@@ -165,18 +160,12 @@ def make_state(abstract, separate_towers=False, params=None):
   """
   if params is None:
     params = unsharded_params(separate_towers)
+  zeros = jax.tree.map(
+      lambda a: np.zeros(a.shape, a.dtype), abstract.opt_state
+  )
+  shardings = tuple(jax.tree.map(lambda a: a.sharding, abstract))
   return step_lib.TrainState(
-      *jax.device_put(
-          (
-              np.int32(0),
-              params,
-              jax.tree.map(
-                  lambda a: np.zeros(a.shape, a.dtype), abstract.opt_state
-              ),
-              (),
-          ),
-          tuple(jax.tree.map(lambda a: a.sharding, abstract)),
-      )
+      *jax.device_put((np.int32(0), params, zeros, ()), shardings)
   )
 
 
