@@ -28,18 +28,13 @@ class Network(NamedTuple):
 
 
 class Proxy:
-  """Passes connections on until it is cut, and then nothing more.
+  """Passes connections on to a port until it is cut, and then nothing more.
 
   Attributes:
     address: to connect to.
   """
 
   def __init__(self, port: int):
-    """Starts to listen.
-
-    Args:
-      port: of this machine, to pass on to.
-    """
     self._port, self._is_cut = port, False
     self._ends = []
     self._server = socket.create_server(('localhost', 0))
@@ -118,9 +113,7 @@ def between(folder: pathlib.Path) -> Iterator[Network]:
       _run(*inside, 'ip', 'address', 'add', f'{address}/24', 'dev', 'cable')
       _run(*inside, 'ip', 'link', 'set', 'cable', 'up')
     yield Network(
-        two_hosts.by_jax(*['left:8476'] * 2),
-        within,
-        names,
+        two_hosts.by_jax(*['left:8476'] * 2), within, names,
         lambda: _run(*within[1], 'ip', 'link', 'set', 'cable', 'down'),
     )
   finally:

@@ -50,14 +50,12 @@ def by_gke() -> Environs:
   port = str(free_port())
   return [
       {
-          'JAX_FORCE_TPU_INIT': '1',
-          'JAX_COORDINATOR_PORT': port,
+          'JAX_FORCE_TPU_INIT': '1', 'JAX_COORDINATOR_PORT': port,
           'TPU_WORKER_HOSTNAMES': 'localhost,localhost',
           'TPU_WORKER_ID': str(host),
           # Else JAX asks a metadata server for them.
           'MEGASCALE_COORDINATOR_ADDRESS': 'localhost',
-          'MEGASCALE_NUM_SLICES': '1',
-          'MEGASCALE_SLICE_ID': '0',
+          'MEGASCALE_NUM_SLICES': '1', 'MEGASCALE_SLICE_ID': '0',
       }
       for host in range(2)
   ]
@@ -77,8 +75,7 @@ def by_metadata(folder: pathlib.Path) -> Iterator[Environs]:
   with contextlib.ExitStack() as servers:
     yield [
         {
-            'JAX_FORCE_TPU_INIT': '1',
-            'JAX_COORDINATOR_PORT': port,
+            'JAX_FORCE_TPU_INIT': '1', 'JAX_COORDINATOR_PORT': port,
             'PYTHONPATH': f'{folder}:{ROOT}',
             'GCE_METADATA_IP': servers.enter_context(
                 metadata_server.serve({
@@ -129,11 +126,8 @@ def start(
             ],
             env=os.environ
             | {'PYTHONPATH': str(ROOT), 'JAX_NUM_CPU_DEVICES': str(count)}
-            | caches
-            | environ,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            | caches | environ,
+            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,
         )
     )
