@@ -1,9 +1,7 @@
 """`dualenc data check`: the command line, the report and the exit status."""
 
 import json
-import os
 
-import numpy as np
 import pytest
 
 from dualenc_jax.commands import cli, config, data_command
@@ -50,8 +48,7 @@ def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
   assert refused['not JSON'] == (1, [f'{train}:4'])
   assert refused["'query' is empty"] == (1, [f'{train}:5'])
   assert len(refused) == 3 and all(n == 1 for n, _ in refused.values())
-  (own_positive,) = (p for _, p in refused.values() if p == [f'{train}:6'])
-  assert own_positive
+  assert [f'{train}:6'] in [places for _, places in refused.values()]
   assert first['passages']['mojibake']['count'] == 1
   assert first['passages']['lengths']['truncated'] == 1 / 5
   assert report['overlaps'][0]['pairs']['count'] == 1
@@ -63,39 +60,7 @@ def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
   assert 'report.md, report.json, lengths.png' in told
   assert '20.0% of passages are cut to 256 tokens' in written
   picture = (tmp_path / 'out/lengths.png').read_bytes()
-  assert picture[:8] == b'\x89PNG\r\n\x1a\n'
-
-
-def test_the_picture_has_bars_where_the_lengths_are(tmp_path, monkeypatch):
-  from matplotlib.axes import Axes
-
-  drawn = []
-  stairs = Axes.stairs
-
-  def record(self, counts, edges, **kwargs):
-    drawn.append((counts, edges))
-    return stairs(self, counts, edges, **kwargs)
-
-  monkeypatch.setattr(Axes, 'stairs', record)
-  train = write(tmp_path / 'train.jsonl', [*GOOD, *GOOD])
-  _, report = run(tmp_path, train, '--gin.PASSAGE_LENGTH=40')
-  kinds = report['splits'][0]['queries'], report['splits'][0]['passages']
-  assert len(drawn) == 2
-  for (counts, edges), texts in zip(drawn, kinds):
-    assert counts.sum() == pytest.approx(1)
-    assert edges[-1] > texts['lengths']['limit']
-    for length, count in texts['lengths']['counts']:
-      inside = (edges[:-1] < length) & (length < edges[1:])
-      assert counts[inside] == pytest.approx(np.array([count / 4]))
-
-
-def test_data_without_a_pair_is_refused_after_the_report(tmp_path, capsys):
-  train = write(tmp_path / 'train.jsonl', ['no json'] * 4)
-  status, report = run(tmp_path, train)
-  assert status == 2
-  assert report['findings'][0]['level'] == 'cannot be used'
-  told = capsys.readouterr()
-  assert 'not JSON: 4' in told.out and 'Unusable' in told.err
+  assert picture[:4] == b'\x89PNG'
 
 
 def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
@@ -107,23 +72,16 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   (split,) = report['splits']
   assert split['rows'] == 0
   assert [found['count'] for found in split['refused'].values()] == [30]
-  told = capsys.readouterr().out
-  assert "no row has a column 'passage'. The first has query, text" in told
-  assert 'with --gin.PASSAGE_COLUMN=.... 0 good and 30 refused' in told
-  # It would leave nothing.
-  assert 'STRICT=False' not in told
+  told = capsys.readouterr()
+  assert 'Unusable' in told.err
+  said = "no row has a column 'passage'. The first has query, text"
+  assert said in told.out
   assert run(tmp_path, train, '--gin.PASSAGE_COLUMN=text')[0] == 0
   # Some rows have it: the others may be left out.
   write(tmp_path / 'train.jsonl', [*rows, *GOOD])
   status, report = run(tmp_path, train)
   assert status == 0
-  texts = [f['what'] + f['advice'] for f in report['findings']]
-  assert any(': 30' in text and 'STRICT=False' in text for text in texts)
-  # A column that is asked for by name.
-  train = write(tmp_path / 'good.jsonl', GOOD)
-  assert run(tmp_path, train, '--gin.WEIGHT_COLUMN=w')[0] == 2
-  told = capsys.readouterr().out
-  assert "no row has a column 'w'." in told and 'WEIGHT_COLUMN=' in told
+  assert any('STRICT=False' in f['advice'] for f in report['findings'])
 
 
 def test_strict_limit_and_split(tmp_path, capsys):
@@ -151,22 +109,9 @@ def test_a_report_is_not_overwritten_unasked(tmp_path, capsys, monkeypatch):
   assert said in capsys.readouterr().out
 
 
-def test_what_is_no_file(tmp_path, capsys):
-  pipe, link = (tmp_path / f'{name}.jsonl' for name in 'ab')
-  os.mkfifo(pipe)
-  link.symlink_to(tmp_path / 'nowhere')
-  for path, said in (
-      (pipe, 'is not a regular file but a pipe, a socket or a device'),
-      (link, 'is a link that leads to nothing'),
-  ):
-    assert cli.main(['data', 'check', str(path)]) == 2
-    assert f'{path} {said}' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize('argv, message', [
     ([], 'Give a task'),
     (['python_cod'], "Did you mean 'python_code'"),
-    (['a.jsonl'] * 4, 'up to three'),
     (['a.jsonl', '--gin.QUERY_COLUM=x'], 'QUERY_COLUMN'),
     (['good.jsonl', '--gin.VOCABULARY=no'], "'no' is neither a file"),
     (['good.jsonl', '--output=good.jsonl'], '--output'),
@@ -192,8 +137,6 @@ def test_inputs_are_those_of_the_training_command(tmp_path, monkeypatch):
   assert inputs.tokenizer.query_length == 9
   assert inputs.tokenizer.vocabulary.path == 'python_code_8k'
   assert inputs.folder == tmp_path / 'tokens'
-  own = build('python_code', '--gin.CACHE_DIR=/somewhere')
-  assert (own.task.label, str(own.folder)) == ('python_code', '/somewhere')
   flags = ['--gin_file=runs/finetune.gin', '--gin.TRAIN_FILE=t.jsonl']
   with pytest.raises(UserError, match='VOCABULARY must be given'):
     build(*flags)
@@ -204,5 +147,3 @@ def test_inputs_are_those_of_the_training_command(tmp_path, monkeypatch):
   )
   assert inputs.task.options['train'] == 't.jsonl'
   assert inputs.tokenizer.vocabulary.path == 'v.model'
-  with pytest.raises(UserError, match='has no effect'):
-    build(*flags, '--gin.VOCABULARY=v', '--gin.other/readers.Pairs.train=x')
