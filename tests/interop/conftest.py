@@ -42,9 +42,30 @@ def refused(small_forms, tmp_path):
   return check
 
 
+@pytest.fixture(scope='module', params=['1.0', '1.1'])
+def version(request):
+  return request.param
+
+
+@pytest.fixture(scope='module')
+def theirs(version, request):
+  """A random T5 of transformers, with ROWS embeddings of the module."""
+  import hugging_face_models
+
+  # Of 1.0 the head is the token embeddings.
+  make, feed_forward = {
+      '1.0': (hugging_face_models.model, 'relu'),
+      '1.1': (hugging_face_models.untied, 'gated-gelu'),
+  }[version]
+  return make(
+      'T5ForConditionalGeneration', feed_forward=feed_forward,
+      vocab_size=request.module.ROWS, decoder_start_token_id=0,
+  )
+
+
 @pytest.fixture(scope='module')
 def folder(theirs, spiece, tmp_path_factory):
-  """A whole T5 of a module, `theirs`, as transformers writes it."""
+  """The whole T5, as transformers writes it."""
   made = tmp_path_factory.mktemp('hugging_face')
   theirs.save_pretrained(made)
   shutil.copy(spiece, made / 'spiece.model')

@@ -11,7 +11,6 @@ import small_vocabulary
 import t5x_files
 import tiny_t5
 import tiny_training
-import whole_t5s
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import generators
@@ -35,11 +34,6 @@ TARGETS = np.array([[11, 40, 1], [299, 1, 0]])
 def spiece(tmp_path_factory):
   path = tmp_path_factory.mktemp('vocabulary') / 'small.model'
   return small_vocabulary.write(path)
-
-
-@pytest.fixture(scope='module', params=whole_t5s.VERSIONS)
-def theirs(request):
-  return whole_t5s.make(request.param, ROWS)
 
 
 def wanted_logits(theirs):
@@ -161,15 +155,3 @@ def test_a_decoder_never_starts_fresh_unasked(theirs, spiece, tmp_path):
   assert fresh and all(name.startswith('decoder/') for name in fresh)
   with pytest.raises(UserError, match='has no decoder, so it cannot write'):
     generators.load(alone, spiece)
-
-
-def test_versions_are_not_taken_for_each_other(theirs, folder, spiece):
-  other = objective_of(theirs)
-  activations = ('relu',), ('gelu', 'linear')
-  encoder = other.model.encoder
-  encoder = encoder.clone(
-      activations=activations[encoder.activations == activations[0]]
-  )
-  other = Generation(make_model(other.model.token_embedder, encoder))
-  with pytest.raises(UserError, match='Give the model file of its version'):
-    start(folder, other, spiece)

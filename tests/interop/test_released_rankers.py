@@ -6,15 +6,13 @@ import hugging_face_models
 import numpy as np
 import pytest
 import sentencepiece
-import t5x_files
 import tiny_beir
 import torch
-import whole_t5s
 
 from dualenc_jax.commands import cli
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.trec import read_run
-from dualenc_jax.interop import released_rankers, t5x
+from dualenc_jax.interop import released_rankers
 
 ROWS = 32128
 # T5's own pieces.
@@ -35,16 +33,6 @@ TEXTS = {
 @pytest.fixture(scope='module')
 def spiece(shared):
   return shared / 'data' / 't5_spiece' / 'spiece.model'
-
-
-@pytest.fixture(scope='module', params=whole_t5s.VERSIONS)
-def version(request):
-  return request.param
-
-
-@pytest.fixture(scope='module')
-def theirs(version):
-  return whole_t5s.make(version, ROWS)
 
 
 def tokens_of(form, passage, spiece):
@@ -100,26 +88,6 @@ def test_scores_are_those_of_transformers(
 
 
 one_version = pytest.mark.parametrize('version', ['1.1'], indirect=True)
-
-
-@one_version
-def test_scanned_layers_of_t5x(legacy, tmp_path):
-  decoder = {name: t.read() for name, t in t5x.decoder(legacy).items()}
-  encoder = {name: t.read() for name, t in t5x.read(legacy).tensors.items()}
-  stacked = {}
-  for name, array in decoder.items():
-    stack, *rest = name.split('/layers_0/')
-    if rest:
-      layers = [array, decoder[name.replace('layers_0', 'layers_1')]]
-      stacked[f'{stack}/{stack}/{rest[0]}'] = np.stack(layers, axis=1)
-    elif '/layers_' not in name:
-      stacked[name] = array
-  folder = tmp_path / 'checkpoint_1'
-  t5x_files.write_legacy(folder, {**encoder, **stacked})
-  found = t5x.decoder(folder)
-  assert found.keys() == decoder.keys()
-  for name, array in decoder.items():
-    np.testing.assert_array_equal(found[name].read(), array)
 
 
 @one_version
