@@ -2,6 +2,7 @@
 
 import json
 
+from flax import traverse_util
 import numpy as np
 from safetensors import torch as safetensors_torch
 import torch
@@ -101,12 +102,9 @@ def encode(encoder, params, table):
 
 def nested(params, prefix):
   """The tree below a prefix."""
-  tree = {}
-  for name, value in params.items():
-    if name.startswith(prefix):
-      *parents, leaf = name.removeprefix(prefix).split('/')
-      node = tree
-      for parent in parents:
-        node = node.setdefault(parent, {})
-      node[leaf] = value
-  return tree
+  own = {
+      name.removeprefix(prefix): value
+      for name, value in params.items()
+      if name.startswith(prefix)
+  }
+  return traverse_util.unflatten_dict(own, sep='/')
