@@ -10,7 +10,6 @@ import tiny_beir
 import tiny_run
 
 from dualenc_jax.commands import train
-from dualenc_jax.errors import UserError
 from dualenc_jax.interop import loading
 from dualenc_jax.results import comparison
 from dualenc_jax.results.folder import read_per_query
@@ -70,9 +69,7 @@ def test_the_end_tells_before_and_after_and_that_it_is_worse(run):
   reference = scipy.stats.permutation_test(
       (after, before),
       lambda a, b, axis: np.mean(a - b, axis=axis),
-      permutation_type='samples',
-      n_resamples=20_000,
-      random_state=0,
+      permutation_type='samples', n_resamples=20_000, random_state=0,
   )
   assert p == pytest.approx(reference.pvalue, abs=0.02)
   worse = [s for s in said if 'validation is worse than before training' in s]
@@ -102,9 +99,3 @@ def test_a_cross_encoder_orders_hits_of_bm25():
   assert found.step == 30 and found.slope > 0
   assert found.pairs == 23 * 20 and 0 < found.positives <= 24
   assert found.probabilities(-1e9) == 0 and found.probabilities(1e9) == 1
-
-
-def test_what_is_no_task_cannot_be_watched(tmp_path):
-  flags = tiny_run.flags(tmp_path, "--gin.WATCH_TASKS=['beir']")
-  with pytest.raises(UserError, match='watch_tasks.*expected a reader'):
-    train.main([*flags, f'--model_dir={tmp_path / "model"}'])
