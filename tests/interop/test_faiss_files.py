@@ -11,14 +11,12 @@ import pytest
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import faiss_files
 from dualenc_jax.interop.rows import Rows
-from dualenc_jax.search.exact_search import ExactSearch
 
 faiss_levels.keep_queries()
 N, D, K = 70, 16, 12
 RNG = np.random.default_rng(3)
 VECTORS = RNG.normal(size=(N, D)).astype(np.float32)
 QUERIES = RNG.normal(size=(5, D)).astype(np.float32)
-NAMES = [f'{i:03d}' for i in range(N)]
 
 
 def rows(array: np.ndarray, block: int = 9) -> Rows:
@@ -63,20 +61,11 @@ def check(path, index, values, prepared=QUERIES):
   return found
 
 
-def test_flat_finds_what_exact_search_finds(tmp_path):
-  index = check(tmp_path / 'flat', faiss_files.flat(rows(VECTORS)), VECTORS)
-  scores, hits = index.search(QUERIES, K)
-  ours = ExactSearch(VECTORS, NAMES).top_k(QUERIES, K)
-  np.testing.assert_array_equal(hits, ours.indices)
-  np.testing.assert_allclose(scores, ours.scores, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    'kind, dtype', [('QT_fp16', np.float16), ('QT_bf16', ml_dtypes.bfloat16)]
-)
-def test_halves(tmp_path, kind, dtype):
-  index = faiss_files.scalar(kind, rows(VECTORS).astype(dtype))
-  check(tmp_path / kind, index, VECTORS.astype(dtype).astype(np.float64))
+def test_floats(tmp_path):
+  check(tmp_path / 'flat', faiss_files.flat(rows(VECTORS)), VECTORS)
+  for kind, dtype in (('fp16', np.float16), ('bf16', ml_dtypes.bfloat16)):
+    index = faiss_files.scalar(f'QT_{kind}', rows(VECTORS).astype(dtype))
+    check(tmp_path / kind, index, VECTORS.astype(dtype).astype(np.float64))
 
 
 @pytest.mark.parametrize('ranges', [D, 1])
@@ -101,7 +90,7 @@ def packed(numbers, bits):
   return out
 
 
-@pytest.mark.parametrize('bits', [1, 3, 8, 10])
+@pytest.mark.parametrize('bits', [1, 8, 10])
 def test_product_quantiser_of_any_bits(tmp_path, bits):
   # Of one bit more of them, or many codes would be equal.
   parts = D if bits == 1 else D // 2
@@ -116,7 +105,7 @@ def test_product_quantiser_of_any_bits(tmp_path, bits):
 
 
 def test_maps_before_codes(tmp_path):
-  """OPQ, PCA, and queries that are cut and normalised."""
+  """OPQ, and queries that are cut and normalised."""
   rotation = np.linalg.qr(RNG.normal(size=(D, D)))[0].astype(np.float32)
   centroids = RNG.normal(size=(4, 16, D // 4)).astype(np.float32)
   numbers = RNG.integers(0, 16, (N, 4))
@@ -126,12 +115,6 @@ def test_maps_before_codes(tmp_path):
       faiss_files.product(centroids, rows(packed(numbers, 4))),
   )
   check(tmp_path / 'opq', index, values @ rotation)
-  half = rotation[: D // 2]
-  short = (VECTORS @ half.T).astype(np.float32)
-  index = faiss_files.pre_transform(
-      [faiss_files.linear(half)], faiss_files.flat(rows(short))
-  )
-  check(tmp_path / 'pca', index, short.astype(np.float64) @ half)
   short, cut = (
       x[:, : D // 2] / np.linalg.norm(x[:, : D // 2], axis=1, keepdims=True)
       for x in (VECTORS, QUERIES)
@@ -185,7 +168,6 @@ def failing():
     [
         # Another count of rows.
         ([[VECTORS[:-1]]], ValueError, f'expected {N}'),
-        ([[VECTORS, VECTORS[:1]]], ValueError, f'expected {N}'),
         ([failing()], UserError, 'No space left.*another --out'),
         # Blocks that are others when they are compared.
         ([[VECTORS], [VECTORS[::-1]]], UserError, 'differs from what was writ'),
