@@ -90,14 +90,9 @@ def test_transformers_computes_the_same(tmp_path, feed_forward, buckets):
   assert files <= {path.name for path in (tmp_path / 'ours').iterdir()}
 
 
-@pytest.mark.parametrize('projection', [True, False])
-def test_one_tower_and_back(tmp_path, projection):
-  weights = random_weights()
-  if not projection:
-    del weights.tensors['projection/kernel']
-  folder = tmp_path / 'a'
+def test_one_tower_and_back(tmp_path):
+  weights, folder = random_weights(), tmp_path / 'a'
   hugging_face.write(weights, folder)
-  assert (folder / 'projection.safetensors').is_file() == projection
   assert hugging_face.is_one(folder)
   for path in (folder, folder / 'model.safetensors'):
     again = hugging_face.read(path)
