@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dualenc_jax.tensor_files import checkpoint_meta
-from dualenc_jax.tensor_files.tensors import DamageError
+from dualenc_jax.tensor_files import checkpoint_meta, stacked_layers
+from dualenc_jax.tensor_files.tensors import DamageError, Tensor
 
 META = {
     'step': 3,
@@ -63,3 +63,17 @@ def test_one_without_digests_is_read_and_told_once(tmp_path, caplog):
       assert checkpoint_meta.read(tmp_path) == (PLAIN, None)
   told = [r.message for r in caplog.records if 'without digests' in r.message]
   assert len(told) == 1 and str(tmp_path) in told[0]
+
+
+@pytest.mark.parametrize(
+    'count, shape, words',
+    [
+        (1, (10_000, 3), 'at most 1,000 layers'),
+        (101, (1_000, 0), 'more than 100,000 tensors'),
+    ],
+)
+def test_more_layers_than_any_model_has(count, shape, words):
+  tensor = Tensor('file: e', shape, lambda: None)
+  stacks = {f'e{i}/layers/x': tensor for i in range(count)}
+  with pytest.raises(DamageError, match=words):
+    stacked_layers.unstack(stacks)
