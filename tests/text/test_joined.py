@@ -56,20 +56,14 @@ def test_the_passage_is_cut_and_nothing_else(length):
   assert joined.lengths(np.array([[-1, -1], [3, 3]])).tolist() == [0, length]
 
 
-@pytest.mark.parametrize(
-    'text',
-    [
-        'Query: {query}', '{passage} {query}', '{query} {query} {passage}',
-        'Query:{query} Document: {passage}', '{query} {passage}Relevant:',
-        '{query}{passage}', '{query} {nothing} {passage}', None,
-    ],
-)
-def test_templates_that_cannot_be(text):
-  with pytest.raises(UserError, match=r'expected {query}, then {passage}'):
-    Template(text)
-
-
-def test_a_template_that_leaves_no_room():
+def test_templates_that_cannot_be():
+  for text in (
+      'Query: {query}', '{passage} {query}', '{query} {query} {passage}',
+      'Query:{query} Document: {passage}', '{query} {passage}Relevant:',
+      '{query}{passage}', '{query} {nothing} {passage}', None,
+  ):
+    with pytest.raises(UserError, match=r'expected {query}, then {passage}'):
+      Template(text)
   template = Template(TEMPLATES[1], 20)
   with pytest.raises(UserError, match='length is 20, but .* takes 2.*no room'):
     template.tokens(TOKENIZER)

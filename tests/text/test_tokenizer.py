@@ -1,6 +1,7 @@
-"""Vocabulary, tokenizer and queries of a length, against SentencePiece."""
+"""Vocabulary, tokenizer, prefixes and prompts, against SentencePiece."""
 
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -10,42 +11,48 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from dualenc_jax.data import prepare
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers import Pairs, Texts
 from dualenc_jax.text import exact_length
-from dualenc_jax.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
 
-FILE = SHIPPED / 'python_code_8k.model'
+VOCABULARY = Vocabulary('python_code_8k')
+PREFIXES = {'query_prefix': 'query: ', 'passage_prefix': 'passage: '}
 TEXTS = [
     'Parse an ISO 8601 date.',
     'def parse_iso_date(text):\n  return HTTPServer(text).parse()',
-    '',
-    'word ' * 100,
+    *('', '  two  spaces ', 'x', '2nd: word', 'word ' * 100),
 ]
 
 
-@pytest.fixture(scope='module')
-def processor():
-  processor = sentencepiece.SentencePieceProcessor()
-  processor.load(str(FILE))
-  return processor
+@functools.cache
+def processor(model):
+  return sentencepiece.SentencePieceProcessor(model_file=str(model.file))
+
+
+def pieces(text, length=16, model=VOCABULARY):
+  return processor(model).encode(text)[: length - 1] + [1]
+
+
+def listed(rows):
+  return [rows.row(i).tolist() for i in range(len(rows))]
 
 
 @pytest.mark.parametrize('length', [2, 9, 64])
-def test_rows_are_cut_and_then_end_with_eos(processor, length):
-  rows = Vocabulary('python_code_8k').encode(TEXTS, length)
+def test_rows_are_cut_and_then_end_with_eos(length):
+  rows = VOCABULARY.encode(TEXTS, length)
   assert rows.values.dtype == np.uint16
-  for i, text in enumerate(TEXTS):
-    expected = processor.encode(text)[: length - 1] + [1]
-    assert rows.row(i).tolist() == expected
+  assert listed(rows) == [pieces(text, length) for text in TEXTS]
 
 
 def test_size_sha256_and_extra_ids():
-  vocabulary = Vocabulary('python_code_8k')
-  assert vocabulary.size == 8000
-  assert vocabulary.sha256 == hashlib.sha256(FILE.read_bytes()).hexdigest()
+  assert VOCABULARY.size == 8000
+  content = VOCABULARY.file.read_bytes()
+  assert VOCABULARY.sha256 == hashlib.sha256(content).hexdigest()
   # Large ones need 32 bits.
   for size, dtype in ((65536, np.uint16), (65537, np.uint32)):
-    large = dataclasses.replace(vocabulary, extra_ids=size - 8000)
+    large = dataclasses.replace(VOCABULARY, extra_ids=size - 8000)
     assert large.size == size
     assert large.encode(['x'], 8).values.dtype == dtype
 
@@ -75,22 +82,23 @@ def test_t5_vocabulary_on_real_text_is_that_of_transformers(shared):
     texts = [json.loads(line)['text'] for line in itertools.islice(lines, 1000)]
   rows = Vocabulary(str(folder / 'spiece.model'), 100).encode(texts, 128)
   expected = reference(texts, truncation=True, max_length=128).input_ids
-  assert [rows.row(i).tolist() for i in range(1000)] == expected
+  assert listed(rows) == expected
   # Some of the texts are cut.
   assert 100 < sum(len(row) == 128 for row in expected) < 900
 
 
-def test_shipped_vocabulary_splits_identifiers_and_knows_ascii(processor):
-  words = processor.encode('parse iso date http server get url')
+def test_shipped_vocabulary_splits_identifiers_and_knows_ascii():
+  encode = processor(VOCABULARY).encode
+  words = encode('parse iso date http server get url')
   for text in (
       'parse_iso_date HTTPServer getURL',
       'parseISODate http_server get_url',
       'PARSE_ISO_DATE HttpServer GetUrl',
   ):
-    assert processor.encode(text) == words
-  piece = processor.encode('parse')
-  assert processor.encode('self.parse')[-len(piece) :] == piece
-  assert 2 not in processor.encode(' '.join(map(chr, range(33, 127))))
+    assert encode(text) == words
+  piece = encode('parse')
+  assert encode('self.parse')[-len(piece) :] == piece
+  assert 2 not in encode(' '.join(map(chr, range(33, 127))))
 
 
 def test_files_that_are_no_vocabulary(tmp_path):
@@ -114,19 +122,18 @@ def test_files_that_are_no_vocabulary(tmp_path):
 def test_lengths_that_cannot_be_are_errors(name):
   for length in (1, 2**16 + 1):
     with pytest.raises(UserError, match=rf'Tokenizer\.{name} is {length};'):
-      Tokenizer(Vocabulary('python_code_8k'), **{name: length})
-  Tokenizer(Vocabulary('python_code_8k'), 2, 2**16)
+      Tokenizer(VOCABULARY, **{name: length})
+  Tokenizer(VOCABULARY, 2, 2**16)
 
 
-def test_queries_of_an_exact_length(processor):
+def test_queries_of_an_exact_length():
   vocabulary = Vocabulary('python_code_8k', extra_ids=64)
   tokenizer = Tokenizer(vocabulary, 32, 64, query_prefix='find: ')
   for tokens in (4, 8, 32):
     texts = exact_length.queries(tokenizer, tokens, 50)
     assert len(texts) == 50 and len({*texts}) > 40
     for text in texts:
-      # And the end of the sequence.
-      assert len(processor.encode('find: ' + text)) + 1 == tokens
+      assert len(pieces('find: ' + text, 100)) == tokens
   # Equal tokenizers have equal ones.
   again = dataclasses.replace(tokenizer, query_length=16)
   texts = exact_length.queries(tokenizer, 8, 5)
@@ -135,3 +142,91 @@ def test_queries_of_an_exact_length(processor):
     exact_length.queries(tokenizer, 33, 5)
   with pytest.raises(UserError, match='exactly 3 tokens.*and EOS take 3'):
     exact_length.queries(tokenizer, 3, 5)
+
+
+@pytest.mark.parametrize('texts', [TEXTS, [], ['']])
+def test_tokens_are_those_of_prefix_and_text(texts):
+  tokenizer = Tokenizer(VOCABULARY, 8, 16, **PREFIXES)
+  for rows, prefix, length in (
+      (tokenizer.encode_queries(texts), 'query: ', 8),
+      (tokenizer.encode_passages(texts), 'passage: ', 16),
+  ):
+    assert listed(rows) == [pieces(prefix + text, length) for text in texts]
+
+
+def test_a_prefix_with_a_space_leaves_the_text_as_it_is(shared):
+  spiece = Vocabulary(str(shared / 'data' / 't5_spiece' / 'spiece.model'))
+  for vocabulary in (VOCABULARY, spiece):
+    for prefix in ('query: ', 'Represent this sentence: '):
+      own = pieces(prefix, model=vocabulary)[:-1]
+      # Its own tokens count: of a text two are left, and EOS.
+      short = Tokenizer(vocabulary, len(own) + 3, query_prefix=prefix)
+      whole = Tokenizer(vocabulary, query_prefix=prefix)
+      for text in TEXTS[:-1]:
+        alone = pieces(text, 64, vocabulary)
+        found = whole.encode_queries([text]).row(0).tolist()
+        assert found == own + alone
+        cut = short.encode_queries([text]).row(0).tolist()
+        assert cut == own + (alone if len(alone) < 3 else alone[:2] + [1])
+  # Without it the two make one word.
+  joined = Tokenizer(spiece, query_prefix='query:').encode_queries(['x'])
+  assert joined.row(0).tolist() == pieces('query:x', model=spiece)
+  assert joined.row(0).tolist() != pieces('query: x', model=spiece)
+
+
+def test_a_cache_has_prefixes_but_not_where_there_is_no_text(tmp_path):
+  path = tmp_path / 'queries.jsonl'
+  path.write_text(
+      '{"query": "first", "passage": "one", "negatives": ["a", "b c"]}\n'
+      '{"query": "second", "passage": "two"}\n'
+  )
+  tokenizer = Tokenizer(VOCABULARY, 8, 16, **PREFIXES)
+  task = Pairs(train=str(path))
+  cache = prepare(task, 'train', tokenizer, tmp_path / 'tokens')
+  for column, expected in (
+      (cache.query_tokens, ['query: first', 'query: second']),
+      (cache.passage_tokens, ['passage: one', 'passage: two']),
+      (cache.negative_tokens, ['passage: a', 'passage: b c']),
+  ):
+    assert listed(column) == [pieces(text) for text in expected]
+  assert [cache.query_texts.text(i) for i in range(2)] == ['first', 'second']
+  # Of a corpus there are no queries, of queries no passages.
+  corpus = tmp_path / 'corpus.tsv'
+  corpus.write_text('1\ta text\n')
+  for split, own, empty in (
+      ('corpus', 'passage', 'query'), ('queries', 'query', 'passage')
+  ):
+    cache = prepare(Texts(str(corpus)), split, tokenizer, tmp_path / 'tokens')
+    assert getattr(cache, f'{empty}_tokens').lengths.tolist() == [0]
+    found = listed(getattr(cache, f'{own}_tokens'))
+    assert found == [pieces(f'{own}: a text')]
+
+
+def test_a_prompt_stands_in_the_place_of_a_prefix():
+  prompts = {'nli': 'classify: ', 'Retrieval-query': 'search for: '}
+  tokenizer = Tokenizer(VOCABULARY, 64, 64, **PREFIXES, prompts=prompts)
+  for given, expected in (
+      (('nli', None), ('classify: ', 'passage: ')),
+      (('Retrieval-query', 'nli'), ('search for: ', 'classify: ')),
+      (('document', 'query'), ('passage: ', 'query: ')),
+  ):
+    own = tokenizer.prompted(*given)
+    encoded = own.encode_queries(['a date']), own.encode_passages(['a date'])
+    assert [rows.row(0).tolist() for rows in encoded] == [
+        pieces(prefix + 'a date', 64) for prefix in expected
+    ]
+  with pytest.raises(UserError, match="no prompt 'nil'. Did you mean 'nli'?"):
+    tokenizer.prompted('nil')
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'query_prefix': None}, r"Tokenizer\.query_prefix is None.*'' for"),
+        ({'prompts': ['a']}, r"PROMPTS\) is \['a'\]; expected texts by name"),
+        ({'prompts': {'query': 'q: '}}, 'the prefix of queries.*QUERY_PREFIX'),
+    ],
+)
+def test_prefixes_are_texts_and_prompts_texts_by_name(options, message):
+  with pytest.raises(UserError, match=message):
+    Tokenizer(VOCABULARY, **options)
