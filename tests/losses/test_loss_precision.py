@@ -43,21 +43,6 @@ def test_bfloat16_embeddings_are_scored_in_float32(implementation):
       )
 
 
-def products_of(program):
-  return [
-      (equation, within)
-      for equation, within in jaxprs.equations(program.jaxpr)
-      if equation.primitive.name == 'dot_general'
-  ]
-
-
-def assert_products_are_exact(products):
-  for product, _ in products:
-    assert {v.aval.dtype for v in product.invars} == {np.dtype('float32')}
-    precision = product.params['precision']
-    assert precision == (jax.lax.Precision.HIGHEST,) * 2, product
-
-
 @pytest.mark.parametrize('implementation', ['dense', 'ring'])
 def test_every_product_asks_for_the_highest_precision(implementation):
   # On a GPU or TPU the default would be tf32 or bf16; this holds there, too.
@@ -65,9 +50,16 @@ def test_every_product_asks_for_the_highest_precision(implementation):
   losses = make_losses(implementation)
   with Partitioner().scope():
     program = jax.make_jaxpr(values_and_gradients(losses))({}, embeddings)
-  products = products_of(program)
+  products = [
+      (equation, within)
+      for equation, within in jaxprs.equations(program.jaxpr)
+      if equation.primitive.name == 'dot_general'
+  ]
   assert len(products) > len(losses)
-  assert_products_are_exact(products)
+  for product, _ in products:
+    assert {v.aval.dtype for v in product.invars} == {np.dtype('float32')}
+    precision = product.params['precision']
+    assert precision == (jax.lax.Precision.HIGHEST,) * 2, product
   if implementation == 'ring':
     # A tile is one product forward, and backward the same and two more.
     tiled = [within for _, within in products if 'scan' in within]
