@@ -3,16 +3,14 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import tiny_training
 
 from dualenc_jax import losses
 from dualenc_jax.losses import Hashed, Similarity
 from dualenc_jax.objectives import contrastive
-from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
+from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.devices(8)
 
@@ -79,35 +77,3 @@ def test_beta_follows_the_step():
       jax.tree.leaves(gradients), jax.tree.leaves(wanted), strict=True
   ):
     np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
-
-
-class Seen:
-  """An objective of one's own that returns what it is given."""
-
-  frozen = ()
-
-  def init(self, key):
-    return {'x': jnp.zeros(())}
-
-  def step(self, params, memory, batch, key):
-    seen = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(batch))}
-    return params['x'], {'loss': params['x'], **seen}, memory
-
-
-@pytest.mark.parametrize(
-    'batch, wanted',
-    [
-        # A mapping has the step; a column of one's own stays what it is.
-        ({'a': np.full(8, 3)}, [3, 0]),
-        ({'a': np.full(8, 3), 'step': np.full(8, 9)}, [3, 9]),
-        # What is no mapping has no place for it.
-        ((np.full(8, 3),), [3]),
-    ],
-)
-def test_a_batch_that_is_a_mapping_has_the_step(batch, wanted):
-  partitioner = Partitioner()
-  optimizer = Optimizer(optax.sgd(0.1), lambda step: 0.1)
-  _, init, train_step = step_lib.plan(Seen(), optimizer, partitioner, 0)
-  _, metrics = train_step(init(), partitioner.to_device(batch))
-  found = [np.unique(metrics[str(i)]).tolist() for i in range(len(wanted))]
-  assert found == [[value] for value in wanted] and '2' not in metrics
