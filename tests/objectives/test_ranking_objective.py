@@ -150,7 +150,5 @@ def test_what_cannot_be():
   objective = make_objective()
   with pytest.raises(UserError, match='learns from negatives: set NUM_NEG'):
     dataclasses.replace(objective, num_negatives=0, num_others=0)
-  with pytest.raises(UserError, match='expected a loss over lists'):
-    dataclasses.replace(objective, loss=losses.InBatchSoftmax())
   with pytest.raises(UserError, match='is 16; expected 0 or more'):
     Batches([make_cache()], SIZE, 0, QUERY, PASSAGE, num_others=SIZE)
