@@ -77,11 +77,8 @@ def running(monkeypatch, cache):
           self.answer({}, 404, X_Error_Code='RevisionNotFound')
         else:
           self.answer({
-              'id': found[1].partition('/')[2],
-              'sha': _SHA,
-              'private': False,
-              'tags': [],
-              'siblings': [{'rfilename': name} for name in files],
+              'id': found[1].partition('/')[2], 'sha': _SHA, 'private': False,
+              'tags': [], 'siblings': [{'rfilename': name} for name in files],
           })
         return
       found = re.fullmatch(
@@ -114,17 +111,10 @@ def running(monkeypatch, cache):
       repo, _, what = place.rpartition('/')
       if repo in hub.status:
         self.answer({'error': 'no rights'}, hub.status[repo])
-        return
-      if what == 'preupload':
+      elif what == 'preupload':
+        usual = {'uploadMode': 'regular', 'shouldIgnore': False}
         files = json.loads(body)['files']
-        modes = [f | {'uploadMode': 'regular'} for f in files]
-        self.answer({
-            'files': [
-                {k: f[k] for k in ('path', 'uploadMode')}
-                | {'shouldIgnore': False}
-                for f in modes
-            ]
-        })
+        self.answer({'files': [usual | {'path': f['path']} for f in files]})
       elif what == 'commit':
         for line in map(json.loads, body.splitlines()):
           if line['key'] == 'file':
