@@ -7,6 +7,7 @@ import time
 import event_files
 import interrupted
 from interrupted import assert_bit_equal, saved
+import numpy as np
 import pytest
 import tiny_evaluation
 import tiny_run
@@ -165,3 +166,16 @@ def test_two_runs_in_one_folder(again, tmp_path, capsys):
       again()
     assert 'Parameters:' not in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in before}
+
+
+def test_an_initial_checkpoint_gives_parameters_and_a_fresh_start(tmp_path):
+  first = tiny_evaluation.shared_model()
+  train.main([
+      *tiny_run.flags(tmp_path), f'--gin.INITIAL_CHECKPOINT_PATH={first}',
+      '--gin.STEPS=1', '--gin.LEARNING_RATE=0.0',
+      f'--model_dir={tmp_path / "second"}',
+  ])
+  a, b = saved(first, 2), saved(tmp_path / 'second', 1)
+  for name in a:
+    if name.startswith('params'):
+      np.testing.assert_array_equal(a[name], b[name])
