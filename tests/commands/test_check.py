@@ -43,12 +43,10 @@ def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
   assert 0 < above - largest <= largest
   assert "compiled for 'cpu'" in out
   # The table is that of the batch found, and adds up.
-  assert f'at {largest} pairs' in out
   table = rows(out)
   assert table['peak'] == float(found[2]) == probes[largest]
   parts = sum(table.values()) - table['peak'] - table['device']
   assert parts == pytest.approx(table['peak'], abs=0.31)
-  assert table['device'] == pytest.approx(0.06 * 1024, abs=0.05)
 
 
 def test_no_more_than_the_examples_that_a_layout_looks_at(tmp_path, capsys):
