@@ -75,12 +75,6 @@ def model(tmp_path_factory) -> pathlib.Path:
   return link_model(folder)
 
 
-@pytest.fixture(scope='module')
-def whole(model) -> pathlib.Path:
-  """Results of documents that are ranked whole."""
-  return run(model, model.parent / 'whole', '--max_passage')
-
-
 def expected_of(model, without_own):
   """By query the documents and their scores, best first."""
   queries, passages = brute_force.towers(model, SET.corpus, SET.queries)
@@ -99,12 +93,9 @@ def expected_of(model, without_own):
 
 
 @pytest.mark.parametrize('name', ['scifact', 'arguana'])
-def test_documents_are_ranked_by_their_best_passage(
-    model, whole, tmp_path, name
-):
-  folder, without_own = whole, name == 'arguana'
-  if without_own:
-    folder = run(model, tmp_path, '--max_passage', tasks='beir/arguana')
+def test_documents_are_ranked_by_their_best_passage(model, tmp_path, name):
+  without_own = name == 'arguana'
+  folder = run(model, tmp_path, '--max_passage', tasks=f'beir/{name}')
   result = result_of(folder)
   assert result['document_separator'] == '#'
   assert result['passages'] == len(SET.corpus) > 2 * DOCUMENTS
@@ -140,19 +131,6 @@ def test_documents_are_ranked_by_their_best_passage(
       first = next(p for p in SET.corpus if document_of(p) == hit['id'])
       assert hit['text'] == SET.corpus[first]
       assert hit['grade'] == qrels[example['query_id']].get(hit['id'])
-
-
-def test_with_an_index_and_another_separator(model, whole, tmp_path):
-  data = tmp_path / 'data'
-  corpus = {}
-  for name, text in SET.corpus.items():
-    document, separator, number = name.rpartition('#')
-    corpus[f'{document}__{number}' if separator else name] = text
-  SET._replace(corpus=corpus).write(data / 'beir' / 'scifact')
-  flags = ['--max_passage', '--document_separator=__']
-  run(model, tmp_path / 'a', *flags, f'--index_dir={tmp_path / "i"}', data=data)
-  for name in ('run.trec', 'per_query.tsv'):
-    assert (tmp_path / 'a' / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_what_cannot_be_ranked_as_documents(model, tmp_path):
