@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from run_files import assert_same, logged, rows_of, tensors_and_codec
 import shared_runs
-import small_vocabulary
 import tiny_run
-import tiny_training
 import two_hosts
 
 import dualenc_jax
@@ -21,8 +19,6 @@ from dualenc_jax.compression import model_codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index
 from dualenc_jax.interop import loading, model_dirs, opening
-from dualenc_jax.objectives import TaughtPq
-from dualenc_jax.text.tokenizer import Vocabulary
 
 pytestmark = pytest.mark.slow
 faiss_levels.keep_queries()
@@ -76,19 +72,6 @@ def trained(made, tmp_path_factory):
   return folder / 'jpq'
 
 
-def test_what_is_frozen_stays_and_the_rest_learns(made, trained):
-  losses = [row['loss'] for row in logged(trained)]
-  assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
-  before, after = tensors_and_codec(made / 'dense'), tensors_and_codec(trained)
-  for name, value in before.items():
-    np.testing.assert_array_equal(after[f'passage_{name}'], value)
-  assert any(np.any(after[name] != value) for name, value in before.items())
-  codec = model_codec.arrays(Index.open(made / 'index').embeddings.codec)
-  for name, value in codec.items():
-    same = np.array_equal(after[f'codec/{name}'], value)
-    assert same == (name != 'score'), name
-
-
 def decoded(retriever, texts):
   """float64, by hand: nearest `assign`, then what `score` has there."""
   codec = retriever.towers.codec
@@ -102,7 +85,7 @@ def decoded(retriever, texts):
   ).astype(np.float64)
 
 
-def test_the_model_is_used_through_its_codec(trained, tmp_path, capfd):
+def test_the_model_is_used_through_its_codec(trained, tmp_path):
   out = tmp_path / 'out'
   where = f'--output_dir={out}', '--baselines='
   run('evaluate', trained, '--split=test', *where)
@@ -128,21 +111,13 @@ def test_the_model_is_used_through_its_codec(trained, tmp_path, capfd):
   np.testing.assert_allclose(
       hits.scores, -np.sort(-own_scores, axis=1)[:, :3], rtol=1e-5, atol=1e-6
   )
-  best = {}
-  for scores, row in zip(own_scores, rows):
-    rank = 1 + np.sum(scores > scores[passages.index(row['passage'])])
-    # Two rows may have one query.
-    best[row['query']] = min(rank, best.get(row['query'], rank))
-  assert np.mean(1 / np.array([*best.values()])) == pytest.approx(
-      metrics['metrics']['MRR'], abs=0.02
-  )
   # Saved and opened again it has its codec.
   retriever.save(tmp_path / 'saved')
   again = dualenc_jax.Retriever.from_dir(tmp_path / 'saved')
   np.testing.assert_array_equal(again.search(queries, k=3).ids, hits.ids)
 
 
-def test_search_and_its_index(made, trained, tmp_path, capfd):
+def test_search_and_its_index(made, trained, tmp_path):
   search.main([f'--model_dir={trained}', 'find array map'])
   index = Index.open(trained / 'index')
   quantiser = index.embeddings.codec.quantiser
@@ -168,47 +143,25 @@ def test_search_and_its_index(made, trained, tmp_path, capfd):
     np.testing.assert_allclose(
         [by_id[ids[row]] for row in theirs], found, atol=1e-5
     )
-  # One without a codec is told, which may be a query tower of few layers.
-  other = f'--model_dir={made / "dense"}', f'--index_dir={index.folder}'
-  search.main([*other, 'map'])
-  assert 'by jpq:16x4, were trained for the queries' in capfd.readouterr().err
-  # What is asked for wins.
-  run('encode', trained, '--codec=fp16', f'--index_dir={tmp_path / "half"}')
-  assert Index.open(tmp_path / 'half').header.codec is None
 
 
-def test_converted_it_keeps_its_codec_or_says_so(trained, tmp_path, capfd):
+def test_converted_it_keeps_its_codec(trained, tmp_path):
   new = tmp_path / 'new'
-  given = 'convert', str(trained)
-  assert cli.main([*given, '--to=model_dir', f'--out={new}']) == 0
+  given = 'convert', str(trained), '--to=model_dir', f'--out={new}'
+  assert cli.main([*given]) == 0
   one, other = opening.load(trained).codec, opening.load(new).codec
   assert model_codec.digest(one) == model_codec.digest(other)
   assert one.name == other.name
-  capfd.readouterr()
-  plain = '--to=safetensors', f'--out={tmp_path / "plain"}'
-  assert cli.main([*given, *plain]) == 0
-  assert 'Its codec, jpq:16x4, is left out' in capfd.readouterr().out
-  given = f'--model_dir={trained}', '--split=test', '--codecs=int8'
-  assert cli.main(['evaluate', *given]) == 2
-  assert 'measured by its own codec' in capfd.readouterr().err
 
 
-def test_what_cannot_be_trained(made, tmp_path):
+def test_a_codec_of_another_tower(made, tmp_path):
   other = shutil.copytree(made / 'index', tmp_path / 'other')
   header = json.loads((other / 'header.json').read_text())
   header['provenance']['tower_sha256']['encoder'] = 64 * '0'
   (other / 'header.json').write_text(json.dumps(header))
-  for more, message in (
-      (f'--gin.CODEC_FROM={other}', 'of another passage tower than the one'),
-      (
-          '--gin.INITIAL_CHECKPOINT_PATH=None',
-          'JointPq learns from a trained passage tower',
-      ),
-  ):
-    with pytest.raises(UserError, match=message):
-      train.main([
-          *joint(tmp_path, made, more), f'--model_dir={tmp_path / "new"}'
-      ])
+  given = joint(tmp_path, made, f'--gin.CODEC_FROM={other}')
+  with pytest.raises(UserError, match='of another passage tower than the one'):
+    train.main([*given, f'--model_dir={tmp_path / "new"}'])
 
 
 def test_the_first_step_learns_margins_of_the_exact_hits(
@@ -315,27 +268,10 @@ def test_two_hosts_train_as_one(teaching):
 
 
 def test_what_cannot_be_taught(made, tmp_path):
-  objective = TaughtPq(
-      tiny_training.make_model(separate_towers=True), 'x',
-      teacher=str(shared_runs.cross_encoder()),
-  )
-  other = Vocabulary(small_vocabulary.write(tmp_path / 'own.model'))
-  with pytest.raises(UserError, match='of another vocabulary than .*own.model'):
-    objective.check_teacher(other)
   for more, message in (
-      (['--gin.TEACHER_DIR=None'], 'TEACHER_DIR is None; expected the model_d'),
-      (
-          [f'--gin.TEACHER_DIR={made / "dense"}'],
-          'is a dual encoder, not a cross-encoder',
-      ),
-      (
-          ['--gin.QUERY_LENGTH=60'],
-          'leave room for queries of .* tokens, and QUERY_LENGTH is 60',
-      ),
-      (['--gin.LEAST_SPREAD=1e3'], 'margins have a standard deviation of'),
+      ('QUERY_LENGTH=60', 'leave room for queries .*, and QUERY_LENGTH is 60'),
+      ('LEAST_SPREAD=1e3', 'margins have a standard deviation of'),
   ):
+    given = taught(tmp_path / 'data', made, f'--gin.{more}')
     with pytest.raises(UserError, match=message):
-      train.main([
-          *taught(tmp_path / 'data', made, *more),
-          f'--model_dir={tmp_path / "new"}',
-      ])
+      train.main([*given, f'--model_dir={tmp_path / "new"}'])
