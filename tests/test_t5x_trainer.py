@@ -1,6 +1,7 @@
-"""T5X's own trainer, partitioner and data pipeline beside ours.
+"""T5X's own trainer and checkpoints beside ours.
 
-Collected where T5X is installed; `test_t5x_bridge` needs none.
+Collected where T5X is installed; `test_t5x_bridge` needs none, and has the
+steps.
 """
 
 import json
@@ -11,32 +12,17 @@ import sys
 
 import jax
 import numpy as np
-import optax
 import pytest
 import sentencepiece
-from t5x import (
-  adafactor,
-  checkpoints,
-  partitioning,
-  trainer as trainer_lib,
-  utils,
-)
+from t5x import adafactor, checkpoints, partitioning, utils
 import test_t5x_bridge as bridge
-from test_t5x_bridge import BATCH, flat, LEARNT, STEPS, t5x_model
 import tiny_run
 
 from dualenc_jax.interop import t5x as t5x_reader, t5x_legacy
-from dualenc_jax.run import experiment as experiment_lib
 
 pytestmark = [pytest.mark.nightly, pytest.mark.devices(8)]
 ROOT = pathlib.Path(__file__).parents[1]
-
-
-def experiment(folder, *bindings, files=()):
-  return bridge.experiment(
-      folder, 'models.T5Encoder.num_layers = 2', 'MODEL_PARALLEL = 2',
-      *bindings, files=files,
-  )
+import_tensorflow = bridge.import_tensorflow
 
 
 class DataAndModel(partitioning.PjitPartitioner):
@@ -49,96 +35,17 @@ class DataAndModel(partitioning.PjitPartitioner):
     )
 
 
-def t5x_batches(run, model):
-  """T5X's batches of the pairs of our run, in the order of its steps."""
-  lengths = {'inputs': bridge.QUERY, 'targets': bridge.PASSAGE}
-  config = utils.DatasetConfig(
-      bridge.ordered(run), task_feature_lengths=lengths, split='train',
-      batch_size=BATCH, shuffle=False, seed=0,
+def test_t5x_restores_what_we_write(tmp_path):
+  run = bridge.experiment(
+      tmp_path, 'MODEL_PARALLEL = 2', files=['architectures/ade.gin']
   )
-  utils.verify_matching_vocabs(config, model)
-  dataset = utils.get_dataset(
-      config, 0, 1, model.FEATURE_CONVERTER_CLS, num_epochs=1
-  )
-  return list(dataset.as_numpy_iterator())
-
-
-def t5x_start(model, batch):
-  """T5X's partitioner, initialiser and state; parameters of seed 0."""
+  model = bridge.t5x_model(run, adafactor.Adafactor())
   partitioner = DataAndModel(num_partitions=2)
   initializer = utils.TrainStateInitializer(
       model.optimizer_def, model.get_initial_variables,
-      {name: value.shape for name, value in batch.items()}, partitioner,
+      {'query_tokens': (bridge.BATCH, bridge.QUERY)}, partitioner,
   )
   state = initializer.from_scratch(jax.random.PRNGKey(0))
-  return partitioner, initializer, state
-
-
-def t5x_trainer(model, batch):
-  partitioner, initializer, state = t5x_start(model, batch)
-  return trainer_lib.Trainer(
-      model, state, partitioner, eval_names=[], summary_dir=None,
-      train_state_axes=initializer.train_state_axes, rng=jax.random.PRNGKey(1),
-      learning_rate_fn=optax.linear_schedule(1e-3, 0.0, STEPS),
-  )
-
-
-def test_steps_are_those_of_our_trainer(tmp_path):
-  run = experiment(
-      tmp_path, *LEARNT, 'NUM_NEGATIVES = 2', 'LOSS_IMPLEMENTATION = "ring"',
-      files=['architectures/ade_spl.gin'],
-  )
-  plan = experiment_lib.make_plan(run)
-  state, ours = plan.init(), []
-  for step in range(STEPS):
-    batch = run.partitioner.to_device(run.batches(step))
-    state, metrics = plan.train_step(state, batch)
-    ours.append({name: np.asarray(x) for name, x in metrics.items()})
-
-  model = t5x_model(run, adafactor.Adafactor())
-  batches = t5x_batches(run, model)
-  with t5x_trainer(model, batches[0]) as trainer:
-    theirs = [trainer.train(iter([b]), 1).result() for b in batches]
-  end = flat(trainer.train_state.params)
-
-  assert ours[0]['masked_fraction'] > 0.1
-  assert len(theirs) == STEPS
-  for mine, other in zip(ours, theirs):
-    for name in ('loss', 'accuracy', 'masked_fraction', 'temperature'):
-      np.testing.assert_allclose(
-          other[name].value, mine[name], rtol=1e-6, atol=1e-5
-      )
-    np.testing.assert_allclose(
-        other['learning_rate'].value, mine['learning_rate'], rtol=1e-6
-    )
-  expected = flat(state.params)
-  assert end.keys() == expected.keys()
-  for name, value in expected.items():
-    np.testing.assert_allclose(end[name], value, atol=1e-5, err_msg=name)
-
-
-def test_what_t5x_saves_by_orbax_is_read(tmp_path):
-  run = experiment(tmp_path, files=['architectures/ade.gin'])
-  model = t5x_model(run, adafactor.Adafactor())
-  partitioner, initializer, state = t5x_start(model, t5x_batches(run, model)[0])
-  folder = tmp_path / 'theirs'
-  folder.mkdir()
-  manager = checkpoints.OrbaxCheckpointManagerInterface(
-      str(folder), initializer.global_train_state_shape, partitioner
-  )
-  manager.save(state)
-  manager.wait_until_finished()
-  weights = t5x_reader.read(folder / 'checkpoint_0')
-  expected = flat(state.params)
-  assert weights.tensors.keys() == expected.keys()
-  for name, tensor in weights.tensors.items():
-    np.testing.assert_array_equal(tensor.read(), expected[name])
-
-
-def test_t5x_restores_what_we_write(tmp_path):
-  run = experiment(tmp_path, files=['architectures/ade.gin'])
-  model = t5x_model(run, adafactor.Adafactor())
-  partitioner, initializer, state = t5x_start(model, t5x_batches(run, model)[0])
   first, ours = tmp_path / 'first', tmp_path / 'ours'
   shapes = initializer.global_train_state_shape
   checkpoints.Checkpointer(shapes, partitioner, str(first)).save(state)
@@ -153,9 +60,9 @@ def test_t5x_restores_what_we_write(tmp_path):
   )
   key = jax.random.PRNGKey(7)
   restored = initializer.from_checkpoint([config], init_rng=key)
-  expected = flat(state.params)
+  expected = bridge.flat(state.params)
   for params in (loaded, restored.params):
-    found = flat(params)
+    found = bridge.flat(params)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
       np.testing.assert_array_equal(found[name], value)
