@@ -50,14 +50,6 @@ def test_only_queries_that_differ_count_as_few():
   assert randomization_test(one, other) == 2 / 4
 
 
-def test_a_sign_test_by_hand():
-  """Equal steps: 13 better and 3 worse are as likely as a coin says."""
-  other = np.repeat([0.1, -0.1], [13, 3])
-  expected = scipy.stats.binomtest(3, 16).pvalue
-  got = randomization_test(np.zeros(16), other)
-  assert got == pytest.approx(expected, rel=1e-12)
-
-
 def test_many_queries_are_near_scipys_random_test():
   one, other = samples(150)
   expected = scipy.stats.permutation_test(
