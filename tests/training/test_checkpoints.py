@@ -115,13 +115,6 @@ def assert_restores(checkpoints, abstract, step):
   )
 
 
-def test_nothing_to_restore(tmp_path):
-  checkpoints = Checkpoints(tmp_path / 'run')
-  assert checkpoints.restore(abstract_state()) is None
-  assert checkpoints.steps() == []
-  assert not (tmp_path / 'run').exists()
-
-
 def test_round_trip_of_a_model_and_its_optimizer(tmp_path):
   optimizer = Optimizer(
       optax.adafactor(1e-3, min_dim_size_to_factor=16),
