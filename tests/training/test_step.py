@@ -102,52 +102,15 @@ def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner, wi):
     assert gathered < 1.5 * size
 
 
-def test_parameters_and_moments_are_split():
+def test_fresh_parameters_are_split_and_the_same_on_every_mesh():
   optimizer = Optimizer(optax.adamw(1e-3), lambda step: 1e-3)
   _, init, _ = tiny_training.plan(Partitioner(2, FSDP), optimizer)
   state = init()
-  wanted = {
-      'token_embedder/embedding': (32, 8),
-      'encoder/layers_0/mlp/wi_0/kernel': (8, 32),
-      'encoder/encoder_norm/scale': (8,),
-      'loss/log_temperature': (),
-  }
   adam = state.opt_state[0]
   for tree in (state.params, adam.mu, adam.nu):
-    shapes = shard_shapes(tree)
-    assert wanted == {path: shapes[path] for path in wanted}
-  assert state.step.sharding.is_fully_replicated
-  # The numbers do not depend on the mesh.
+    assert shard_shapes(tree)['token_embedder/embedding'] == (32, 8)
   objective = Contrastive(
       tiny_training.make_model(), tiny_training.LOSS, tiny_training.SIMILARITY
   )
   alone = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
   jax.tree.map(np.testing.assert_array_equal, state.params, alone)
-
-
-def test_frozen_parameters_stay_bit_equal_while_training():
-  partitioner = tiny_training.OneDevice()
-  optimizer = Optimizer(
-      optax.adafactor(0.01),
-      lambda step: 0.01 * (step + 1),
-      freeze=('token_embedder/.*', 'encoder/layers_0/attention/.*'),
-      multipliers=(('projection/.*', 0.0),),
-  )
-  abstract, _, step = tiny_training.plan(partitioner, optimizer)
-  state = tiny_training.make_state(abstract)
-  before = tiny_training.unsharded_params()
-  kept = partitioning.leaf_paths(state.opt_state)
-  assert not [p for p in kept if 'token_embedder' in p or '/attention' in p]
-  assert [p for p in kept if 'layers_0/mlp' in p]
-  for k in range(3):
-    batch = tiny_training.make_batch(seed=k)
-    state, metrics = step(state, partitioner.to_device(batch))
-    np.testing.assert_allclose(metrics['learning_rate'], 0.01 * (k + 1))
-    np.testing.assert_array_less(0, metrics['gradient_squares'])
-  still = ('token_embedder/', 'encoder/layers_0/attention/', 'projection/')
-  for path, a, b in zip(
-      partitioning.leaf_paths(before),
-      jax.tree.leaves(before),
-      jax.tree.leaves(jax.device_get(state.params)),
-  ):
-    assert (a.tobytes() == b.tobytes()) == path.startswith(still), path
