@@ -3,7 +3,6 @@
 Files are damaged byte by byte, and tensors rewritten by TensorStore.
 """
 
-import gc
 import json
 import logging
 import os
@@ -13,6 +12,7 @@ from bit_flips import flip_bit, flip_byte
 import jax
 import numpy as np
 import pytest
+import test_checkpoints
 from test_checkpoints import (
   abstract_state,
   assert_bit_equal,
@@ -27,21 +27,8 @@ from dualenc_jax.interop import integrity
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 
-# Orbax leaves the other reads of a damaged checkpoint unfinished.
-pytestmark = [
-    pytest.mark.devices(8),
-    pytest.mark.filterwarnings(
-        'ignore::pytest.PytestUnraisableExceptionWarning'
-    ),
-]
+pytestmark, collected = test_checkpoints.pytestmark, test_checkpoints.collected
 KERNEL = 'encoder.wi.kernel'
-
-
-@pytest.fixture(scope='module', autouse=True)
-def collected():
-  """Frees those reads here, so that no later test is blamed for them."""
-  yield
-  gc.collect()
 
 
 def small_state():
@@ -94,17 +81,13 @@ def test_a_flipped_bit_names_its_tensor(copied, caplog, item, name, index, bit):
   assert f'{item}: {name} is not what was saved' in falls_back(copied, caplog)
 
 
-def edit(path, change):
-  value = json.loads(path.read_text())
-  change(value)
-  path.write_text(json.dumps(value))
-
-
 def test_a_list_that_lacks_a_tensor_is_damage_and_no_other_model(
     copied, caplog
 ):
   tree = copied / 'checkpoints/2/params/_METADATA'
-  edit(tree, lambda value: value['tree_metadata'].pop("('scale',)"))
+  value = json.loads(tree.read_text())
+  del value['tree_metadata']["('scale',)"]
+  tree.write_text(json.dumps(value))
   _, second = integrity.check(copied)
   assert 'params: scale was saved and is missing' in second.problems[0]
   said = falls_back(copied, caplog)
