@@ -78,10 +78,6 @@ def test_nothing_is_kept_of_what_is_frozen():
         ({'skip_non_finite': -1}, 'SKIP_NON_FINITE is -1; expected 0 or'),
         ({'freeze': ('.*',)}, 'FREEZE matches every parameter'),
         ({'freeze': ('wid/kernel',)}, "FREEZE: .*'wid/kernel'.*wide/kernel"),
-        (
-            {'multipliers': (('.*/kernel', 3.0), ('wide/.*', 0.25))},
-            r"LR_MULTIPLIERS: the rule 'wide/\.\*' has no effect",
-        ),
         *(
             (
                 {'multipliers': (('.*', 1.0), rule)},
