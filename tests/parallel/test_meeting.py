@@ -75,10 +75,8 @@ meeting._BEAT, meeting.SILENCE = 0.2, 4.0
 place = cluster.Cluster(sys.argv[1], 3, int(sys.argv[2]))
 hosts = meeting.Meeting(place, 60.0)
 print('met', flush=True)
-if sys.stdin.readline() == 'end\\n':
-  hosts.end('has stopped: no such file', 2)
-elif hosts.members[0]:
-  hosts.share('')
+sys.stdin.readline()
+hosts.share('')
 """
 
 
@@ -121,12 +119,3 @@ def test_the_others_name_the_one_that_is_lost(hosts, lost, number, why):
     name = f'Host {lost} ({socket.gethostname()}, pid {hosts[lost].pid})'
     assert said.startswith(f'error: {name} {why}') and said.count('\n') == 1
     assert 'run the same command again on all hosts' in said
-
-
-def test_one_that_ends_by_an_error_says_why(hosts):
-  hosts[1].stdin.write('end\n')
-  hosts[1].stdin.flush()
-  assert hosts[1].wait(60) == 0
-  for each in (hosts[0], hosts[2]):
-    assert each.wait(60) == 2
-    assert ') has stopped: no such file. Host ' in each.stderr.read()
