@@ -130,16 +130,6 @@ def test_a_t5x_encoder_starts_one_or_both_towers(
   assert taken == (1 + passage) * (3 * 9 + 3)
 
 
-def test_layers_that_are_scanned_take_those_of_their_number(vocabulary, golden):
-  model = golden_model(scan_layers=True)
-  params = flat(start(ORBAX, model, vocabulary).params)
-  np.testing.assert_array_equal(
-      params['encoder/layers/attention/query/kernel'],
-      [golden[f'target/encoder/layers_{i}/attention/query/kernel']
-       for i in range(3)],
-  )
-
-
 def test_the_count_of_kept_statistics_may_be_below_the_step():
   """As Adam's is where steps were left out."""
   model = golden_model()
