@@ -1,6 +1,5 @@
 """Slices of TPUs by name, and what the compiler knows of them."""
 
-
 import jax
 import numpy as np
 import pytest

@@ -58,7 +58,6 @@ def test_before_the_steps_there_is_nothing_to_save(capfd):
         # 4 h less a minute, a step and two saves.
         (4 * 3600 - 60 - 10 - 2 * 30 - 1, 10, 30, False),
         (4 * 3600 - 60 - 10 - 2 * 30 + 1, 10, 30, True),
-        (4 * 3600 + 1, 0, 0, True),
     ],
 )
 def test_there_is_time_left_for_a_step_and_a_save(spent, step, save, stops):
