@@ -123,11 +123,7 @@ def test_results_of_other_data_are_refused(tmp_path):
   for i, (change, message) in enumerate((
       ({'source': 'other'}, 'differ in "source": of the queries and other'),
       ({'queries': 5}, 'differ in "queries": 4 and 5'),
-      (
-          {'corpus': {'split': 'corpus', 'source': 'x'}},
-          'differ in "corpus": .*of the passages and .*source x',
-      ),
-      ({'k': 10, 'depth': 100}, 'differ in "depth": nothing and 100'),
+      ({'corpus': {'source': 'x'}}, 'differ in "corpus": .* and .*source x'),
       (
           {'document_separator': '#'},
           'differ in "document_separator": nothing and #.*--max_passage',
