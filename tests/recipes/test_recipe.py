@@ -62,8 +62,10 @@ def run(recipe, tmp_path, commands, given={}, **options):
 
 def test_what_has_changed_runs_anew_and_keeps_what_was(chain, tmp_path, caplog):
   commands = Commands()
-  first = run(chain, tmp_path, commands)
-  assert first == dict.fromkeys(('first', 'second', 'third'), 'ran')
+  first = run(chain, tmp_path, commands, until='second')
+  assert commands.ran == ['first', 'second']
+  first |= run(chain, tmp_path, commands)
+  assert commands.ran == ['third']
   made = (tmp_path / 'work/third/made').read_text()
   assert made == 'source, first, second, third'
   again = run(chain, tmp_path, commands)
@@ -133,13 +135,7 @@ def test_a_gin_file_that_has_changed(chain, tmp_path):
   own.write_text('A = 1')
   flags = {'gin_file': [str(own), 'tasks/pairs.gin']}
   recipe = Recipe([stage('first', chain.stages[0].inputs[0], flags=flags)])
-
-  def copy(argv):
-    kept = [each for each in argv if not each.startswith('--gin_file')]
-    return commands(kept)
-
-  commands = Commands()
-  copy.ran = commands.ran
+  copy = Commands()
   assert run(recipe, tmp_path, copy) == {'first': 'ran'}
   assert run(recipe, tmp_path, copy) == {'first': 'as before'}
   own.write_text('A = 2')
@@ -165,12 +161,6 @@ def test_a_gin_file_that_has_changed(chain, tmp_path):
   assert (tmp_path / 'work/first.3').exists()
 
 
-def test_until(chain, tmp_path):
-  commands = Commands()
-  run(chain, tmp_path, commands, until='second')
-  assert commands.ran == ['first', 'second']
-
-
 def test_what_a_stage_does_not_make(tmp_path, chain):
   (tmp_path / 'source').unlink()
   with pytest.raises(UserError, match='source does not exist; expected an in'):
@@ -183,7 +173,6 @@ def test_what_a_stage_does_not_make(tmp_path, chain):
 @pytest.mark.parametrize(
     'make, message',
     [
-        (lambda: [stage('a', '{b.made}'), stage('b', 'x')], 'wants .b.made'),
         (
             lambda: [stage('a', 'x'), stage('b', '{a.mad}')],
             r"wants \{a.mad\}.* Did you mean 'a.made'",
@@ -284,7 +273,6 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
   for old, new, message in (
       ("'vocabulary'", "'vocabulry'", "pieces: there is no command 'vocabulry"),
       ("'size': 80", "'sise': 80", 'Stage pieces: unrecognized .*--sise=80'),
-      ("'size': 80}", "'size': 80", r"Expected ',' or '}'. \(.*own.gin, line"),
       # The flag of a stage is a macro of the recipe, which a user can give;
       # also where the command itself refuses it.
       *(
