@@ -91,31 +91,6 @@ def test_embedding_does_not_depend_on_padding_or_batch_mates(sde):
   assert cosines.max() < 0.99
 
 
-def test_dropout_does_not_depend_on_batch_mates_or_batch_size():
-  model = make(dropout_rate=0.2)
-  variables = random_variables(model)
-
-  @jax.jit
-  def encode(tokens, rows):
-    key = {'dropout': jax.random.key(3)}
-    return model.apply(
-        variables, tokens, dropout_numbers=rows, rngs=key, method='encode_query'
-    )
-
-  tokens = random_tokens([10, 7, 1, 4, 10, 3])
-  # Equal texts, different row numbers.
-  tokens[4] = tokens[0]
-  rows = np.array([0, 1, 2, 3, 40, 500])
-  together = encode(tokens, rows)
-  for i in range(0, len(tokens), 2):
-    part = slice(i, i + 2)
-    alone = encode(tokens[part], rows[part])
-    np.testing.assert_allclose(alone, together[part], rtol=0, atol=1e-6)
-  assert np.abs(together[0] - together[4]).max() > 0.01
-  without = model.apply(variables, tokens, method='encode_query')
-  assert (np.abs(together - without).max(axis=1) > 0.01).all()
-
-
 def test_row_of_padding_is_a_zero_vector_with_finite_gradients():
   model = make()
   tokens = random_tokens([5, 0, 3])
@@ -132,18 +107,6 @@ def test_row_of_padding_is_a_zero_vector_with_finite_gradients():
   assert np.abs(embeddings[0]).max() > 0.1
   for path, x in jax.tree.leaves_with_path(gradient):
     assert np.isfinite(x).all(), jax.tree_util.keystr(path)
-
-
-def test_mean_pool_equals_numpy():
-  rng = np.random.default_rng(0)
-  x = rng.normal(3.0, 10.0, size=(4, 9, 5)).astype(np.float32)
-  lengths = [9, 4, 1, 0]
-  pooled = dual_encoder.mean_pool(jnp.asarray(x), jnp.array(lengths)[:, None])
-  pooled = pooled[:, 0]
-  expected = np.zeros((4, 5))
-  for i, length in enumerate(lengths[:3]):
-    expected[i] = x[i, :length].astype(np.float64).mean(axis=0)
-  np.testing.assert_allclose(pooled, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_mean_pool_adds_in_float32():
@@ -170,19 +133,6 @@ def test_projection_equals_numpy_and_has_no_bias(sde):
   projected = pooled @ np.asarray(params['projection']['kernel'], np.float64)
   expected = projected / np.linalg.norm(projected, axis=1, keepdims=True)
   np.testing.assert_allclose(embed(tokens), expected, rtol=0, atol=1e-6)
-
-
-def test_separate_towers_are_initialised_apart():
-  tokens = random_tokens([3])
-  variables = jax.jit(make(PARTS).init)(jax.random.key(0), tokens, tokens)
-  params = traverse_util.flatten_dict(nn.unbox(variables['params']))
-  pairs = [
-      (x, params[(f'passage_{path[0]}', *path[1:])])
-      for path, x in params.items()
-      if path[0] in PARTS and path[-1] != 'scale'
-  ]
-  assert len(pairs) == 1 + 1 + 7 + 1
-  assert all(np.abs(a - b).max() > 0.01 for a, b in pairs)
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
