@@ -18,7 +18,6 @@ def check(capsys, tmp_path, *flags, status=0):
 
 @pytest.mark.parametrize(('flags', 'message'), [
     (('--topology=',), "there is no such TPU or GPU as ''"),
-    ((TOPOLOGY, '--program=encod'), "no such program. Did you mean 'encode'"),
     (('--program=train,search',), '--program needs --topology'),
     ((TOPOLOGY, '--program=search', '--fit_batch'), '--fit_batch works with'),
 ])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dualenc_jax.commands import encode, train
+from dualenc_jax.commands import train
 from dualenc_jax.errors import UserError
 from dualenc_jax.parallel import cluster
 
@@ -44,16 +44,7 @@ def test_flags_come_before_variables_and_these_before_slurm(monkeypatch):
             ' JAX_PROCESS_ID. Expected all three',
         ),
         ({}, {'JAX_NUM_PROCESSES': 'two'}, 'JAX_NUM_PROCESSES is .two.; ex'),
-        (
-            {}, {'JAX_PROCESS_ID': '2'},
-            'JAX_PROCESS_ID is 2 and JAX_NUM_PROCESSES 2; expected an index',
-        ),
         ({}, {'JAX_COORDINATOR_ADDRESS': 'a:70000'}, 'ADDRESS is .a:70000.; e'),
-        (
-            {'num_processes': 2}, {},
-            '--num_processes is given without --coordinator_address and'
-            ' --process_id',
-        ),
     ],
 )
 def test_what_is_half_there_is_named(flags, variables, said):
@@ -80,11 +71,6 @@ def test_what_slurm_has_not_set_is_named(monkeypatch, change, said):
     cluster.find(NONE, environ, 5)
 
 
-def test_commands_take_the_flags(tmp_path):
+def test_commands_take_the_flags():
   with pytest.raises(UserError, match='--process_id is given without --multih'):
     train.main(['--gin_file=runs/quickstart.gin', '--process_id=0'])
-  with pytest.raises(UserError, match='process_id is 5 and --num_processes 2'):
-    encode.main([
-        f'--model_dir={tmp_path}', '--multihost', '--num_processes=2',
-        '--process_id=5', '--coordinator_address=localhost:1',
-    ])
