@@ -12,22 +12,13 @@ from dualenc_jax.evaluation import answer_match
 CASES = [
     ('193', 'It froze over in 1931.', False),
     ('1931', 'from 1931-1935', True),
-    # Letter case, before and after decomposition.
-    ('\u0130zmir', 'in \u0130ZMIR', True),
-    ('izmir', 'in \u0130ZMIR', False),
-    # Normal forms: composed, decomposed, compatibility.
     ('\u00cdris', 'I\u0301RIS sings', True),
-    ('\ufb01ne', 'fine', False),
     # Hyphens and punctuation are tokens, spaces are not.
     ('well known', 'a well-known market', False),
     ("o'clock", 'at nine o\u2019clock', False),
     # White space and control characters separate, format ones too.
     ('a b', 'a\u00a0\t\nb', True),
     ('ab', 'a\u200bb', False),
-    # Marks and numbers of every kind belong to the word.
-    ('\u0938', '\u0938\u094d\u0924\u0947', False),
-    # No word boundary where none is written.
-    ('\U0001f600', 'ha\U0001f600ha', True),
     # All of the answer, in order.
     ('a a b', 'a a a b', True),
     ('', 'anything', True),
