@@ -53,6 +53,5 @@ def test_what_has_no_divergence():
     divergence.knn_kl(x, x)
   with pytest.raises(UserError, match='2 of 51 .* of one tower'):
     divergence.knn_kl(np.concatenate([x, x[:1]]), points(50, 4, 1))
-  for n, m in ((3, 9), (9, 2)):
-    with pytest.raises(UserError, match=f'{n} and {m} .* more than 3 of each'):
-      divergence.knn_kl(points(n, 2), points(m, 2, 1), k=3)
+  with pytest.raises(UserError, match='9 and 2 .* more than 3 of each'):
+    divergence.knn_kl(points(9, 2), points(2, 2, 1), k=3)

@@ -1,7 +1,6 @@
 """TREC run files: read back, and read by trec_eval's code."""
 
 import gzip
-import os
 import urllib.parse
 
 import numpy as np
@@ -10,19 +9,6 @@ import pytest
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import trec
 from dualenc_jax.search import ranking
-
-
-def test_layout(tmp_path):
-  hits = ranking.Ranking(
-      np.array([[0.5, -0.25]], np.float32), np.array([[2, 0]])
-  )
-  path = tmp_path / 'run'
-  trec.write_run(path, hits, ['q1'], ['a', 'b', 'c'], tag='sde')
-  assert path.read_text() == 'q1 Q0 c 1 0.5 sde\nq1 Q0 a 2 -0.25 sde\n'
-  none = ranking.Ranking(np.zeros((0, 5), np.float32), np.zeros((0, 5), int))
-  trec.write_run(path, none, [], ['a'])
-  assert path.read_bytes() == b''
-  assert os.listdir(tmp_path) == ['run']
 
 
 def test_scores_come_back_bit_for_bit(tmp_path, monkeypatch):
