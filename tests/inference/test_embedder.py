@@ -6,11 +6,11 @@ from flax import linen as nn
 import jax
 import numpy as np
 import pytest
+from small_mesh import SmallPartitioner
 
 from dualenc_jax import models
 from dualenc_jax.data import Ragged
 from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.devices(8)
 
@@ -19,23 +19,6 @@ VOCAB = 64
 WIDTH = 256
 COUNT = 200
 FSDP = (('embed', 'data'),)
-
-
-class FewDevices(Partitioner):
-  """The first `count` devices."""
-
-  def __init__(self, count, model_parallel=1, rules=()):
-    super().__init__(model_parallel, rules)
-    object.__setattr__(self, 'count', count)
-
-  @functools.cached_property
-  def mesh(self):
-    return jax.make_mesh(
-        (self.count // self.model_parallel, self.model_parallel),
-        ('data', 'model'),
-        axis_types=(jax.sharding.AxisType.Auto,) * 2,
-        devices=jax.devices()[: self.count],
-    )
 
 
 @pytest.fixture(scope='module')
@@ -48,60 +31,39 @@ def texts():
   )
 
 
-def make_model(separate_towers):
-  encoder = models.T5Encoder(1, 4, 64, 2 * WIDTH)
-  own = {}
-  if separate_towers:
-    own = {
-        'passage_token_embedder': models.TokenEmbedder(VOCAB, WIDTH),
-        'passage_encoder': encoder.clone(),
-    }
-  return models.DualEncoder(
-      models.TokenEmbedder(VOCAB, WIDTH), encoder, models.Projection(16), **own
-  )
-
-
-@functools.cache
-def initial(separate_towers):
-  """Parameters with their logical axes; host arrays."""
-  tokens = np.ones((1, 8), np.int32)
-  init = jax.jit(make_model(separate_towers).init)
-  return jax.device_get(init(jax.random.key(0), tokens, tokens)['params'])
-
-
-def make(partitioner, separate_towers=False):
+def make(devices, model_parallel=1, rules=()):
   """An embedder, its parameters and the model."""
-  model, boxed = make_model(separate_towers), initial(separate_towers)
-  shardings = partitioner.param_shardings(boxed)
-  return (
-      Embedder(model, partitioner, shardings, 8),
-      jax.device_put(nn.unbox(boxed), shardings),
-      model,
+  partitioner = SmallPartitioner(model_parallel, rules, devices)
+  encoder = models.T5Encoder(1, 4, 64, 2 * WIDTH)
+  model = models.DualEncoder(
+      models.TokenEmbedder(VOCAB, WIDTH),
+      encoder,
+      models.Projection(16),
+      passage_token_embedder=models.TokenEmbedder(VOCAB, WIDTH),
+      passage_encoder=encoder.clone(),
   )
+  tokens = np.ones((1, 8), np.int32)
+  boxed = jax.jit(model.init)(jax.random.key(0), tokens, tokens)['params']
+  shardings = partitioner.param_shardings(boxed)
+  params = jax.device_put(nn.unbox(jax.device_get(boxed)), shardings)
+  return Embedder(model, partitioner, shardings, 8), params, model
 
 
 @pytest.fixture(scope='module')
-def one_device():
-  return make(FewDevices(1))
-
-
-@pytest.fixture(scope='module')
-def expected(texts, one_device):
-  embedder, params, _ = one_device
+def expected(texts):
+  embedder, params, _ = make(1)
   return embedder.passages(params, texts)
 
 
 def test_an_embedding_is_that_of_the_text_alone(texts):
-  embedder, params, model = make(FewDevices(2), separate_towers=True)
+  embedder, params, model = make(2)
   rows = np.array([3, 89, 0, 41, 3, 7])
 
   def alone(method):
     encode = jax.jit(functools.partial(model.apply, method=method))
+    padded = texts.padded(rows, 16)
     return np.concatenate(
-        [
-            encode({'params': params}, tokens[None])
-            for tokens in texts.padded(rows, 16)
-        ]
+        [encode({'params': params}, tokens[None]) for tokens in padded]
     )
 
   queries = embedder.queries(params, texts, rows)
@@ -114,7 +76,7 @@ def test_an_embedding_is_that_of_the_text_alone(texts):
 
 @pytest.mark.parametrize('devices, rules', [(8, ()), (4, FSDP)])
 def test_neither_devices_nor_fsdp_change_a_bit(texts, devices, rules, expected):
-  embedder, params, _ = make(FewDevices(devices, rules=rules))
+  embedder, params, _ = make(devices, rules=rules)
   if rules:
     assert params['projection']['kernel'].sharding.spec[0] == 'data'
   found = embedder.passages(params, texts)
@@ -123,8 +85,8 @@ def test_neither_devices_nor_fsdp_change_a_bit(texts, devices, rules, expected):
 
 
 def test_towers_over_a_model_axis(texts, expected):
-  embedder, params, _ = make(FewDevices(8, 4, FSDP))
-  kernel = params['encoder']['layers_0']['mlp']['wo']['kernel']
+  embedder, params, _ = make(8, 4, FSDP)
+  kernel = params['passage_encoder']['layers_0']['mlp']['wo']['kernel']
   assert kernel.sharding.spec[0] == 'model'
   found = embedder.passages(params, texts)
   np.testing.assert_allclose(found, expected, atol=1e-5)
