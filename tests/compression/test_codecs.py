@@ -235,7 +235,6 @@ def test_truncation_is_of_length_one(vectors, queries):
 @pytest.mark.parametrize('name, message', [
     ('int9', "called 'int9'. Did you mean 'int8'"),
     ('pq:x8', "'pq:x8': expected pq:96"),
-    ('int8:qx', "'int8:qx': expected int8"),
     ('pq:8+int8', 'nothing may follow pq:8'),
     ('pq:7', 'does not divide it. Take 4 or 6 or 8'),
     ('pq:6x9', 'pq of 9 bits: expected 1 to 8'),
@@ -279,6 +278,3 @@ def test_of_another_dim(vectors, queries):
   codec = compression.spec('int8').fit(vectors)
   with pytest.raises(UserError, match=r'trained for \[rows, 24\]'):
     codec.encode(vectors[:, :12])
-  search = search_of(Coded(codec, codec.encode(vectors)), IDS)
-  with pytest.raises(UserError, match='query embeddings have dim 12'):
-    search.top_k(queries[:, :12], 3)

@@ -44,11 +44,9 @@ def of_array(name, change):
 
 @pytest.mark.parametrize('name, change, message', [
     ('int8', of_plan(dim=D + 1), f'vectors of dim {D}, not {D + 1}'),
-    ('int8', of_plan(parts=[]), 'damaged'),
     ('int8', of_plan(rescored=-1), 'rescored is -1'),
     ('int8', of_part(0, step=3), 'step of shape'),
     ('int8', of_part(0, **{'class': 'os.system'}), 'damaged'),
-    ('int8', of_array('0/low', lambda x: x[:3]), 'do not fit'),
     ('binary', of_part(0, dim=10**12), 'not 8'),
     ('fp16', of_part(0, dtype='O'), 'do not fit'),
     ('rotated:2', of_array('1/levels', lambda x: x[:2]), 'do not fit'),

@@ -9,10 +9,6 @@ from dualenc_jax.compression import kmeans, linear, opq
 pytestmark = pytest.mark.devices(8)
 
 
-def distortion(rows, rotation, centroids):
-  return compression_vectors.distortion(rows @ rotation.T, centroids)
-
-
 def test_better_than_codes_alone():
   rows = compression_vectors.embeddings(1500, 16)
   rotation, centroids = opq.fit(rows, 4, 4, 0)
@@ -20,7 +16,7 @@ def test_better_than_codes_alone():
   assert centroids.shape == (4, 16, 4)
   square = rotation.astype(np.float64) @ rotation.T
   np.testing.assert_allclose(square, np.eye(16), atol=1e-6)
-  found = distortion(rows, rotation, centroids)
+  found = compression_vectors.distortion(rows @ rotation.T, centroids)
 
   def of_codes(rows):
     parts = kmeans.fit(rows.reshape(len(rows), 4, 4), 16, 0)
