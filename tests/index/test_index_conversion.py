@@ -40,17 +40,6 @@ def test_ids_that_are_no_whole_numbers(tmp_path, converted, monkeypatch, id_):
   assert 'Leave the flag out' in message
 
 
-def test_damaged_indexes_and_halves_of_them(tmp_path, converted):
-  index_files.write(tmp_path / 'index')
-  shard = tmp_path / 'index' / 'shard-00001' / 'embeddings.npy'
-  shard.write_bytes(shard.read_bytes()[:-1])
-  assert 'truncated' in converted('faiss')
-  build = index_files.IndexBuild(tmp_path / 'half', index_files.header())
-  build.start()
-  message = converted('faiss', source='half')
-  assert 'half.partial has 0 of 3 shards' in message
-
-
 @pytest.mark.parametrize('form', sorted(conversion.FORMS))
 def test_a_kill_leaves_nothing(tmp_path, monkeypatch, converted, form):
   index_files.write(tmp_path / 'index')
