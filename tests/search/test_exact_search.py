@@ -9,7 +9,7 @@ import search_cases
 import search_reference as reference
 
 from dualenc_jax.index import RowStore
-from dualenc_jax.search import exact_search, host_best
+from dualenc_jax.search import exact_search, host_best, ranking
 from dualenc_jax.search.exact_search import ExactSearch
 
 pytestmark = pytest.mark.devices(8)
@@ -18,7 +18,10 @@ BLOCK_ROWS = 64
 
 
 @pytest.fixture(params=search_cases.ALL, ids=lambda case: case.__name__)
-def corpus(request):
+def corpus(request, monkeypatch):
+  # What is ranked on the host is of several blocks.
+  monkeypatch.setattr(ranking, '_QUERY_BLOCK', 7)
+  monkeypatch.setattr(ranking, '_PASSAGE_BLOCK', 112)
   rng = np.random.default_rng(0)
   queries, passages = request.param(rng)
   ids = reference.shuffled_ids(rng, len(passages))
@@ -99,11 +102,13 @@ def test_one_query_among_many_is_ranked_on_the_host(on_host, both_forms):
   assert on_host() == 2
 
 
-def check(found, queries, full, k, place):
+def check(queries, passages, k, place, made=search):
   """The first k hits are right, and so is the rank of the hit at a place."""
+  ids = reference.shuffled_ids(np.random.default_rng(1), len(passages))
+  full = reference.full_ranking(queries, passages, ids)
+  found = made(passages, ids)
   reference.assert_same(found.top_k(queries, k), full, k)
-  gold = full.indices[:, [place]]
-  ranks = found.gold_ranks(queries, gold)
+  ranks = found.gold_ranks(queries, full.indices[:, [place]])
   assert ranks.tolist() == [place + 1] * len(queries)
 
 
@@ -115,16 +120,12 @@ def check(found, queries, full, k, place):
 def test_devices_blocks_and_queries_at_once_do_not_matter(
     devices, block_rows, scored, size, monkeypatch
 ):
-  limit = 4 * block_rows * scored
-  monkeypatch.setattr(exact_search, '_SCORES_ON_CPU', limit)
+  monkeypatch.setattr(exact_search, '_SCORES_ON_CPU', 4 * block_rows * scored)
   rng = np.random.default_rng(5)
   queries, passages = search_cases.dense(rng)
   passages[1000:1100] = passages[17]
-  passages = passages[:size]
-  ids = reference.shuffled_ids(rng, size)
-  full = reference.full_ranking(queries, passages, ids)
-  found = search(passages, ids, devices, block_rows)
-  check(found, queries, full, 30, min(40, size - 1))
+  made = functools.partial(search, devices=devices, block_rows=block_rows)
+  check(queries, passages[:size], 30, min(40, size - 1), made)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +144,8 @@ def test_blocks_of_many_groups_of_neighbours(both_forms, block_rows):
   passages[100] = 2 * queries[2]
   passages[20_500:24_500:40] = queries[2] + 1e-3 * rng.normal(size=(100, 8))
   passages[320:352] = queries[1]
-  ids = reference.shuffled_ids(rng, len(passages))
-  full = reference.full_ranking(queries, passages, ids)
-  check(search(passages, ids, 1, block_rows), queries, full, 60, 30)
+  made = functools.partial(search, devices=1, block_rows=block_rows)
+  check(queries, passages, 60, 30, made)
 
 
 @pytest.mark.parametrize('kind', ['float16', 'shards', 'strided'])
@@ -159,19 +159,14 @@ def test_wherever_the_corpus_lies(kind):
   else:
     # Blocks lie within a shard, and across two and three of them.
     store = RowStore(np.split(passages, [600, 601, 1500, 2610]))
-  ids = reference.shuffled_ids(rng, len(passages))
-  full = reference.full_ranking(queries, passages, ids)
-  check(search(store, ids), queries, full, 10, 500)
+  check(queries, passages, 10, 500, lambda _, ids: search(store, ids))
 
 
 def test_meshes_of_any_shape():
   rng = np.random.default_rng(10)
   queries, passages = search_cases.pairs(rng)
-  ids = reference.shuffled_ids(rng, len(passages))
-  full = reference.full_ranking(queries, passages, ids)
   kind = jax.sharding.AxisType.Explicit
   mesh = jax.make_mesh((2, 4), ('data', 'model'), (kind, kind))
   with jax.set_mesh(mesh):
-    found = ExactSearch(passages, ids, mesh, BLOCK_ROWS)
-    check(found, queries, full, 10, 50)
-  check(ExactSearch(passages, ids), queries, full, 10, 50)
+    check(queries, passages, 10, 50, lambda *x: ExactSearch(*x, mesh, 64))
+  check(queries, passages, 10, 50, ExactSearch)

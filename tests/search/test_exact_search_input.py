@@ -42,7 +42,6 @@ def test_bad_queries(queries, message):
 
 
 @pytest.mark.parametrize('value, rows, message', [
-    (np.nan, [0], 'of row 0 hold'),
     # In the last block, of which a part is padding.
     (1e20, [699], 'of row 699 hold'),
     (np.inf, range(600, 700), 'row 604 and 95 more nearby hold'),
