@@ -92,7 +92,7 @@ def test_one_bit_of_each_tensor_changes_its_part_alone(towers):
       assert differing == ({part} if tower == own else set()), name
 
 
-def test_stacked_layers():
+def test_stacked_layers_and_any_mesh_change_nothing():
   towers = tiny_towers.loaded()
   params = flat(towers)
   stacked = {n: v for n, v in params.items() if '/layers_' not in n}
@@ -102,10 +102,6 @@ def test_stacked_layers():
       stacked[name.replace('layers_0', 'layers')] = np.stack(layers)
   scanned = with_params(towers, stacked, tiny_towers.model(scan_layers=True))
   assert scanned.tower_digest('query') == towers.tower_digest('query')
-
-
-def test_on_any_mesh():
-  towers = tiny_towers.loaded()
   mesh = HostPartitioner(model_parallel=2, rules=(('embed', 'data'),))
   shardings = mesh.param_shardings(abstract_params(towers.embedder.model))
   params = jax.tree.map(jax.device_put, towers.params, shardings)
