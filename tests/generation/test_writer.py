@@ -88,18 +88,10 @@ def test_greedy_is_that_of_transformers(tiny):
   assert len(lengths) > 1
 
 
-# Of the best of each token and of all of them, a version of T5 each.
-@pytest.mark.parametrize(
-    'tiny, sampling',
-    [
-        ('1.0', Sampling(20.0)),
-        pytest.param('1.1', Sampling(20.0, None, 1.0), marks=pytest.mark.slow),
-    ],
-    indirect=['tiny'],
-)
-def test_samples_do_not_depend_on_mates_or_devices(tiny, sampling):
+@pytest.mark.parametrize('tiny', ['1.0'], indirect=True)
+def test_samples_do_not_depend_on_mates_or_devices(tiny):
   _, model, params = tiny
-  texts = sources(30)
+  sampling, texts = Sampling(20.0), sources(30)
   numbers = np.random.default_rng(1).integers(0, 2**64, 13, np.uint64)
   kwargs = {'numbers': numbers, 'count': 5}
   first = write(model, params, texts, sampling, **kwargs)
