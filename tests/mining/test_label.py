@@ -186,7 +186,6 @@ def test_by_a_cross_encoder_with_its_calibration(tmp_path):
         (['--above=0.1', '--below=0.9'], 'The thresholds are 0.1 and 0.9'),
         (['--calibration=-1,0'], 'expected a slope above 0'),
         (['--prior=0:1'], "--prior is '0:1'; expected two numbers above 0"),
-        (['--queries=nowhere.tsv'], 'nowhere.tsv'),
         (['--queries=x.tsv', '--positives=none'], 'leave out --positives=none'),
     ],
 )
@@ -222,6 +221,3 @@ def test_bad_scores_and_calibrations(tiny, tmp_path):
       assert found[query][name] == row[name]
     for name in ('positive_scores', 'positive_probabilities'):
       assert found[query][name] == pytest.approx(row[name], rel=1e-4)
-  truth = tmp_path / 'other.txt'
-  truth.write_text('elsewhere 0 d0 1\n')
-  refused('judges none of the queries', *likely, f'--truth={truth}')
