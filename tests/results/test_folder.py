@@ -12,41 +12,24 @@ from dualenc_jax.results import folder as folder_lib
 from dualenc_jax.results.folder import Key, read_per_query, write_per_query
 
 
-def test_values_come_back_bit_for_bit(tmp_path):
-  path = tmp_path / 'per_query.tsv'
-  rng = np.random.default_rng(0)
-  values = {
-      'MRR': 1 / rng.integers(1, 1000, 50),
-      'nDCG@10': rng.random(50),
-      'Top-5': np.where(rng.random(50) < 0.5, np.nan, 1.0),
-  }
-  ids = [f'query {i} \u2028 é' for i in range(50)]
-  write_per_query(path, ids, values)
-  first = path.read_bytes()
-  got = read_per_query(path)
-  # As in run files, so that white space is what parts a line.
-  assert list(got.query_ids) == [
-      f'query%20{i}%20%E2%80%A8%20é' for i in range(50)
-  ]
-  assert list(got.values) == list(values)
-  for metric, column in values.items():
-    np.testing.assert_array_equal(got.values[metric], column)
-  write_per_query(path, ids, values)
-  assert path.read_bytes() == first
-  assert [p.name for p in tmp_path.iterdir()] == ['per_query.tsv']
-
-
-def test_the_file_is_as_documented(tmp_path):
+def test_the_file_is_as_documented_and_comes_back_bit_for_bit(tmp_path):
   path = tmp_path / 'per_query.tsv'
   values = {
       'P@1': np.array([1.0, math.nan, 0.5]), 'MRR': np.array([1.0, 1 / 3, 1.0])
   }
-  write_per_query(path, ['a', 'b', 'c"'], values)
+  write_per_query(path, ['a', 'b \u2028 é', 'c"'], values)
+  # Ids as in run files, so that white space is what parts a line.
+  odd = 'b%20%E2%80%A8%20é'
   assert path.read_text() == (
-      'query_id\tP@1\tMRR\na\t1.0\t1.0\nb\t\t0.3333333333333333\n'
+      f'query_id\tP@1\tMRR\na\t1.0\t1.0\n{odd}\t\t0.3333333333333333\n'
       'c"\t0.5\t1.0\n'
   )
+  assert [p.name for p in tmp_path.iterdir()] == ['per_query.tsv']
   got = read_per_query(path)
+  assert list(got.query_ids) == ['a', odd, 'c"']
+  assert list(got.values) == list(values)
+  for metric, column in values.items():
+    np.testing.assert_array_equal(got.values[metric], column)
   assert got.column('P@1') == {'a': 1.0, 'c"': 0.5}
   assert got.mean('P@1') == 0.75
 
@@ -108,10 +91,8 @@ def test_per_query_values_are_checked_against_the_means(tmp_path):
     [
         ({'metrics': {}}, '"metrics" has no values'),
         ({'metrics': {'MRR': 52.0}}, 'metric MRR is 52.0; expected a share'),
-        ({'metrics': {'MRR': '0.5'}}, "MRR is '0.5'"),
         ({'label': None}, 'label is None'),
         ({'checkpoint_step': '40'}, "is '40'; expected int"),
-        ({'depth': True}, 'depth is True; expected int'),
     ],
 )
 def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
