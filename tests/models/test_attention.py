@@ -100,3 +100,14 @@ def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
   assert (keep <= seen).all()
   assert 0 < (keep & seen).sum() < (seen & np.ones_like(keep)).sum()
   np.testing.assert_allclose(dropped, plain * keep / 0.75, rtol=0, atol=1e-6)
+
+
+def test_relative_position_bias_is_the_embedding_of_the_bucket():
+  embedding = np.random.default_rng(0).normal(size=(H, 32)).astype(np.float32)
+  bias = t5_encoder.RelativePositionBias(H).apply(
+      {'params': {'rel_embedding': embedding}}, 4
+  )
+  assert bias.shape == (1, H, 4, 4)
+  # Below 8 tokens a distance is its own bucket; keys to the right have 16 on.
+  expected = [[0, 17, 18, 19], [1, 0, 17, 18], [2, 1, 0, 17], [3, 2, 1, 0]]
+  np.testing.assert_array_equal(bias[0], embedding[:, np.array(expected)])

@@ -109,6 +109,18 @@ def test_row_of_padding_is_a_zero_vector_with_finite_gradients():
     assert np.isfinite(x).all(), jax.tree_util.keystr(path)
 
 
+def test_mean_pool_equals_numpy():
+  rng = np.random.default_rng(0)
+  x = rng.normal(3.0, 10.0, size=(4, 9, 5)).astype(np.float32)
+  lengths = [9, 4, 1, 0]
+  pooled = dual_encoder.mean_pool(jnp.asarray(x), jnp.array(lengths)[:, None])
+  pooled = pooled[:, 0]
+  expected = np.zeros((4, 5))
+  for i, length in enumerate(lengths[:3]):
+    expected[i] = x[i, :length].astype(np.float64).mean(axis=0)
+  np.testing.assert_allclose(pooled, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_mean_pool_adds_in_float32():
   # 1 + 2**-8 is lost in bfloat16, whose sums would stop at 256.
   x = jnp.ones((1, 1000, 2), jnp.bfloat16)
