@@ -105,3 +105,12 @@ def test_scores_do_not_depend_on_blocks_or_places():
   some = ranking.of_candidates(queries, passages, rows)
   expected = np.take_along_axis(whole, rows, axis=1)
   np.testing.assert_array_equal(some, np.where(rows < 0, -np.inf, expected))
+
+
+def test_hits_above_on_the_host(corpus, monkeypatch):
+  monkeypatch.setattr(ranking, '_QUERY_BLOCK', 7)
+  monkeypatch.setattr(ranking, '_PASSAGE_BLOCK', 112)
+  full = reference.full_ranking(*corpus)
+  for place in (0, 3, 1000, 2610):
+    hit = full.indices[:, place], full.scores[:, place]
+    assert (ranking.hits_above(*corpus, *hit) == place).all()
