@@ -136,6 +136,15 @@ def test_random_ones_are_of_seed_and_query(tiny, tmp_path):
     taken = row['neg']['run']
     places = [everything[query].index(p) for p in taken]
     assert len(taken) == 3 and places == sorted(places)
+  # Each query draws by itself, of as many candidates too.
+  few = {q: dict([*hits.items()][:9]) for q, hits in tiny.run.items()}
+  places = {}
+  for query, row in drawn(1, few).items():
+    pool = [*tiny.pool(query, tiny.gold(query), few).values()]
+    taken = tuple(map(pool.index, row['neg']['run']))
+    places.setdefault(len(pool), []).append(taken)
+  alike = max(places.values(), key=len)
+  assert len({*alike}) > 1
   # Of some queries alone the same are taken.
   half = dict([*tiny.run.items()][::2])
   assert drawn(1, half) == {q: chosen[q] for q in half}
@@ -212,9 +221,7 @@ def test_by_a_model_and_by_bm25(tmp_path):
   assert {row['query']: {*row['passage']} for row in pairs.values()} == (
       positives
   )
-  for row in pairs.values():
-    assert len(row['negatives']) == 4
-    assert not {*row['negatives']} & positives[row['query']]
+  assert all(len(row['negatives']) == 4 for row in pairs.values())
 
 
 @pytest.mark.parametrize(
@@ -298,3 +305,15 @@ def test_easy_queries_are_no_fault_of_the_teacher(teacher, other, said):
   text = '\n'.join(margins.report(np.ones(1), chosen, first))
   for warning in ('too easy', 'not beat'):
     assert (warning in text) == (warning == said)
+
+
+def test_margins_are_what_a_positive_is_ahead_of_its_negatives():
+  positives = np.array([[2.0], [np.nan]])
+  kept = [types.SimpleNamespace(
+      candidates=types.SimpleNamespace(positives=positives)
+  )]
+  chosen = [
+      [types.SimpleNamespace(score=score) for score in scores]
+      for scores in ([0.5, 3.0], [1.0])
+  ]
+  assert margins.of(kept, chosen).tolist() == [1.5, -1.0]

@@ -217,6 +217,7 @@ def test_what_a_step_leaves_in_the_cache():
   old = {SIZE - 1, *range(SIZE - 9, SIZE - 2)}
   assert len(old) == 8
   assert all(young[slot] for slot in old)
+  np.testing.assert_array_equal(after.ids[[*old]], cache.ids[[*old]])
   assert 8 + different < young.sum() <= 8 + different + BATCH
   assert metrics['staleness'] == pytest.approx(4, rel=1e-4)
 
