@@ -79,11 +79,6 @@ def test_row_without_a_key_is_finite(attention_fn):
   assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-def texts():
-  """A text a row, each with a number of its own."""
-  return Segments.of(L, jnp.full((B, 1), L), jnp.arange(B)[:, None])
-
-
 @pytest.mark.parametrize('attention_fn', ATTENTION_FNS)
 def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
   query, key, _, bias, mask = random_inputs()
@@ -91,8 +86,9 @@ def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
   value = jnp.broadcast_to(jnp.eye(L)[None, :, None, :], (B, L, H, L))
   query, key = (jnp.pad(x, [(0, 0)] * 3 + [(0, L - K)]) for x in (query, key))
   plain = attention_fn(query, key, value, bias, mask)
-  # T5X's dropout: one mask for all queries of a row and head.
-  weights = texts().keep_each(jax.random.key(3), H, 0.25)
+  # A text a row. T5X's dropout: one mask for all queries of a row and head.
+  texts = Segments.of(L, jnp.full((B, 1), L), jnp.arange(B)[:, None])
+  weights = texts.keep_each(jax.random.key(3), H, 0.25)
   weights = jnp.swapaxes(weights, 1, 2)[:, :, None]
   dropped = attention_fn(query, key, value, bias, mask, 0.25, weights)
   keep = (np.asarray(dropped) != 0).any(axis=1, keepdims=True)
