@@ -43,11 +43,6 @@ def vocabulary(tmp_path_factory) -> Vocabulary:
   return Vocabulary(str(small_vocabulary.write(path)))
 
 
-@pytest.fixture(scope='module')
-def golden() -> dict[str, np.ndarray]:
-  return read_golden(ORBAX)
-
-
 def read_golden(path: pathlib.Path) -> dict[str, np.ndarray]:
   """All of T5X's state by path, read by Orbax without our code."""
   tree = ocp.PyTreeCheckpointer().restore(path / 'state')
@@ -108,10 +103,8 @@ def flat(tree) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     'path, passage', [(LEGACY, False), (ORBAX, True)], ids=['sde', 'ade']
 )
-def test_a_t5x_encoder_starts_one_or_both_towers(
-    path, passage, vocabulary, golden
-):
-  model = golden_model(passage)
+def test_a_t5x_encoder_starts_one_or_both_towers(path, passage, vocabulary):
+  model, golden = golden_model(passage), read_golden(ORBAX)
   partitioner = Partitioner(2, (('embed', 'data'),))
   before = fresh_state(model, partitioner).params
   after = start(path, model, vocabulary, partitioner).params
