@@ -149,23 +149,19 @@ def test_table_2_of_samtone(tmp_path):
 
 def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
   beir_model(tmp_path, 'm', {'nq': 40, 'fiqa': 50})
-  for dataset, split, task in (
-      ('nq', 'test', 'beir'),
-      ('scifact', 'test', 'beir'),
-      ('NaturalQuestions', 'validation', 'multireqa'),
-      (None, 'test', 'open_nq'),
-  ):
-    label = f'{task}-{dataset}' if dataset else task
+  labels = 'beir-nq', 'multireqa-NaturalQuestions', 'open_nq'
+  for label, split in zip(labels, ('test', 'validation', 'test')):
+    task, _, dataset = label.partition('-')
     result_folders.write(
         tmp_path / 'm', {'nDCG@10': 0.9, 'MRR': 0.8, 'Top-5': 0.7}, task,
-        dataset, split, label=f'{label}-documents', document_separator='#',
+        dataset or None, split, label=f'{label}-documents',
+        document_separator='#',
     )
   model = folder.read_model(tmp_path / 'm')
   beir, other = tables.paper_tables([model])
   heads = [row.heads[0] for row in beir.rows]
   assert heads == ['FiQA-2018', 'NQ', 'Average of 2']
   assert texts(beir)[-1] == ['45.0']
-  labels = 'beir-nq', 'beir-scifact', 'multireqa-NaturalQuestions', 'open_nq'
   heads = [row.heads[0] for row in other.rows]
   assert heads == [f'{label}-documents' for label in labels]
   assert other.notes == ()
