@@ -77,7 +77,6 @@ def test_draws_cover_all_pairs_evenly_and_depend_on_the_seed():
   np.testing.assert_allclose(ratios, expected[nearest], rtol=1e-4)
   counts = np.bincount(nearest, minlength=30)
   np.testing.assert_allclose(counts, 1000, rtol=0.15)
-  assert len(similarity_ratios(queries, passages)) == geometry.DRAWS
   other = similarity_ratios(queries, passages, draws=30_000, seed=1)
   assert (other != ratios).any()
 
