@@ -125,10 +125,9 @@ def searched(codec, vectors, devices):
   return search_of(Coded(codec, codec.encode(vectors)), IDS, mesh)
 
 
-@pytest.mark.parametrize(
-    'name, devices',
-    [('int8', 3), ('rotated:2', 8), ('pq:6x4', 1), ('sign', 3), ('hamming', 8)],
-)
+@pytest.mark.parametrize('name, devices', [
+    ('int8', 3), ('rotated:2', 8), ('pq:6x4', 1), ('sign', 3), ('hamming', 8),
+])
 def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
   codec = trained(name, vectors, queries)
   search = searched(codec, vectors, devices)
@@ -137,8 +136,7 @@ def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
   expected = ranked_by_hand(exact.astype(np.float32))
   found = search.top_k(queries, 60)
   np.testing.assert_array_equal(found.indices, expected[:, :60])
-  gold = [[int(rows[5 * i + 70]), int(rows[-1])] for i, rows in
-          enumerate(expected)]
+  gold = [[row[5 * i + 70], row[-1]] for i, row in enumerate(expected.tolist())]
   np.testing.assert_array_equal(
       search.gold_ranks(queries, gold), [5 * i + 71 for i in range(Q)]
   )
@@ -159,8 +157,7 @@ def test_two_steps(rescored, devices, vectors, queries):
   count = min(rescored, N)
   found = search.top_k(queries, count)
   np.testing.assert_array_equal(found.indices, np.array(expected)[:, :count])
-  gold = [[int(rows[3 * i]), int(rows[N - 1])] for i, rows in
-          enumerate(expected)]
+  gold = [[int(rows[3 * i]), int(rows[-1])] for i, rows in enumerate(expected)]
   np.testing.assert_array_equal(
       search.gold_ranks(queries, gold), [3 * i + 1 for i in range(Q)]
   )

@@ -69,9 +69,8 @@ def test_queries_and_passages_that_do_not_span_everything():
   queries = rng.standard_normal((3, 12))
   values = np.linalg.svd(queries @ rows.T, compute_uv=False)
   for dim, expected in ((2, values[2] ** 2), (8, 0)):
-    found = score_error(
-        queries, rows, *linear.pca([rows], dim, queries=queries)
-    )
+    maps = linear.pca([rows], dim, queries=queries)
+    found = score_error(queries, rows, *maps)
     total = (values**2).sum()
     assert found / total == pytest.approx(expected / total, abs=1e-10)
 

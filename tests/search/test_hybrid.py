@@ -35,12 +35,9 @@ def test_weighted_scores_are_those_of_the_formula(vectors, weight, monkeypatch):
   embeddings, query = vectors
   words = BM25(PASSAGES)
   lexical = words.scores(QUERY).tolist()
-  dense = [
-      sum(float(x) * float(y) for x, y in zip(row, query)) for row in embeddings
-  ]
-  expected = [
-      (1 - weight) * a + weight * b for a, b in zip(z(lexical), z(dense))
-  ]
+  dense = (embeddings.astype(np.float64) @ query).tolist()
+  pairs = zip(z(lexical), z(dense))
+  expected = [(1 - weight) * a + weight * b for a, b in pairs]
   system = Hybrid(words, embeddings, IDS)
   both = np.stack([-query, query])
   _, found = system.scores(['sea', QUERY], both, weight)
