@@ -9,7 +9,7 @@ import search_cases
 import search_reference as reference
 
 from dualenc_jax.index import RowStore
-from dualenc_jax.search import exact_search, host_best, ranking
+from dualenc_jax.search import exact_search, host_best
 from dualenc_jax.search.exact_search import ExactSearch
 
 pytestmark = pytest.mark.devices(8)
@@ -18,10 +18,7 @@ BLOCK_ROWS = 64
 
 
 @pytest.fixture(params=search_cases.ALL, ids=lambda case: case.__name__)
-def corpus(request, monkeypatch):
-  # What is ranked on the host is of several blocks.
-  monkeypatch.setattr(ranking, '_QUERY_BLOCK', 7)
-  monkeypatch.setattr(ranking, '_PASSAGE_BLOCK', 112)
+def corpus(request):
   rng = np.random.default_rng(0)
   queries, passages = request.param(rng)
   ids = reference.shuffled_ids(rng, len(passages))

@@ -107,10 +107,12 @@ def test_scores_do_not_depend_on_blocks_or_places():
   np.testing.assert_array_equal(some, np.where(rows < 0, -np.inf, expected))
 
 
-def test_hits_above_on_the_host(corpus, monkeypatch):
+def test_rankings_on_the_host_in_blocks(corpus, monkeypatch):
   monkeypatch.setattr(ranking, '_QUERY_BLOCK', 7)
   monkeypatch.setattr(ranking, '_PASSAGE_BLOCK', 112)
   full = reference.full_ranking(*corpus)
+  for k in (1, 10, 2611):
+    reference.assert_same(ranking.top_k(*corpus, k), full, k)
   for place in (0, 3, 1000, 2610):
     hit = full.indices[:, place], full.scores[:, place]
     assert (ranking.hits_above(*corpus, *hit) == place).all()
