@@ -1,11 +1,13 @@
-"""BM25 against its formula, written again in float64."""
+"""BM25 against its formula, written again in float64, and on SciFact."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import metrics, trec
 from dualenc_jax.search import bm25
 from dualenc_jax.search.bm25 import BM25
 
@@ -75,3 +77,25 @@ def test_ties_and_queries_without_a_known_word():
 def test_bad_input(passages, k, values, message):
   with pytest.raises(UserError, match=message):
     BM25(passages, **values).rank(['q'], ['a', 'b'], k)
+
+
+def test_scifact(shared):
+  folder = shared / 'data' / 'scifact'
+
+  def rows(name):
+    return list(map(json.loads, (folder / name).open(encoding='utf-8')))
+
+  qrels = trec.read_qrels(folder / 'qrels' / 'test.tsv')
+  corpus = rows('corpus.jsonl')
+  queries = [row for row in rows('queries.jsonl') if row['_id'] in qrels]
+  ids = [row['_id'] for row in corpus]
+  passages = [f'{row["title"]} {row["text"]}' for row in corpus]
+  hits = BM25(passages).rank([row['text'] for row in queries], ids, 100)
+  row_of = {passage_id: row for row, passage_id in enumerate(ids)}
+  judgements = [
+      {row_of[p]: grade for p, grade in qrels[row['_id']].items()}
+      for row in queries
+  ]
+  found = metrics.score(hits, judgements, len(ids)).means()
+  # BEIR's own BM25, of title and text as two fields, has 0.665 here.
+  assert 0.68 < found['nDCG@10'] < 0.70
