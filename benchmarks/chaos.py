@@ -33,7 +33,7 @@ import time
 from dualenc_jax.errors import RUN_AGAIN
 
 # Runs and a reader of checkpoints, as tests have them.
-sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
+sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests/helpers'))
 
 import interrupted  # noqa: E402
 import tiny_run  # noqa: E402
@@ -111,9 +111,6 @@ class Runs:
         f'--gin.CHECKPOINT_EVERY={_EVERY}', f'--model_dir={model_dir}',
         *['--multihost'] * several,
     ]
-    # The last one counts.
-    flags = os.environ.get('XLA_FLAGS', '')
-    flags += f' --xla_force_host_platform_device_count={self._devices}'
     joined = two_hosts.by_jax() if several else [{}]
     hosts = []
     for place, own in enumerate(joined):
@@ -121,7 +118,9 @@ class Runs:
         hosts.append(
             subprocess.Popen(
                 argv,
-                env=os.environ | own | {'XLA_FLAGS': flags},
+                env=os.environ
+                | own
+                | {'JAX_NUM_CPU_DEVICES': str(self._devices)},
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )

@@ -26,7 +26,7 @@ from dualenc_jax.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
 
 # Those of tests of hostile files.
 _TESTS = pathlib.Path(__file__).parents[1] / 'tests'
-sys.path += [str(_TESTS), str(_TESTS / 'interop')]
+sys.path += [str(_TESTS / 'helpers'), str(_TESTS / 'interop')]
 
 import small_folders  # noqa: E402
 import tiny_towers  # noqa: E402

@@ -16,7 +16,7 @@ import sys
 import time
 
 # Runs as tests have them.
-sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
+sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests/helpers'))
 
 import interrupted  # noqa: E402
 import tiny_run  # noqa: E402
@@ -35,7 +35,6 @@ def main() -> None:
   add('--megabytes', type=float, default=30)
   args = parser.parse_args()
   args.folder.mkdir(parents=True)
-  devices = f'--xla_force_host_platform_device_count={args.devices}'
   with open(args.folder / 'log', 'wb') as log:
     run = subprocess.Popen(
         [
@@ -44,7 +43,7 @@ def main() -> None:
             '--gin.CHECKPOINT_EVERY=500', '--gin.EVAL_EVERY=1000',
             f'--model_dir={args.folder / "model"}',
         ],
-        env=os.environ | {'XLA_FLAGS': devices},
+        env=os.environ | {'JAX_NUM_CPU_DEVICES': str(args.devices)},
         stdout=log,
         stderr=log,
     )

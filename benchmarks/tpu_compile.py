@@ -83,7 +83,7 @@ def ring(name: str, loss: str) -> str:
   """A line of the table."""
   # Of the tests; imported once the slice has set JAX up.
   on = slices.find(name)
-  sys.path[:0] = [str(_TESTS), str(_TESTS / 'losses')]
+  sys.path[:0] = [str(_TESTS / 'helpers'), str(_TESTS / 'losses')]
   import loss_programs
 
   size = _SHARD * len(on.devices)
