@@ -146,6 +146,7 @@ def test_align_until_and_keep_the_best(tmp_path):
   assert_saved_equal(tmp_path, end, 'params', 'optimizer')
 
 
+@pytest.mark.slow
 def test_a_negative_cache(tmp_path):
   run = 'train', *tiny_run.flags(
       tmp_path, '--gin_file=losses/negative_cache.gin', '--gin.CACHE_SIZE=64',
