@@ -17,6 +17,7 @@ benchmarks/RESULTS.md has the measurements.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import math
 import numbers
 from typing import Any
@@ -60,7 +61,9 @@ def check_one_of(name: str, value: str, known: Sequence[str]) -> None:
 class LearnableTemperature:
   """A temperature learnt in log space and clamped.
 
-  Its gradient is 0 beyond a bound, so once it has crossed one it stays there.
+  At a bound and beyond it the gradient is 0 where a step along it would lead
+  further out, and that of the bound where it leads back. Adafactor's steps are
+  proportional to the parameter: near temperature 1, whose log is 0, small.
   """
 
   initial: float = 0.05
@@ -83,7 +86,24 @@ class LearnableTemperature:
   def __call__(self, params: Mapping[str, Any]) -> jax.Array:
     """The clamped temperature, float32 []."""
     low, high = math.log(self.minimum), math.log(self.maximum)
-    return jnp.exp(jnp.clip(params['log_temperature'], low, high))
+    return jnp.exp(_clamped(params['log_temperature'], low, high))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _clamped(x: jax.Array, low: float, high: float) -> jax.Array:
+  """Clips x [] to the bounds; gradients that lead back to them pass."""
+  return jnp.clip(x, low, high)
+
+
+def _gradient_of_clamped(low, high, x, gradient):
+  # A step is against the gradient.
+  outwards = (x <= low) & (gradient > 0.0) | (x >= high) & (gradient < 0.0)
+  return (jnp.where(outwards, 0.0, gradient),)
+
+
+_clamped.defvjp(
+    lambda x, low, high: (_clamped(x, low, high), x), _gradient_of_clamped
+)
 
 
 @dataclasses.dataclass(frozen=True)
