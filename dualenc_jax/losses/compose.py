@@ -5,10 +5,11 @@ import dataclasses
 import numbers
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import loss as loss_lib
 from dualenc_jax.losses.blocks import Block, query_blocks
 from dualenc_jax.losses.loss import Around, Embeddings, Loss, Params, Result
@@ -90,6 +91,11 @@ class AtTemperature(Around):
 
   def __post_init__(self):
     loss_lib.check('AtTemperature.loss', self.loss)
+    expect(
+        not isinstance(self.temperature, jax.Array),
+        'AtTemperature.temperature', self.temperature,
+        'a number above 0 or a LearnableTemperature',
+    )
     Similarity(self.temperature)
 
   def init(self) -> Params:

@@ -59,10 +59,8 @@ class InBatchSoftmax:
   def __post_init__(self):
     name = type(self).__name__
     for field in dataclasses.fields(self):
-      if field.type is bool:
-        check_bool(f'{name}.{field.name}', getattr(self, field.name))
-    for field in ('margin', 'label_smoothing'):
-      check_finite(f'{name}.{field}', getattr(self, field))
+      if check := {bool: check_bool, float: check_finite}.get(field.type):
+        check(f'{name}.{field.name}', getattr(self, field.name))
     smoothing = self.label_smoothing
     expect(
         0.0 <= smoothing < 1.0, f'{name}.label_smoothing', smoothing,

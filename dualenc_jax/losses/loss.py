@@ -1,7 +1,7 @@
 """The input and the protocol of a loss, and functions that serve any loss."""
 
 from collections.abc import Callable, Mapping
-import functools
+import dataclasses
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -257,11 +257,15 @@ def evaluate(
   """
   # On a mesh whose axes are in the types of arrays, XLA places these, too.
   if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
-    automatic = jax.sharding.auto_axes(
-        functools.partial(evaluate, loss, similarity),
-        out_sharding=PartitionSpec(),
+
+    def automatic(params, batch, temperature):
+      at = dataclasses.replace(similarity, temperature=temperature)
+      return evaluate(loss, at, params, batch)
+
+    temperature = jnp.asarray(similarity.at(params).temperature, jnp.float32)
+    return jax.sharding.auto_axes(automatic, out_sharding=PartitionSpec())(
+        params, batch, temperature
     )
-    return automatic(params, batch)
   batch.check()
   # Once and for all, or the parts of a bfloat16 gradient would be rounded one
   # by one.

@@ -117,11 +117,13 @@ class Similarity:
   `mask_duplicates`, pair j is no negative for pair i, in either direction, if
   q_j = q_i, p_j = p_i, or p_j is another labelled passage of q_i (a positive,
   not a negative); a hard negative that is any passage of q_i is masked out; and
-  a same-tower negative (SamToNe, PAIR) is masked out when it equals the anchor.
+  a same-tower negative (SamToNe, PAIR) is masked out when it equals the anchor,
+  or, among passages, when one of the two is labelled for the other's query.
 
   Attributes:
-    temperature: a number above 0 or `LearnableTemperature`; a loss gets the
-      number, or the temperature as trained so far, float32 [].
+    temperature: a number above 0, as an array [] if it may be, or
+      `LearnableTemperature`; a loss gets the number, or the temperature as
+      trained so far, float32 [].
     implementation: 'dense' holds matrices of scores, B x B; 'ring' never does;
       'auto' chooses by their size. The value is the same to rounding. In code
       outside the library the mesh that the batch is sharded over must be set by
@@ -146,8 +148,14 @@ class Similarity:
   check_norms: bool = False
 
   def __post_init__(self):
-    if not isinstance(self.temperature, (LearnableTemperature, jax.Array)):
-      check_positive('Similarity.temperature', self.temperature)
+    temperature = self.temperature
+    if isinstance(temperature, jax.Array):
+      one = temperature.shape == ()
+      expect(one, 'Similarity.temperature', temperature, 'one number')
+      known = not isinstance(temperature, jax.core.Tracer)
+      temperature = float(temperature) if known else 1.0
+    if not isinstance(temperature, LearnableTemperature):
+      check_positive('Similarity.temperature', temperature)
     for field in ('mask_duplicates', 'check_norms'):
       check_bool(f'Similarity.{field}', getattr(self, field))
     check_one_of(

@@ -1,12 +1,14 @@
 """Options and batches that a loss refuses, and ones it must survive."""
 
 import jax
+import jax.numpy as jnp
 from loss_cases import LOSSES, make_batch, value_of
 import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.losses import (
+  AtTemperature,
   LearnableTemperature,
   PAIR,
   SamToNe,
@@ -66,6 +68,14 @@ def test_missing_fingerprints_are_named(field):
 def test_options_are_refused(build, options, message):
   with pytest.raises(UserError, match=message):
     build(**options)
+
+
+def test_arrays_as_temperatures():
+  for wrong, message in (jnp.ones(3), 'one number'), (-jnp.ones(()), 'is -1'):
+    with pytest.raises(UserError, match=f'Similarity.temperature .*{message}'):
+      Similarity(wrong)
+  with pytest.raises(UserError, match='AtTemperature.*a LearnableTemperature'):
+    AtTemperature(PAIR(), jnp.ones(()))
 
 
 def test_a_batch_that_the_data_axis_does_not_divide():

@@ -103,9 +103,14 @@ def test_a_mesh_with_explicit_axes(implementation, shape):
   rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))
   embeddings = jax.device_put(embeddings, rows)
   name = 'softmax_two_way'
-  losses = {name: make(name, temperature=0.05, implementation=implementation)}
+
+  @jax.jit
+  def program(temperature, embeddings):
+    loss = make(name, temperature=temperature, implementation=implementation)
+    return values_and_gradients({name: loss})({}, embeddings)
+
   with jax.set_mesh(mesh):
-    got = jax.jit(values_and_gradients(losses))({}, embeddings)
+    got = program(0.05, embeddings)
   check(jax.device_get(got)[name], name, batch, temperature=0.05)
 
 
