@@ -62,8 +62,7 @@ def _check(folder: pathlib.Path, step: int) -> Checked:
     for tensor in tensors.values():
       try:
         array = tensor.load()
-        if item == 'params':
-          finite.check_tensor(tensor.where, array, 'Use another checkpoint.')
+        finite.check_tensor(tensor.where, array, 'Use another checkpoint.')
       except (OSError, ValueError) as e:
         text = str(e).splitlines()[0]
         where = '' if tensor.where in text else f'{tensor.where}: '

@@ -156,7 +156,7 @@ class Checkpoints:
     """The newest checkpoint that is whole, on the shardings of `abstract`.
 
     Newer checkpoints that cannot be read, differ from what was saved, or have
-    parameters that are not finite, are moved to `broken_checkpoints`, which is
+    numbers that are not finite, are moved to `broken_checkpoints`, which is
     logged, so that their steps can be saved again.
 
     Returns:
@@ -300,8 +300,7 @@ def _check_digests(
   ]
   problem = 'not what was saved'
   if not odd:
-    odd = [name for name in bad if name.startswith('params:')]
-    problem = 'NaN or infinite in places'
+    odd, problem = bad, 'NaN or infinite in places'
   if odd:
     more = f' and {len(odd) - 3} more' if len(odd) > 3 else ''
     verb = 'are' if odd[1:] else 'is'

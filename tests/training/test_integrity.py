@@ -94,20 +94,21 @@ def test_a_list_that_lacks_a_tensor_is_damage_and_no_other_model(
   assert 'params does not have the arrays that were saved: scale' in said
 
 
-def test_parameters_that_are_not_finite(copied, caplog):
+@pytest.mark.parametrize('item, name', [('params', ''), ('optimizer', '0/mu/')])
+def test_numbers_that_are_not_finite(copied, caplog, item, name):
   shutil.rmtree(copied / 'checkpoints/2')
   state = fill(small_state(), 2)
-  scale = jax.device_put(
-      np.full(8, -np.inf, np.float32), state.params['scale'].sharding
+  tree = state.params if item == 'params' else state.opt_state[0].mu
+  tree['scale'] = jax.device_put(
+      np.full(8, -np.inf, np.float32), tree['scale'].sharding
   )
   checkpoints = Checkpoints(copied)
-  checkpoints.save(
-      state._replace(params={**state.params, 'scale': scale}), 2, META
-  )
+  checkpoints.save(state, 2, META)
   checkpoints.wait()
   _, second = integrity.check(copied)
-  assert 'params: scale holds NaN or infinity' in second.problems[0]
-  assert 'params: scale is NaN or infinite' in falls_back(copied, caplog)
+  assert f'{item}: {name}scale holds NaN or infinity' in second.problems[0]
+  said = falls_back(copied, caplog)
+  assert f'{item}: {name}scale is NaN or infinite' in said
 
 
 def test_all_are_damaged(copied):
