@@ -15,7 +15,8 @@ out.
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin,
 with the origin of each positive, logits and probabilities; report.md and
 labels.json; with a cross-encoder scores.tsv, from which a killed run continues.
-Files of an earlier run are replaced.
+Files of an earlier run are replaced, but for those of another task or of other
+sources.
 """
 
 import argparse
@@ -73,6 +74,7 @@ def _label(
     folder: pathlib.Path, command: str,
 ) -> None:
   asked = sources.asked(args)
+  asked.check_folder(folder, label_output.FACTS, label_output.PAIRS, args)
   ranked = asked.ranked
   truth = args.truth and labelling.truth_of(
       args.truth, ranked, args.truth_grade
@@ -91,13 +93,6 @@ def _label(
     labelling.check_logits(kept)
   dropped = _evaluated(asked, args.queries is None)
   found = labelling.label(kept, ranked, dropped, rules, probabilities)
-  files.write_json_lines(
-      folder / label_output.PAIRS, label_output.rows(ranked, found.written)
-  )
-  lines = list(label_output.report(
-      found.counts, found.pools, found.known, truth, rules
-  ))
-  files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
   facts = {
       **asked.facts(),
       **evaluate.teacher_facts(teacher),
@@ -105,7 +100,15 @@ def _label(
       'counts': found.counts,
       'command': command,
   }
+  # First: without them a run that is killed would leave files of nobody.
   files.write_json(folder / label_output.FACTS, facts)
+  files.write_json_lines(
+      folder / label_output.PAIRS, label_output.rows(ranked, found.written)
+  )
+  lines = list(label_output.report(
+      found.counts, found.pools, found.known, truth, rules
+  ))
+  files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
   print('\n'.join(lines[2:]))
   if not found.written:
     print('WARNING: no query is left; report.md says why.')

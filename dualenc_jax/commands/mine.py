@@ -14,7 +14,8 @@ Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin;
 hard-negatives.jsonl, the same by id (for BEIR_HARD_NEGATIVES and the like; the
 one to use for --queries, which have no labels); report.md with counts, scores
 and examples; mined.json; with a cross-encoder scores.tsv, from which a killed
-run continues. Files of an earlier run are replaced.
+run continues. Files of an earlier run are replaced, but for those of another
+task or of other sources.
 """
 
 import argparse
@@ -60,6 +61,7 @@ def _mine(
     command: str,
 ) -> None:
   asked = sources.asked(args)
+  asked.check_folder(folder, output.FACTS, output.PAIRS, args)
   teacher = rerank.teacher(args.teacher, args)
   ranked = asked.ranked
   labelled = any(ranked.gold)
@@ -102,16 +104,10 @@ def _mine(
   said = [*margins.report(labels, taken, own_first)]
   output.write(folder, ranked, kept, taken, score is not None, facts, said)
   print('\n'.join((*output.counted(kept), *said)))
-  count = sum(map(len, taken))
-  print(f'{count:,} hard negatives of {len(taken):,} queries: {folder}.')
-  if not count:
+  print(f'{output.summary(taken)} Written to {folder}.')
+  if not any(taken):
     print('WARNING: nothing is left; the table says which rule took it.')
     return
-  if without := sum(not each for each in taken):
-    print(
-        f'{without:,} of {len(taken):,} queries have none; {output.REPORT} says'
-        ' what was left.'
-    )
   if labelled and asked.split != 'train':
     print(
         f'These are queries of split {asked.split}: a model that trains on them'

@@ -1,8 +1,9 @@
 """Sources of queries and of candidate passages, from flags."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import dataclasses
+import json
 import logging
 import pathlib
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from dualenc_jax.commands import bm25, data_command, flags, model_dir, tasks
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.io import json_file
 from dualenc_jax.mining import candidates
 from dualenc_jax.mining.candidates import Candidates
 from dualenc_jax.readers import Texts
@@ -20,6 +22,9 @@ from dualenc_jax.text.ragged import fingerprints
 
 _LOG = logging.getLogger(__name__)
 DEPTH = 100
+# Of `Asked.facts`, and of flags, what makes results those of something else.
+_OWN = 'label', 'split', 'source', 'corpus', 'bm25', 'run'
+_OF_MODEL = 'run_id', 'checkpoint_step'
 
 
 class Asked(NamedTuple):
@@ -48,6 +53,46 @@ class Asked(NamedTuple):
         'model': self.model and dict(self.model.provenance),
     }
 
+  def check_folder(
+      self, folder: pathlib.Path, facts: str, pairs: str,
+      args: argparse.Namespace,
+  ) -> None:
+    """Refuses to replace files of another task or of other sources.
+
+    Args:
+      folder: where the results go.
+      facts: file there that says what those of an earlier run are of; it is
+        written before `pairs`.
+      pairs: file there to train on.
+      args: the flags; with --overwrite nothing is refused.
+    """
+    if args.overwrite:
+      return
+    path, instead = folder / facts, 'Give another --output_dir, or --overwrite.'
+    if path.exists():
+      saved = json_file.read(path, instead, flags=dict, model=dict | None)
+      now = json.loads(json.dumps(_identity(self.facts(), vars(args))))
+      before = _identity(saved, saved['flags'])
+      if changed := [name for name in now if now[name] != before[name]]:
+        raise UserError(
+            f'{folder} has the results of another task or of other sources, by'
+            f' {", ".join(changed)} in {path}. {instead}'
+        )
+    elif (folder / pairs).exists():
+      raise UserError(
+          f'{folder / pairs} exists, but no {facts}, which would say that this'
+          f' command has made it. {instead}'
+      )
+
+
+def _identity(
+    facts: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+  every = {**given, **facts}
+  model = every['model'] or {}
+  own = {name: every.get(name) for name in _OWN}
+  return own | {'model': [model.get(name) for name in _OF_MODEL]}
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds a task, queries and sources."""
@@ -73,6 +118,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       help='leave out bad rows of --queries and report their number')
   add('--depth', type=flags.whole(), default=DEPTH,
       help='rank of the last candidate (default %(default)s)')
+  add('--overwrite', action='store_true',
+      help='replace files of another task or of other sources in --output_dir')
   bm25.add_flags(parser)
 
 

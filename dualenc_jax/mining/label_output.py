@@ -12,7 +12,7 @@ from dualenc_jax.mining.labels import Candidate, Labelled, Pool, Rules, Truth
 PAIRS, REPORT, FACTS = 'pairs.jsonl', 'report.md', 'labels.json'
 # Beside those that were asked for; of PAIR's table 5.
 _THRESHOLDS = ((0.9, 0.1), (0.8, 0.2), (0.7, 0.3), (0.6, 0.4))
-# Non-positives among so many candidates are looked at for lost positives.
+# Others to this rank, at most, are looked at for lost positives.
 _TOP = 50
 
 
@@ -42,8 +42,10 @@ def facts(
     known: Mapping[int, Sequence[Candidate]],
     labelled: Sequence[Labelled],
     rules: Rules,
+    depth: int,
 ) -> dict[str, float | int | None]:
-  """Counts and means of what was labelled."""
+  """Counts and means of what was labelled, of candidates to rank `depth`."""
+  top = min(_TOP, depth)
   pseudo = [
       c.probability
       for each in labelled
@@ -53,7 +55,7 @@ def facts(
   negatives = [c for each in labelled for c in each.negatives]
   labelled_ones = [c.probability for each in known.values() for c in each]
   tops = [
-      own.probabilities[own.ranks <= _TOP] > rules.above
+      own.probabilities[own.ranks <= top] > rules.above
       for own in pools.values()
   ]
   return {
@@ -71,7 +73,7 @@ def facts(
       'labelled_positives_below_the_lower_threshold': _mean(
           [p < rules.below for p in labelled_ones]
       ),
-      f'others_of_the_{_TOP}_best_above_the_upper_threshold': _mean(
+      f'others_to_rank_{top}_above_the_upper_threshold': _mean(
           np.concatenate(tops) if tops else []
       ),
   }

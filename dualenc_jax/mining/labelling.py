@@ -44,7 +44,8 @@ def label(
     probabilities: of logits.
   """
   own_scores, gold = kept[0].candidates.positives, ranked.gold
-  chosen = negatives.choose(kept, ranked, sum(k.mask.shape[1] for k in kept))
+  depths = [each.mask.shape[1] for each in kept]
+  chosen = negatives.choose(kept, ranked, sum(depths))
   pools, known = {}, {}
   for query, pool in enumerate(chosen):
     if not dropped[query]:
@@ -69,7 +70,7 @@ def label(
       ),
       'queries_without_a_positive': sum(not x.positives for x in everything),
       'queries_without_a_negative': sum(not x.negatives for x in everything),
-      **label_output.facts(pools, known, written, rules),
+      **label_output.facts(pools, known, written, rules, max(depths)),
   }
   return Labels(pools, known, written, counts)
 

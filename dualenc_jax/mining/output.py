@@ -37,13 +37,14 @@ def write(
     facts: what the files depend on.
     labels: lines on a teacher's labels.
   """
+  counts = {each.candidates.name: each.counts for each in kept}
+  # First: without them a run that is killed would leave files of nobody.
+  files.write_json(folder / FACTS, {**facts, 'counts': counts})
   found = ranked, kept, chosen, by_teacher
   files.write_json_lines(folder / PAIRS, _pairs(*found))
   files.write_json_lines(folder / BY_ID, _by_id(*found))
   text = '\n'.join(_report(*found, labels))
   files.write(folder / REPORT, text + '\n')
-  counts = {each.candidates.name: each.counts for each in kept}
-  files.write_json(folder / FACTS, {**facts, 'counts': counts})
 
 
 def _pairs(
@@ -114,11 +115,7 @@ def _report(
   """Lines of Markdown: what was left out, scores, and examples to read."""
   yield '# Hard negatives\n'
   yield from counted(kept)
-  taken = np.array([len(each) for each in chosen])
-  yield (
-      f'\n{taken.sum():,} hard negatives of {np.count_nonzero(taken):,} of'
-      f' {len(taken):,} queries; the rest have none.'
-  )
+  yield f'\n{summary(chosen)}'
   if labels:
     yield '\n## Labels\n'
     yield from (f'- {line}' for line in labels)
@@ -127,7 +124,7 @@ def _report(
     yield f'\n## Scores, {whose} {each.candidates.name}\n'
     yield from _histogram(each)
   yield '\n## Examples\n'
-  with_some = np.flatnonzero(taken)
+  with_some = np.flatnonzero([len(each) for each in chosen])
   rng = np.random.default_rng(0)
   for query in np.sort(rng.permutation(with_some)[:_EXAMPLES]).tolist():
     yield f'- **{_cut(ranked.query_texts[query])}**'
@@ -136,6 +133,18 @@ def _report(
     for n in chosen[query][:_SHOWN]:
       text = _cut(ranked.corpus.texts[n.passage])
       yield f'  - {n.source}, rank {n.rank}, score {n.score:.3f}: {text}'
+
+
+def summary(chosen: Sequence[Sequence[Negative]]) -> str:
+  """How many hard negatives there are, and how many queries have none."""
+  count, whole = sum(map(len, chosen)), len(chosen)
+  with_some = sum(map(bool, chosen))
+  if not count:
+    return f'None of {whole:,} queries has a hard negative.'
+  rest = whole - with_some
+  which = f'{with_some:,} of {whole:,}' if rest else f'All {whole:,}'
+  others = f'; the other {rest:,} have none' if rest else ''
+  return f'{which} queries have hard negatives, {count:,} in all{others}.'
 
 
 def counted(kept: Sequence[Kept]) -> Iterator[str]:

@@ -394,6 +394,7 @@ def describe_seen(counts: Mapping[str, int]) -> str:
   return (
       f'Of the {counts["queries"]:,} queries {share("queries", "same")} are'
       f' word for word among the {counts["learnt"]:,} that it has learnt from,'
-      f' and {share("queries", "near")} nearly; {share("learnt", "same")} and'
-      f' {share("learnt", "near")} of the latter are such.'
+      f' and {share("queries", "near")} nearly. Of what it has learnt from,'
+      f' {share("learnt", "same")} are word for word among the queries, and'
+      f' {share("learnt", "near")} nearly.'
   )

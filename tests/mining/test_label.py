@@ -3,7 +3,7 @@
 import json
 import math
 
-from mining_set import QUERIES, read, write_scores
+from mining_set import PASSAGES, QUERIES, read, write_scores
 import numpy as np
 import pytest
 import shared_runs
@@ -137,6 +137,10 @@ def test_of_queries_without_labels(tiny, tmp_path, capsys):
   assert f'1 of {QUERIES + 1} queries have the text of an earlier' in said.err
   assert counts['queries'] == QUERIES
   assert counts['queries_written'] == len(found)
+  # No deeper than what there is.
+  assert f'others_to_rank_{PASSAGES - 1}_above_the_upper_threshold' in counts
+  with pytest.raises(UserError, match='other sources, by source in .*labels.j'):
+    label.main(flags(tiny, tmp_path / 'out'))
   assert judged_by_bins(report) == candidates
 
 

@@ -13,7 +13,7 @@ import tiny_evaluation
 
 from dualenc_jax.commands import cli, mine
 from dualenc_jax.errors import UserError
-from dualenc_jax.mining import margins
+from dualenc_jax.mining import margins, output
 from dualenc_jax.readers import Pairs
 
 
@@ -277,6 +277,20 @@ def test_queries_without_labels(tiny, tmp_path):
   texts = [tiny.made.corpus[p] for p in by_id['new']['neg']['bm25']]
   assert texts and all({'xml', 'date'} & {*text.split()} for text in texts)
   assert len({*texts}) == len(texts)
+  # What others have made there is not replaced without a word.
+  with pytest.raises(UserError, match='by source, bm25, run in .*mined.json'):
+    mine.main(by_run(tiny, out))
+  _, pairs, _ = mined(out, by_run(tiny, out, '--overwrite'))
+  assert len(pairs) == QUERIES
+  (out / 'mined.json').unlink()
+  with pytest.raises(UserError, match='pairs.jsonl exists, but no mined.json'):
+    mine.main(by_run(tiny, out))
+
+
+def test_counts_are_told_in_sentences():
+  assert output.summary([[1], [1, 2]]).startswith('All 2 queries have hard neg')
+  assert '1 of 2 queries have' in (said := output.summary([[1, 2], []]))
+  assert said.endswith(' 2 in all; the other 1 have none.')
 
 
 def test_a_passage_with_an_answer_is_no_negative(tmp_path, capsys):
