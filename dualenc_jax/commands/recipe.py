@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
       or stage.outputs
       and {f'{stage.name}.{output}' for output in stage.outputs} <= replaced
   ]
-  for macro, values in args.sweep:
-    recipe = sweep(recipe, macro, values, kept)
+  if args.sweep:
+    recipe = _swept(args, args.sweep, args.gin_bindings, kept)
   # What is checked below loads configs of its own.
   macros = {stage.name: checks.macros_by_flag(stage) for stage in recipe.stages}
   expect(
@@ -134,6 +134,28 @@ def _sweep(text: str) -> tuple[str, Sequence[str]]:
         f'is {text!r}; expected NAME=VALUE,VALUE, such as QUERY_LAYERS=1,2,4'
     )
   return name, flags.listed(values)
+
+
+def _swept(
+    args: argparse.Namespace, sweeps: Sequence[tuple[str, Sequence[str]]],
+    bindings: Sequence[str], kept: Sequence[str],
+) -> Recipe:
+  """The recipe of bindings, with all values of the macros of sweeps."""
+  if not sweeps:
+    config.load(args.gin_file, bindings, args.gin_search_paths)
+    return config.build(Recipe)
+  *others, (macro, values) = sweeps
+  try:
+    found = {
+        value: _swept(
+            args, others,
+            [*bindings, config.binding(f'--gin.{macro}={value}')], kept,
+        )
+        for value in values
+    }
+  except UserError as e:
+    raise UserError(f'--sweep={macro}: {e}') from e
+  return sweep(macro, found, kept)
 
 
 def _given(args: argparse.Namespace, recipe: Recipe) -> runner.Given:

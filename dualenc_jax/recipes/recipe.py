@@ -152,70 +152,85 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def sweep(
-    recipe: Recipe, macro: str, values: Sequence[str],
-    given: Collection[str] = (),
+    macro: str, recipes: Mapping[str, Recipe], given: Collection[str] = ()
 ) -> Recipe:
   """Repeats what depends on a macro.
 
-  A stage that has the macro is there once for each value, with '_VALUE' after
-  its name; so is one that wants an output of such a stage. A list that wants
-  such outputs, as that of what is compared, has those of all values instead.
+  A stage in which the recipes differ is there once for each value, with
+  '_VALUE' after its name; so is one that wants an output of such a stage. A
+  list of a stage that is there once has the outputs of all values instead, as
+  that of what is compared has; names of what is compared have the value then.
 
-  Stages that are given are there once, for they do not run.
+  Args:
+    macro: its name.
+    recipes: what its values make of the recipe, by value.
+    given: stages that are there once, for they do not run.
   """
-  flag = _GIN + macro
-  suffixes = [re.sub(r'\W+', '_', value).strip('_') for value in values]
-  if len({*suffixes}) < len(values) or not all(suffixes):
+  suffixes = {v: re.sub(r'\W+', '_', v).strip('_') for v in recipes}
+  distinct = {*suffixes.values()} - {''}
+  if len(distinct) < max(len(recipes), 2):
     raise UserError(
-        f"--sweep={macro} has the values {', '.join(values)}; expected values"
-        ' that differ in letters and digits.'
+        f"--sweep={macro} has the values {', '.join(recipes)}; expected two or"
+        ' more that differ in letters and digits.'
     )
   stages: list[Stage] = []
   swept: set[str] = set()
-  for stage in map(recipe.with_flags, recipe.stages):
-    spread = _spread(stage, swept, suffixes)
-    mine = flag in stage.flags or any(
-        name in swept for name, _ in spread.wanted()
+  for own in zip(*(map(r.with_flags, r.stages) for r in recipes.values())):
+    stage = own[0]
+    # Of several configs in a list the last would win.
+    wanted = (
+        value for name, value in stage.flags.items()
+        if name == 'gin_file' or not isinstance(value, (list, tuple))
     )
-    if stage.name in given or not mine:
-      stages.append(spread)
+    texts = (text for text in _flat([*wanted]) if isinstance(text, str))
+    names = {name for text in texts for name, _ in PLACE.findall(text)}
+    differs = any(each != stage for each in own) or not swept.isdisjoint(names)
+    if stage.name in given or not differs:
+      stages.append(_spread(stage, swept, macro, suffixes))
       continue
     swept.add(stage.name)
-    for value, suffix in zip(values, suffixes):
-      set_to = {flag: value} if flag in spread.flags else {}
-      own = {**spread.flags, **set_to}.items()
+    for each, suffix in zip(own, suffixes.values()):
       stages.append(dataclasses.replace(
-          spread,
+          each,
           name=f'{stage.name}_{suffix}',
-          flags={n: _renamed(x, swept, suffix) for n, x in own},
-          arguments=_renamed(spread.arguments, swept, suffix),
+          flags={n: _renamed(x, swept, suffix) for n, x in each.flags.items()},
+          arguments=_renamed(each.arguments, swept, suffix),
       ))
   if not swept:
-    named = (n for s in recipe.stages for n in recipe.with_flags(s).flags)
-    known = [n.removeprefix(_GIN) for n in named if n.startswith(_GIN)]
     raise UserError(
-        f'--sweep={macro}: no stage of the recipe has this'
-        f' macro.{did_you_mean(macro, [*dict.fromkeys(known)])}'
+        f'--sweep={macro}: its values change no stage that runs.'
     )
   return Recipe(stages)
 
 
-def _spread(stage: Stage, swept: set[str], suffixes: Sequence[str]) -> Stage:
+def _spread(
+    stage: Stage, swept: set[str], macro: str, suffixes: Mapping[str, str]
+) -> Stage:
   """The stage with lists that have what they want of all values."""
+
+  def is_swept(value: Any) -> bool:
+    names = PLACE.findall(value) if isinstance(value, str) else ()
+    return any(name in swept for name, _ in names)
 
   def each(values: Any) -> Any:
     if not isinstance(values, (list, tuple)):
       return values
     found = []
     for value in values:
-      names = PLACE.findall(value) if isinstance(value, str) else ()
-      if any(name in swept for name, _ in names):
-        found += [_renamed(value, swept, suffix) for suffix in suffixes]
+      if is_swept(value):
+        found += [_renamed(value, swept, s) for s in suffixes.values()]
       else:
         found.append(each(value))
     return found
 
-  flags: Mapping[str, Any] = {n: each(x) for n, x in stage.flags.items()}
+  flags = {n: each(x) for n, x in stage.flags.items()}
+  names = str(flags.get('names', '')).split(',')
+  if len(names) == len(stage.arguments):
+    flags['names'] = ','.join(
+        f'{name} {macro}={value}' if value else name
+        for name, argument in zip(names, stage.arguments)
+        for value in (suffixes if is_swept(argument) else [''])
+    )
   return dataclasses.replace(
       stage, flags=flags, arguments=each(stage.arguments)
   )

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import re
+import shlex
 
 import pytest
 import tiny_evaluation
@@ -79,6 +81,28 @@ def test_commands_are_listed(tmp_path, capsys, name, more, stages):
   names = [line[2:].replace(' ', '') for line in lines if line[:2] == '# ']
   assert names == stages.split()
   assert not (tmp_path / 'work').exists()
+
+
+def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  for name in ('my_model/config.gin', 'my_model/vocabulary.model'):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('')
+  (tmp_path / 'doc2query').mkdir()
+  # As a file of scores.
+  (tmp_path / 'cross_encoder').write_text('')
+  texts = [path.read_text() for path in config.gin_root().rglob('*.gin')]
+  lines = [
+      line for text in texts for line in re.findall(
+          r'^#   dualenc (recipe .*)$', text.replace('\\\n#', ''), re.M
+      )
+  ]
+  for line in lines:
+    needs = ('VALIDATION_FILE', 'UNLABELLED', 'VOCABULARY', 'VOCAB_SIZE')
+    more = [f'--gin.{name}=1' for name in needs if 'recipes/pair' in line]
+    words = [w for w in shlex.split(line.replace('=...', '=x')) if w != '...']
+    assert cli.main([*words, *more, '--list']) == 0, capsys.readouterr().err
+  assert len(lines) == 9
 
 
 @pytest.mark.parametrize(
@@ -164,7 +188,7 @@ def test_rows_of_the_ablations(tmp_path):
 def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
   given = ['recipe', '--gin_file=recipes/daft.gin', f'--work_dir={tmp_path}']
   for more, told in (
-      ('--sweep=QUERY_LAYER=1,2', "macro. Did you mean 'QUERY_LAYERS'"),
+      ('--sweep=QUERY_LAYER=1,2', "LAYER. Did you mean 'QUERY_LAYERS'"),
       ('--sweep=QUERY_LAYERS', 'expected NAME=VALUE,VALUE, such as'),
       ('--replace=teach=x', "no stage 'teach'. Did you mean 'teacher'"),
       ('--replace=teacher=x', 'in place of teacher.model, does not exist'),
