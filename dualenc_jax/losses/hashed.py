@@ -47,10 +47,11 @@ class Hashed(loss_lib.Around):
 
     max(0, alpha - h(q_i) . h(p_i) + h(q_i) . h(p_j)).
 
-  As in the paper these products are of codes of +-1, from -D to D, whatever
-  the temperature: a bit that differs takes 2 off, so that with alpha = 2 the
-  positive is to be nearer by one bit. Masks are those of `Similarity`; its
-  `false_negative_margin` takes h(q) . h(p) / D for the cosine.
+  The paper adds up the hinges of a query; their mean does not grow with the
+  batch. As in the paper these products are of codes of +-1, from -D to D,
+  whatever the temperature: a bit that differs takes 2 off, so that with alpha =
+  2 the positive is to be nearer by one bit. Masks are those of `Similarity`;
+  its `false_negative_margin` takes h(q) . h(p) / D for the cosine.
 
   Attributes:
     alpha: margin of the codes' products, 2 in the paper.
