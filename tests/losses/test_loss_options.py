@@ -1,7 +1,5 @@
 """Options and weights by every implementation, against NumPy."""
 
-import itertools
-
 import jax
 import loss_cases
 import meshes
@@ -14,7 +12,7 @@ from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.devices(8)
 
-TEMPERATURE = LearnableTemperature(0.1, minimum=0.05, maximum=0.6)
+TEMPERATURE = LearnableTemperature(0.1)
 SMOOTH = {'margin': 0.2, 'label_smoothing': 0.3}
 # Then only its number tells a row from itself.
 UNMASKED = {'mask_duplicates': False}
@@ -69,28 +67,6 @@ def test_options_and_weights(implementation, partitioner, cases, size, tile):
     found = compiled(TEMPERATURE.init(), loss_cases.all_duplicates(embeddings))
     masked = {k: x for k, x in found.items() if cases[k][1] is not UNMASKED}
     loss_cases.assert_nothing_is_learnt(masked)
-  # The gradient beyond a bound is that of the bound where it leads back.
-  led_back = set()
-  for lean, (beyond, bound) in itertools.product(
-      (0.2, 3.0), ((0.04, 0.05), (0.7, 0.6))
-  ):
-    found, batch = loss_cases.make_batch(size, 3, lean=lean)
-    own = np.repeat(found.passage_ids[:, None], 3, axis=1)
-    found = found._replace(positive_ids=own, columns={'weights': equal})
-    params = {'log_temperature': np.log(np.float32(beyond))}
-    got = jax.device_get(compiled(params, found))
-    for case, (name, more) in enumerate(cases):
-      result, (gradients, vectors) = got[case]
-      want = loss_cases.check(
-          (result, ({}, vectors)), name, batch, rounding=1e-5,
-          temperature=bound, **more,
-      ).gradients['log_temperature']
-      back = want * (beyond - bound) > 0.0
-      led_back.add((bound, bool(back)))
-      np.testing.assert_allclose(
-          gradients['log_temperature'], back * want, rtol=1e-5
-      )
-  assert len(led_back) == 4
 
 
 def check_metrics(got, batch, same_tower, options):

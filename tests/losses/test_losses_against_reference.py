@@ -27,26 +27,39 @@ def run(embeddings, temperature):
 
 # Margin, label smoothing and counted duplicates: test_loss_options.py.
 @pytest.mark.parametrize(
-    'size, num_negatives, duplicates, learnt, used',
+    'size, num_negatives, duplicates, temperature',
     [
-        (2, 3, False, 0.02, 0.02),
-        (16, 0, True, 0.05, 0.05),
-        (16, 1, False, 0.05, 0.05),
-        (16, 1, True, 0.07, 0.07),
-        # Beyond a bound the temperature has no gradient.
-        (16, 1, True, 0.004, 0.01),
-        (16, 1, True, 0.9, 0.5),
+        (2, 3, False, 0.02),
+        (16, 0, True, 0.05),
+        (16, 1, False, 0.05),
+        (16, 1, True, 0.07),
     ],
 )
-def test_value_and_gradients(size, num_negatives, duplicates, learnt, used):
+def test_value_and_gradients(size, num_negatives, duplicates, temperature):
   embeddings, batch = loss_cases.make_batch(size, num_negatives, duplicates)
-  for name, (result, (params, vectors)) in run(embeddings, learnt).items():
-    np.testing.assert_allclose(result[1]['temperature'], used, rtol=1e-6)
-    if learnt != used:
-      assert params.pop('log_temperature') == 0
-    loss_cases.check(
-        (result, (params, vectors)), name, batch, temperature=used
-    )
+  for name, got in run(embeddings, temperature).items():
+    metrics = got[0][1]
+    np.testing.assert_allclose(metrics['temperature'], temperature, rtol=1e-6)
+    loss_cases.check(got, name, batch, temperature=temperature)
+
+
+@pytest.mark.parametrize('learnt, used', [(0.004, 0.01), (0.9, 0.5)])
+def test_the_gradient_beyond_a_bound_is_that_of_the_bound_or_0(learnt, used):
+  led_back = set()
+  for lean in (-2.0, 1.5):
+    embeddings, batch = loss_cases.make_batch(16, 1, lean=lean)
+    for name, (result, (params, vectors)) in run(embeddings, learnt).items():
+      np.testing.assert_allclose(result[1]['temperature'], used, rtol=1e-6)
+      want = loss_cases.check(
+          (result, ({}, vectors)), name, batch, rounding=1e-4, tolerance=1e-3,
+          temperature=used,
+      ).gradients['log_temperature']
+      back = want * (learnt - used) > 0.0
+      led_back.add(bool(back))
+      np.testing.assert_allclose(
+          params['log_temperature'], back * want, rtol=1e-3
+      )
+  assert len(led_back) == 2
 
 
 def test_a_batch_of_duplicates_teaches_nothing():
