@@ -180,9 +180,12 @@ def largest_batch(
     print(f'  batch {size:,}: {text}', flush=True)
 
   fit = fit_batch.fit_batch(experiment, available, tell, peak_of)
-  note = ', and no larger one was tried' if fit.capped else ''
-  if fit.capped and fit.batch_size < fit_batch.MAX_BATCH_SIZE // 2:
-    note += ', as there are so few examples'
+  if fit.too_large is not None:
+    note = f'; {fit.too_large:,} do not fit, and what is between was not tried'
+  elif fit.batch_size < fit_batch.MAX_BATCH_SIZE // 2:
+    note = '; no larger one was tried, as there are so few examples'
+  else:
+    note = f'; none above {fit_batch.MAX_BATCH_SIZE:,} is tried'
   partitioner: Any = experiment.partitioner
   on = getattr(partitioner, 'slice', None)
   kind = on.name if on else partitioner.mesh.devices.flat[0].device_kind

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import gin
 
-from dualenc_jax.commands import flags
+from dualenc_jax.commands import flags, kinds
 from dualenc_jax.errors import UserError
 from dualenc_jax.suggest import did_you_mean, did_you_mean_or_known
 
@@ -133,10 +133,11 @@ def load(
   gin.config._LOCATION_PREFIXES[:] = map(os.path.abspath, places)
   # Gin logs an error for every folder that a file is not in.
   logging.disable(logging.ERROR)
+  parsed: list[Any] = []
   try:
     for file in files:
       try:
-        gin.parse_config_file(file)
+        parsed.append(gin.parse_config_file(file))
       except tokenize.TokenError as e:
         raise UserError(
             f'{file}, or a file that it includes, ends inside a bracket or a'
@@ -164,6 +165,7 @@ def load(
     raise UserError(_explain(e)) from e
   finally:
     logging.disable(logging.NOTSET)
+  problems = [*_required()]
   for name in _names(bindings):
     if '.' not in name and name not in known:
       # A recipe's own macros are of no other command, and so are not named.
@@ -174,20 +176,19 @@ def load(
       ]
       hint = f' It is of --gin_file={" or ".join(of[:3])}.' if of else ''
       near = did_you_mean if of else did_you_mean_or_known
-      raise UserError(
+      problems.append(
           f'--gin.{name}: no gin file given uses the macro'
           f' {name}.{hint}{near(name, known)}'
       )
+  for name, value, expected in kinds.misfits():
+    place = _place(name, bindings, parsed)
+    problems.append(f'{name} is {value!r}{place}; expected {expected}.')
+  if problems:
+    raise UserError('\n'.join(problems))
 
 
 def build(target: Callable[..., T]) -> T:
   """Calls a class or function, or what gin knows by a name, as it is bound."""
-  missing = re.findall(r'^(\w+) = %gin\.REQUIRED$', gin.config_str(), re.M)
-  if missing:
-    raise UserError(
-        f'{" and ".join(missing)} must be given; for example'
-        f' --gin.{missing[0]}=VALUE.'
-    )
   try:
     return gin.get_configurable(target)()
   except UserError as e:
@@ -222,9 +223,7 @@ def check_effect(
           ' it.'
       )
   for file in files:
-    places = (pathlib.Path(p, file) for p in gin.config._LOCATION_PREFIXES)
-    text = next(place for place in places if place.is_file()).read_text()
-    own = re.findall(r'^([A-Z]\w*) = ', text, re.M)
+    own = re.findall(r'^([A-Z]\w*) = ', _find(file).read_text(), re.M)
     if own and used.isdisjoint(own):
       raise UserError(
           f'--gin_file={file} has no effect: nothing in this run reads'
@@ -279,6 +278,37 @@ class _NoObjects(gin.config_parser.ParserDelegate):
 def statements(text: str, but: str) -> list[str]:
   """The bindings of a config, one a line, without that of a name."""
   return [f'{a} = {b}' for a, b in _bindings(text).items() if a != but]
+
+
+def _required() -> Iterator[str]:
+  """A sentence on macros without a value, if there are any."""
+  missing = re.findall(r'^(\w+) = %gin\.REQUIRED$', gin.config_str(), re.M)
+  if missing:
+    yield (
+        f'{" and ".join(missing)} must be given; for example'
+        f' --gin.{missing[0]}=VALUE.'
+    )
+
+
+def _place(name: str, bindings: Sequence[str], parsed: Sequence[Any]) -> str:
+  """' (--gin.NAME)' or ' (FILE, line N)', where a value is from; or ''."""
+  if name in _names(bindings):
+    return f' (--gin.{name})'
+  found = ''
+  for each in parsed:
+    # What a file includes comes before it, as shipped files do.
+    text = _find(each.filename).read_text()
+    line = re.search(rf'^(?:.*[./])?{re.escape(name)} = ', text, re.M)
+    here = line and text.count('\n', 0, line.start()) + 1
+    own = f' ({each.filename}, line {here})' if here else ''
+    found = own or _place(name, (), each.includes) or found
+  return found
+
+
+def _find(file: str) -> pathlib.Path:
+  """Where a gin file is that `load` has read."""
+  places = (pathlib.Path(p, file) for p in gin.config._LOCATION_PREFIXES)
+  return next(place for place in places if place.is_file())
 
 
 def _names(bindings: Sequence[str]) -> Iterator[str]:

@@ -1,13 +1,15 @@
 """Parsers of commands, and types of the values of flags."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import itertools
 import math
 import pathlib
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dualenc_jax.errors import expect, UserError
+from dualenc_jax.suggest import did_you_mean
 
 # Help that several commands have.
 CANDIDATES = (
@@ -33,9 +35,23 @@ class Parser(argparse.ArgumentParser):
         allow_abbrev=False,
     )
 
+  def parse_args(  # type: ignore[override] # Its overloads are not needed.
+      self, args: Sequence[str] | None = None, namespace: Any = None
+  ) -> argparse.Namespace:
+    # Before what a misspelt flag leaves out is missed.
+    for flag in itertools.takewhile('--'.__ne__, args or ()):
+      name = flag.partition('=')[0]
+      if name.startswith('--') and name not in self._option_string_actions:
+        near = did_you_mean(name, self._option_string_actions)
+        self.error(f'unrecognized arguments: {flag}.{near}')
+    return super().parse_args(args, namespace)
+
   def error(self, message: str) -> NoReturn:
     message = re.sub(r'^argument (\S+): (?=is )', r'\1 ', message)
-    raise UserError(f'{message.rstrip(".")}. `{self.prog} --help` says more.')
+    end = '' if message.endswith('?') else '.'
+    raise UserError(
+        f'{message.rstrip(".")}{end} `{self.prog} --help` says more.'
+    )
 
 
 def whole(least: int = 1) -> Callable[[str], int]:

@@ -25,17 +25,6 @@ def restart() -> None:
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], changed)
 
 
-def describe() -> str | None:
-  """A line for the log where this process has huge pages."""
-  tunables = os.environ.get('GLIBC_TUNABLES', '')
-  if TUNABLE not in tunables:
-    return None
-  return (
-      f'GLIBC_TUNABLES={tunables}: huge pages, up to 1.5 times as fast on a CPU'
-      f' ({SWITCH}=0 leaves them off).'
-  )
-
-
 def environment(
     current: Mapping[str, str],
     mode: pathlib.Path = _MODE,

@@ -39,6 +39,13 @@ _FLAGS = (
     'num_negatives', 'relative_margin', 'run', 'sampling', 'seed',
 )
 
+# To learn from a teacher's scores, too.
+_SCORES = (
+    '--gin_file=losses/margin_mse.gin'
+    ' --gin.POSITIVE_SCORES_COLUMN=positive_scores'
+    ' --gin.NEGATIVE_SCORES_COLUMN=negative_scores'
+)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
@@ -117,7 +124,8 @@ def _mine(
     print(
         'Train on them with --gin_file=tasks/pairs.gin'
         f' --gin.TRAIN_FILE={folder / output.PAIRS}'
-        f' --gin.NUM_NEGATIVES={args.num_negatives}.'
+        f' --gin.NUM_NEGATIVES={args.num_negatives}'
+        + (f' {_SCORES}.' if score is not None else '.')
     )
 
 

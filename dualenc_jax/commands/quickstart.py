@@ -165,7 +165,8 @@ Your own documents, lines of {{"title": ..., "text": ...}}; queries not needed:
   dualenc vocabulary --gin_file=tasks/documents.gin \\
     --gin.DOCUMENTS=docs.jsonl --output=my.model
   dualenc train --gin_file=runs/from_scratch.gin --gin.DOCUMENTS=docs.jsonl \\
-    --gin.VOCABULARY=my.model --gin.VOCAB_SIZE=... --model_dir=my_model
+    --gin.VOCABULARY=my.model --model_dir=my_model
 On so few pairs layers add little to the bag. To start from a pretrained T5:
-  dualenc train --gin_file=runs/finetune.gin --gin.INITIAL_CHECKPOINT_PATH=...
+  dualenc train --gin_file=runs/finetune.gin --model_dir=my_model \\
+    --gin.INITIAL_CHECKPOINT_PATH=... --gin.VOCABULARY=... --gin.TRAIN_FILE=...
 """

@@ -12,7 +12,7 @@ import time
 import jax
 
 import dualenc_jax
-from dualenc_jax.commands import flags, huge_pages
+from dualenc_jax.commands import flags
 from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.parallel import cluster, joining
@@ -66,8 +66,6 @@ def start(
   if args is not None:
     _join(args)
   if jax.default_backend() == 'cpu':
-    if line := huge_pages.describe():
-      _LOG.info('%s', line)
     keep_freed_memory()
   if keep_programs:
     use_compilation_cache()
@@ -109,7 +107,6 @@ def use_compilation_cache() -> None:
     folder = str(default_cache_dir() / 'compiled')
   jax.config.update('jax_compilation_cache_dir', folder)
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
-  _LOG.info('Compiled programs are kept in %s.', folder)
 
 
 def keep_freed_memory() -> None:

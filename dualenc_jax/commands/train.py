@@ -56,9 +56,17 @@ def main(argv: Sequence[str] | None = None) -> None:
   with stopping.watching():
     experiment = build(args)
     train(experiment, args, started, stopping)
-  if hasattr(experiment.objective, 'embedder'):
-    words = 'dualenc', 'evaluate', f'--model_dir={experiment.model_dir}'
-    _LOG.info('Next: %s', printable(shlex.join(words)))
+  _LOG.info('Next: %s', printable(shlex.join(next_words(experiment))))
+
+
+def next_words(experiment: Experiment) -> list[str]:
+  """The command line to try on the model of a run."""
+  model, objective = experiment.model_dir, experiment.objective
+  if hasattr(objective, 'embedder'):
+    return ['dualenc', 'evaluate', f'--model_dir={model}']
+  if hasattr(objective, 'likelihood'):
+    return ['dualenc', 'generate', f'--generator={model}', '--corpus=PATH']
+  return ['dualenc', 'rerank', f'--teacher={model}', '--run=FILE.trec']
 
 
 def make_parser() -> flags.Parser:

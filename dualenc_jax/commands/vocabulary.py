@@ -32,8 +32,6 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import files
 from dualenc_jax.text.tokenizer import EOS, PAD, Tokenizer, UNK, Vocabulary
 
-# The rows of the embeddings are a multiple of it, for the hardware.
-_MULTIPLE = 64
 _LOWER, _UPPER = string.ascii_lowercase, string.ascii_uppercase
 
 
@@ -115,20 +113,24 @@ def length_report(tokenizer: Tokenizer, examples: Sequence[dict]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
+  # Training itself is in another folder.
+  output = pathlib.Path(args.output).expanduser().absolute()
+  if output.exists() and not args.overwrite:
+    raise UserError(
+        f'{args.output} exists, and models may need it. Give another --output,'
+        ' or --overwrite.'
+    )
   inputs = data_command.build(args)
   examples = [
       row for task, _ in inputs.task.parts() for row in rows(task, 'train')
   ]
-  # Training itself is in another folder.
-  output = pathlib.Path(args.output).expanduser().absolute()
   train(list(_lines(examples)), args.size, output, args.code)
   vocabulary = Vocabulary(str(output))
   lengths = inputs.tokenizer.query_length, inputs.tokenizer.passage_length
   print(length_report(Tokenizer(vocabulary, *lengths), examples))
-  rounded = -(-vocabulary.size // _MULTIPLE) * _MULTIPLE
   print(
       f'Written: {args.output}, {vocabulary.size:,} pieces. Train with'
-      f' --gin.VOCABULARY={args.output} --gin.VOCAB_SIZE={rounded}.'
+      f' --gin.VOCABULARY={args.output}.'
   )
 
 
@@ -137,6 +139,7 @@ def make_parser() -> flags.Parser:
   data_command.add_flags(parser)
   add = parser.add_argument
   add('--output', required=True, metavar='FILE.model', help='file to write')
+  add('--overwrite', action='store_true', help='replace an existing file')
   add('--size', default=8000, type=flags.whole(),
       help='number of pieces; fewer if the texts are few (default %(default)s)')
   add('--code', action='store_true', help='split identifiers into words')

@@ -9,10 +9,10 @@ from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.text.joined import Template
 from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.text.tokenizer import Tokenizer, vocab_size, Vocabulary
 
 __all__ = [
     'Batches', 'Cache', 'Column', 'Dataset', 'Grouped', 'Layout', 'Mixture',
     'Packed', 'Padded', 'Ragged', 'SeqioTask', 'Template', 'Tokenizer',
-    'Vocabulary', 'example', 'prepare',
+    'Vocabulary', 'example', 'prepare', 'vocab_size',
 ]

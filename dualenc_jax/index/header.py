@@ -11,7 +11,7 @@ from dualenc_jax.inference.towers import TOWER_SHA256
 from dualenc_jax.io import files, json_file
 
 FORMAT, VERSION, FILE = 'dualenc-index', 3, 'header.json'
-AGAIN = 'Run `dualenc encode` again.'
+AGAIN = 'Run `dualenc encode` again, with --overwrite.'
 TOWERS = ('passage', 'query')
 # A kill costs the work on one shard at most. At D = 768 one is 403 MB, and the
 # 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of

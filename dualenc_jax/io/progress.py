@@ -29,7 +29,7 @@ class Progress(contextlib.ExitStack):
     """
     super().__init__()
     self._what, self._total, self._unit = what, total, unit
-    self._is_shown = is_shown
+    self._is_shown, self._warms_up = is_shown, True
     self._done = self._first = self._last = 0
     self._began = self._logged = time.monotonic()
     self._bar: Any = None
@@ -37,9 +37,16 @@ class Progress(contextlib.ExitStack):
       self._open()
 
   def __call__(self, count: int, note: str = '') -> None:
-    """Counts `count` more units as done; `note` is shown beside them."""
+    """Counts `count` more units as done; `note` is shown beside them.
+
+    The first ones are no measure of the speed: programs are compiled and files
+    opened for them.
+    """
     if self._bar is None:
       self._open()
+    if self._warms_up:
+      self._warms_up = False
+      self.leave_out(time.monotonic() - self._began, count)
     self.reach(self._done + count, self._total, note)
 
   def reach(self, done: int, total: int | None, note: str = '') -> None:

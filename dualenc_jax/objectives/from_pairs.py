@@ -15,7 +15,7 @@ from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.text.joined import Around
-from dualenc_jax.text.tokenizer import Vocabulary
+from dualenc_jax.text.tokenizer import vocab_size, Vocabulary
 
 
 class FromPairs(Objective):
@@ -51,6 +51,10 @@ class FromPairs(Objective):
         is_one, f'{name}.layout', self.layout,
         'a layout, in gin LAYOUT = @data.Packed(), @data.Grouped() or'
         ' @data.Padded()',
+    )
+    expect(
+        hasattr(self.model, 'init') and not isinstance(self.model, type),
+        f'{name}.model', self.model, 'a model, in gin @models.DualEncoder()',
     )
     for field in ('num_negatives', 'num_others'):
       check_whole(f'{name}.{field}', getattr(self, field), 0)
@@ -127,8 +131,7 @@ class FromPairs(Objective):
             f'{name} has {embedder.vocab_size} rows but the vocabulary'
             f' {vocabulary.path} has {vocabulary.size} pieces. Expected as many'
             ' rows, or up to 255 more: set VOCAB_SIZE to'
-            f' {-(-vocabulary.size // 128) * 128}, or give the vocabulary of'
-            ' the model.'
+            f' {vocab_size(vocabulary)}, or give the vocabulary of the model.'
         )
 
   def check_batch(self, run: Run) -> None:

@@ -23,13 +23,14 @@ _GROWTH = 16
 class Fit(NamedTuple):
   """The largest batch that fits, in pairs, and bytes a device of its step.
 
-  Where `capped`, larger ones may fit: the search stops at `MAX_BATCH_SIZE`,
-  or at the last of the objective's `batch_sizes`.
+  `too_large` is the smallest that was seen not to fit. Without one larger ones
+  may fit: the search stops at `MAX_BATCH_SIZE`, or at the last of the
+  objective's `batch_sizes`.
   """
 
   batch_size: int
   peak: int
-  capped: bool
+  too_large: int | None
 
 
 def fit_batch(
@@ -74,7 +75,8 @@ def fit_batch(
     what = f'the step of {sizes[0]:,} pairs'
     raise _does_not_fit(what, peaks[sizes[0]], memory)
   largest = max(fitting)
-  return Fit(largest, int(peaks[largest]), max(peaks) == largest)
+  too_large = min((size for size in peaks if size > largest), default=None)
+  return Fit(largest, int(peaks[largest]), too_large)
 
 
 def search(

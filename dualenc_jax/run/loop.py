@@ -124,7 +124,9 @@ def train(
       Hook(save, experiment.checkpoint_every, saves=True),
   ]
   call_hooks = Hooks(every, first, steps, reporter, Agreement(wish), notes)
-  programs = machine_use.Programs(len(batches.shapes))
+  programs = machine_use.Programs(
+      len(batches.shapes), reporter.leave_out
+  )
   with (
       stopping.between_steps(),
       _closing(waiting.close, reporter.close, checkpoints.wait),

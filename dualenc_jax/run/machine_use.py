@@ -114,9 +114,9 @@ def log_memory() -> None:
 class Programs:
   """Names the batches that the train step is compiled for, after the first."""
 
-  def __init__(self, most: int):
-    """`most` is the number of shapes of batches."""
-    self._most = most
+  def __init__(self, most: int, spends: Callable[[float], None]):
+    """`most` is the number of shapes; `spends` gets seconds of compiling."""
+    self._most, self._spends = most, spends
     self._seen: collections.Counter[Any] = collections.Counter()
 
   @contextlib.contextmanager
@@ -135,6 +135,9 @@ class Programs:
       yield
     finally:
       jax.monitoring.unregister_event_duration_listener(listen)
+    if self._seen:
+      # All of the first step is no measure of the speed.
+      self._spends(sum(spent))
     if self._seen and shapes not in self._seen:
       others = set(shapes) - set(next(iter(self._seen)))
       _LOG.info(

@@ -15,6 +15,8 @@ from dualenc_jax.suggest import did_you_mean, did_you_mean_or_known
 from dualenc_jax.text.ragged import offsets_of, Ragged
 
 PAD, EOS, UNK = 0, 1, 2
+# The rows of embeddings are a multiple of it, for the hardware.
+_MULTIPLE = 64
 # Most tokens of a text: what is made for a length takes memory by it, and
 # lengths are in files of anybody.
 LONGEST = 2**16
@@ -110,6 +112,11 @@ class Vocabulary:
           f' expected {(PAD, EOS, UNK)}. Train it with these, and bos_id=-1.'
       )
     return processor
+
+
+def vocab_size(vocabulary: Vocabulary) -> int:
+  """Rows of the embeddings of a vocabulary, its size rounded up."""
+  return -(-vocabulary.size // _MULTIPLE) * _MULTIPLE
 
 
 @dataclasses.dataclass(frozen=True)

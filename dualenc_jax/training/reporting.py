@@ -83,7 +83,6 @@ class Reporter:
     self._progress(1, note)
     if is_first:
       self._began = now
-      self._progress.leave_out(took, 1)
     if step == self._steps:
       self._progress.log(note)
 
@@ -102,10 +101,13 @@ class Reporter:
 
   def pause(self) -> None:
     """Ends a pause, such as an evaluation, which is no time of training."""
-    idle = time.perf_counter() - self._last
-    self._last += idle
-    self._began += idle
-    self._progress.leave_out(idle)
+    self.leave_out(time.perf_counter() - self._last)
+
+  def leave_out(self, seconds: float) -> None:
+    """Takes a time, such as that of a compilation, out of the speed."""
+    self._last += seconds
+    self._began += seconds
+    self._progress.leave_out(seconds)
 
   def flush(self) -> None:
     """Writes to disk all that was reported so far."""

@@ -55,6 +55,10 @@ class Optimizer:
   skip_non_finite: int = 0
 
   def __post_init__(self):
+    expect(
+        hasattr(self.transform, 'update'), 'Optimizer.transform',
+        self.transform, 'one of optax, in gin @optax.adafactor()',
+    )
     try:
       first = float(self.learning_rate(0))
     except (TypeError, ValueError) as e:

@@ -117,7 +117,18 @@ def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
     'binding, words',
     [
         ('STEPS = 0', ['steps (STEPS) is 0', 'at least 1']),
-        ('VOCAB_SIZE = 512', ['512 rows', '8000 pieces', '8064']),
+        ('STEPS = "x"', ["'x' (--gin.STEPS); expected a whole number"]),
+        ('STEPS = None', ['STEPS is None', 'expected a whole number.']),
+        ('CLIP_NORM = True', ['CLIP_NORM is True', 'a number or None']),
+        ('KEEP_BEST = 3', ['expected a text or None']),
+        ('FREEZE = "x"', ['expected a list of texts']),
+        ('WATCH_TASKS = "beir"', ['expected a list']),
+        ('PROMPTS = "x"', ['expected values by name']),
+        ('INITIAL_CHECKPOINT_OPTIMIZER = 1', ['expected True or False']),
+        ('losses.SamToNe.margin = "x"', ['SamToNe.margin', 'a number']),
+        ('OPTIMIZER = "adam"', ["transform (OPTIMIZER) is 'adam'", '@optax']),
+        ('MODEL = 3', ['model (MODEL) is 3', '@models.DualEncoder()']),
+        ('VOCAB_SIZE = 512', ['512 rows', '8000 pieces', '8000,']),
         ('TEMPERATURE = 0', ['temperature (TEMPERATURE) is 0', 'above 0']),
         ('LOSS = @losses.PAIR', ['class PAIR', '()']),
         ('STEPS = (1', ["--gin.STEPS is '(1', which gin cannot read"]),
@@ -131,6 +142,20 @@ def test_bad_values_are_explained(binding, words):
   for word in words:
     assert word in str(error.value)
   assert 'In call to' not in str(error.value)
+
+
+def test_all_that_is_wrong_is_told_at_once_with_its_place(tmp_path):
+  file = tmp_path / 'mine.gin'
+  file.write_text(f"include '{RUN}'\n\nBATCH_SIZE = 'all'\n")
+  with pytest.raises(UserError) as error:
+    model_dir.build_experiment([str(file)], ['STEP = 3', 'SEED = "x"'], [])
+  assert str(error.value).splitlines() == [
+      'MODEL_DIR must be given; for example --gin.MODEL_DIR=VALUE.',
+      '--gin.STEP: no gin file given uses the macro STEP. Did you mean'
+      " 'STEPS'?",
+      f"BATCH_SIZE is 'all' ({file}, line 3); expected a whole number.",
+      "SEED is 'x' (--gin.SEED); expected a whole number.",
+  ]
 
 
 @pytest.mark.parametrize(

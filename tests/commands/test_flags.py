@@ -33,7 +33,8 @@ def test_values(parser):
     [
         ('--k=0', '--k is 0; expected at least 1'),
         ('--memory=nan', '--memory is nan; expected a number above 0'),
-        ('--kk=1', 'unrecognized arguments: --kk=1'),
+        ('--foldr=x', "arguments: --foldr=x. Did you mean '--folder'? `d"),
+        ('--xyz', 'unrecognized arguments: --xyz. `dualenc'),
         ('--folder=', '--folder is blank; expected a path'),
     ],
 )
