@@ -143,6 +143,10 @@ def load(
             f'{file}, or a file that it includes, ends inside a bracket or a'
             ' string that is not closed.'
         ) from e
+      except (SyntaxError, UnicodeDecodeError) as e:
+        raise UserError(
+            f'{file}, or a file that it includes, is no gin file: {e}.'
+        ) from e
     text = gin.config_str()
     known = {*re.findall(r'^(\w+) = ', text, re.M)}
     known |= {*re.findall(r'%(\w+)\b(?!\.)', text)}

@@ -239,13 +239,9 @@ def make_parser() -> flags.Parser:
 
 def read_texts(path: str, flag: str = '--texts') -> list[str]:
   """Lines of the file of a flag that are not empty."""
-  try:
-    lines = json_file.read_text(pathlib.Path(path).expanduser()).splitlines()
-  except (OSError, ValueError) as e:
-    raise UserError(
-        f'{flag} {path} cannot be read: {e}. Give a UTF-8 file with one text'
-        ' per line.'
-    ) from e
+  again = f'{flag} takes a UTF-8 file with one text per line.'
+  file = pathlib.Path(path).expanduser()
+  lines = json_file.read_text(file, again).splitlines()
   texts = [line for line in lines if line.strip()]
   if not texts:
     raise UserError(f'{flag} {path} has no texts. Expected one per line.')

@@ -42,7 +42,8 @@ class Parser(argparse.ArgumentParser):
     for flag in itertools.takewhile('--'.__ne__, args or ()):
       name = flag.partition('=')[0]
       if name.startswith('--') and name not in self._option_string_actions:
-        near = did_you_mean(name, self._option_string_actions)
+        macro = [f'--gin.{name[2:]}'] * name.isupper()
+        near = did_you_mean(name, macro or self._option_string_actions)
         self.error(f'unrecognized arguments: {flag}.{near}')
     return super().parse_args(args, namespace)
 

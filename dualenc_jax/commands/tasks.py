@@ -15,7 +15,8 @@ _LOG = logging.getLogger(__name__)
 
 def gin_files(names: Sequence[str]) -> list[str]:
   """The gin files of tasks such as 'beir/scifact', to load before a config."""
-  return sorted({f'tasks/{name.partition("/")[0]}.gin' for name in names})
+  first = {name.partition('/')[0] for name in names}
+  return sorted(f'tasks/{readers.named(name).task_name}.gin' for name in first)
 
 
 def without_model(

@@ -106,6 +106,9 @@ def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
   )
   with pytest.raises(UserError, match=r'bad\.gin, line 3'):
     build(files=(RUN, str(file)))
+  file.write_bytes(b'\xff STEPS = 1')
+  with pytest.raises(UserError, match=r'bad\.gin, .* is no gin file: .utf-8'):
+    build(files=(RUN, str(file)))
   file.write_text('import json\nLOSS = @json.JSONDecoder()\n')
   with pytest.raises(UserError, match='from __gin__ import dynamic_registr'):
     build(files=(RUN, str(file)))

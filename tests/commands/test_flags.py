@@ -35,6 +35,7 @@ def test_values(parser):
         ('--memory=nan', '--memory is nan; expected a number above 0'),
         ('--foldr=x', "arguments: --foldr=x. Did you mean '--folder'? `d"),
         ('--xyz', 'unrecognized arguments: --xyz. `dualenc'),
+        ('--STEPS=3', "Did you mean '--gin.STEPS'?"),
         ('--folder=', '--folder is blank; expected a path'),
     ],
 )

@@ -172,7 +172,7 @@ def test_nothing_is_printed_before_all_queries_are_known(
       ('text', ['find xml', ' '], 'query is empty'),
       ('tsv', [f'--queries={bad}'], 'no column of ids'),
       ('json', ['--queries=q.txt', 'find'], 'as arguments, or --queries, not'),
-      ('trec', ['--queries=/none.txt'], '--queries /none.txt cannot be read'),
+      ('trec', ['--queries=/none.txt'], '/none.txt cannot be read'),
   ):
     with pytest.raises(UserError, match=message):
       search.main([*flags(folder), f'--format={form}', *given])
