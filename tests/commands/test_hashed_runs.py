@@ -45,5 +45,5 @@ def test_check_says_what_it_is_and_a_wrong_number_names_its_flag(
   check.main(flags(tmp_path, 'model', *any_loss, '--no_compile'))
   said = capsys.readouterr().out
   assert 'HASHED_LOSS = @losses.SamToNe()' in said
-  with pytest.raises(UserError, match=r'HASH_START\) is 0\.5'):
+  with pytest.raises(UserError, match=r'HASH_START is 0\.5'):
     check.main(flags(tmp_path, 'model', '--gin.HASH_START=0.5'))
