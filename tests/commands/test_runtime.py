@@ -68,6 +68,12 @@ def test_huge_pages_where_something_is_gained(
 def test_the_command_itself_starts_again_once(tmp_path):
   known = {'GLIBC_TUNABLES', huge_pages.SWITCH}
   environment = {k: v for k, v in os.environ.items() if k not in known}
+  # Each start of Python says with what tunables.
+  (tmp_path / 'sitecustomize.py').write_text(
+      'import os, sys\nprint(os.environ.get("GLIBC_TUNABLES"), file=sys.stderr)'
+  )
+  paths = str(tmp_path), environment.get('PYTHONPATH', '')
+  environment['PYTHONPATH'] = os.pathsep.join(filter(None, paths))
   done = subprocess.run(
       [sys.executable, '-m', 'dualenc_jax', 'search', '--model_dir=no_model'],
       capture_output=True, text=True, env=environment, cwd=tmp_path,
