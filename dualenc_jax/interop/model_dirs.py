@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from dualenc_jax import models
 from dualenc_jax.compression import Codec, model_codec
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import described, weights as weights_lib
@@ -217,6 +218,7 @@ def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
   """A checkpoint, of which only metadata is read; DamageError if it cannot."""
   folder = folder_of(path, step)
   meta, known = checkpoint_meta.read(folder, **_META)
+  meta |= {'model': models.current_names(meta['model'])}
   everything = checkpoint_meta.read_item(folder / 'params', known)
   loss, codec = (_starting(s, everything) for s in ('loss/', _CODEC))
   tensors = _without(everything, loss, codec)

@@ -3,6 +3,7 @@
 from dualenc_jax.models.cross_encoder import CrossEncoder, ScoreHead
 from dualenc_jax.models.dual_encoder import (
   abstract_params,
+  current_names,
   describe,
   DualEncoder,
   model_params,
@@ -21,6 +22,6 @@ from dualenc_jax.models.t5_encoder import (
 __all__ = [
     'CrossEncoder', 'DualEncoder', 'Projection', 'ScoreHead', 'Seq2Seq',
     'Seq2SeqRanker', 'T5Decoder', 'T5Encoder', 'TokenEmbedder',
-    'abstract_params', 'describe', 'dot_product_attention', 'einsum_attention',
-    'encoder_decoder', 'model_params',
+    'abstract_params', 'current_names', 'describe', 'dot_product_attention',
+    'einsum_attention', 'encoder_decoder', 'model_params',
 ]

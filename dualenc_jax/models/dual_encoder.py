@@ -4,6 +4,7 @@ Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
 import dataclasses
+import re
 from typing import Any
 
 from flax import linen as nn
@@ -18,6 +19,8 @@ PAD = 0
 # Parameters that are no part of the towers.
 BESIDE = 'loss', 'codec'
 PARTS = 'token_embedder', 'encoder', 'projection'
+# A module of this package, whose place in it may change.
+_WITHIN_MODELS = re.compile(r'^(dualenc_jax\.models\.)\w+\.(?=\w+$)')
 
 
 def mean_pool(x: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -90,8 +93,30 @@ def describe(value: Any) -> Any:
 
 
 def class_name(value: Any) -> str:
-  """The path of a class: 'dualenc_jax.models.t5_encoder.T5Encoder'."""
-  return f'{value.__module__}.{value.__qualname__}'
+  """The name of a class for files: 'dualenc_jax.models.T5Encoder'.
+
+  It is that of the package of models, wherever in it the class lies, and the
+  whole path of a user's own.
+  """
+  return current_name(f'{value.__module__}.{value.__qualname__}')
+
+
+def current_name(name: str) -> str:
+  """The name for files of a path of a class, which older files have instead."""
+  return _WITHIN_MODELS.sub(r'\1', name)
+
+
+def current_names(facts: Any) -> Any:
+  """What `describe` returned, with the names of classes of today."""
+  if isinstance(facts, dict):
+    return {
+        n: current_name(x) if n == 'class' and isinstance(x, str)
+        else current_names(x)
+        for n, x in facts.items()
+    }
+  if isinstance(facts, list):
+    return [current_names(x) for x in facts]
+  return facts
 
 
 class Projection(nn.Module):

@@ -21,6 +21,22 @@ from dualenc_jax.training.checkpoints import Checkpoints
 pytestmark = pytest.mark.devices(8)
 
 
+PATHS = {
+    'DualEncoder': 'dual_encoder', 'Projection': 'dual_encoder',
+    'T5Encoder': 't5_encoder', 'dot_product_attention': 't5_encoder',
+    'TokenEmbedder': 'layers',
+}
+
+
+def of_old_paths(described):
+  """Facts of a model as of a run that names classes by their modules."""
+  text = json.dumps(described)
+  for name, module in PATHS.items():
+    assert f'"dualenc_jax.models.{name}"' in text
+    text = text.replace(f'models.{name}"', f'models.{module}.{name}"')
+  return json.loads(text)
+
+
 def save(folder, *steps, **kind):
   """A model_dir with a model of another seed at each step; the last one."""
   for step in steps:
@@ -33,7 +49,7 @@ def save(folder, *steps, **kind):
         **{name: getattr(tokenizer, name) for name in lengths},
         **tokenizer.prefixes,
     }
-    model = describe(towers.embedder.model)
+    model = of_old_paths(describe(towers.embedder.model))
     meta = {'run_id': 'r', 'model': model, 'data': data}
     Checkpoints(folder).save_params(towers.params, step, meta)
   shutil.copyfile(tokenizer.vocabulary.file, folder / VOCABULARY)
