@@ -6,7 +6,7 @@ ranking of this package is ordered already: places stand for its scores and ids,
 so that every metric reads the one order that was computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import logging
 import math
@@ -16,6 +16,7 @@ import numpy as np
 import pytrec_eval
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.readers.qrels import LARGEST_GRADE
 from dualenc_jax.search.ranking import Ranking
 
 Qrels = Mapping[str, Mapping[str, int]]
@@ -90,8 +91,10 @@ def score(
       is in the corpus.
 
   Raises:
-    UserError: the ranking is too shallow, or no query has a relevant passage.
+    UserError: the ranking is too shallow, a grade is beyond `LARGEST_GRADE`, or
+      no query has a relevant passage.
   """
+  _check_grades(enumerate(judgements))
   check_depth(ranking, num_passages)
   counted = [q for q, judged in enumerate(judgements) if judged]
   relevant = [q for q in counted if _relevant(judgements[q])]
@@ -149,8 +152,10 @@ def evaluate_run(
     Scores in the order of the qrels.
 
   Raises:
-    UserError: no query of the run has a relevant passage.
+    UserError: a grade is beyond `LARGEST_GRADE`, or no query of the run has a
+      relevant passage.
   """
+  _check_grades(qrels.items())
   judged = {q: dict(grades) for q, grades in qrels.items() if _relevant(grades)}
   answerable = [q for q in judged if _relevant(judged[q], relevance_level)]
   hits = {q: run[q] for q in judged if q in run}
@@ -180,6 +185,17 @@ def evaluate_run(
   by_query = evaluator.evaluate(hits)
   values = _values([by_query.get(q, _NOTHING) for q in queries])
   return Scores(queries, values, max(map(len, hits.values())))
+
+
+def _check_grades(judged: Iterable[tuple[Any, Mapping[Any, int]]]) -> None:
+  for query, grades in judged:
+    for item, grade in grades.items():
+      if abs(grade) > LARGEST_GRADE:
+        raise UserError(
+            f'query {query!r} has passage {item!r} of grade {grade}; expected'
+            f' -{LARGEST_GRADE:,} to {LARGEST_GRADE:,}. trec_eval cannot count'
+            ' higher ones.'
+        )
 
 
 def _values(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:

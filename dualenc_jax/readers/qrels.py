@@ -14,6 +14,8 @@ from dualenc_jax.readers.rows import BadRow
 
 # What the last column of a header line is called.
 _GRADE_COLUMNS = (b'score', b'relevance', b'rel', b'label', b'grade')
+# trec_eval counts passages by grade, up to the highest: memory and time.
+LARGEST_GRADE = 10**6
 # Bytes of judgements that are one value.
 _LARGEST_JSON = 2**28
 # As csv writes a cell that has quotes in it.
@@ -125,6 +127,11 @@ def _grade(value: str | int | float) -> int:
     grade = math.nan
   if not grade.is_integer():
     raise BadRow(f'grade {value!r} is not an integer')
+  if abs(grade) > LARGEST_GRADE:
+    raise BadRow(
+        f'grade {value!r} is not one of -{LARGEST_GRADE:,} to'
+        f' {LARGEST_GRADE:,}'
+    )
   return int(grade)
 
 

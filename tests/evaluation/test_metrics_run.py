@@ -90,7 +90,11 @@ def test_missing_queries_count_as_0_and_others_not(caplog):
   assert '1 of the 3 judged queries were not ranked' in caplog.text
 
 
-@pytest.mark.parametrize('qrels', [{}, {'r': {'a': 1}}, {'q': {'a': 0}}])
-def test_no_query_in_common(qrels):
-  with pytest.raises(UserError, match='none of the 1 queries of the run'):
+@pytest.mark.parametrize('qrels, problem', [
+    *((own, 'none of the 1 queries of the run')
+      for own in ({}, {'r': {'a': 1}}, {'q': {'a': 0}})),
+    ({'q': {'a': 2 * 10**9}}, 'grade 2000000000; expected -1,000,000 to'),
+])
+def test_qrels_that_measure_nothing(qrels, problem):
+  with pytest.raises(UserError, match=problem):
     metrics.evaluate_run({'q': {'a': 1.0}}, qrels)

@@ -49,6 +49,8 @@ def test_ids_with_quotes_as_csv_writes_them(tmp_path):
     (b'q\t\xff\t1', 'a.tsv:1: not UTF-8'),
     ('q\td\t1\nquery-id\tcorpus-id\tscore', "a.tsv:2: grade 'score'"),
     ('{"q": ["d"]}', "query 'q' has no object of passage ids"),
+    *((f'q\td\t{x}', f"a.tsv:1: grade '{x}' is not one of -1,000,000 to")
+      for x in ('2000000000', '1e19', '-3e9')),
     ('{"q": {"d": "x"}}', "grade 'x' is not an integer"),
     ('{"q": {"d": 1%s}}' % ('0' * 400), '00 is not an integer'),
     ('{"q": {"d": 1}', 'not JSON'),
