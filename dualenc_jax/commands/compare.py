@@ -78,7 +78,7 @@ def make_parser() -> flags.Parser:
   )
   add(
       '--names', type=flags.listed, metavar='NAME[,NAME]',
-      help='names of the systems, in order',
+      help='names of the systems, in order; {codec} in one is its codec',
   )
   add(
       '--wide', action='store_true',

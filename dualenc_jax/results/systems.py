@@ -27,7 +27,8 @@ def read(
     paths: folders with results of `dualenc evaluate`, with ':bm25', ':hybrid'
       or ':rerank' after them for these beside the model, or TREC run files;
       'one.trec+other.trec' for several fused by reciprocal ranks.
-    names: what to call the systems; None for what their folders or files say.
+    names: what to call the systems, '{codec}' being the codec of each; None for
+      what their folders or files say.
     qrels: what run files are measured by, and the run.trec of folders; None
       reads what was measured in folders.
     k: how many of the best hits a query of the runs to use, None for all.
@@ -69,7 +70,13 @@ def read(
   models = [
       folder.read_model(part, baseline=system) for ((part, system),) in systems
   ]
+  names = names and [*map(_with_codec, names, models)]
   return _named(models, names)
+
+
+def _with_codec(name: str, model: Model) -> str:
+  every = {r.provenance.get('codec') or 'fp32' for r in model.results.values()}
+  return name.replace('{codec}', ' '.join(sorted(every)))
 
 
 def _parts(path: pathlib.Path) -> list[_Part]:

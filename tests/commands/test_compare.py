@@ -91,21 +91,22 @@ def test_several_models_have_a_table_of_all(tmp_path, capsys):
     for split, size in zip(('test', 'validation'), sizes):
       result_folders.of_column(
           tmp_path / name, 'MRR', [value] * 10, split=split,
-          bytes_per_passage=size,
+          bytes_per_passage=size, codec=size and 'pq:64',
       )
   output = tmp_path / 'out'
-  flags = '--names=A,B,C', '--wide', f'--output_dir={output}'
+  flags = '--names={codec},B,C+{codec}', '--wide', f'--output_dir={output}'
   printed = run(capsys, tmp_path, 'a', 'b', 'c', *flags)
-  assert printed[0] == 'All against A (%)'
-  assert 'B against A (%)' in printed and 'C against A (%)' in printed
+  assert printed[0] == 'All against fp32 (%)'
+  assert 'B against fp32 (%)' in printed
+  assert 'C+pq:64 against fp32 (%)' in printed
   heads = 'Model bytes pairs test MRR pairs test p, Holm'
   assert printed[1].split()[:9] == heads.split()
   rows = [re.split(r'\s{2,}', line) for line in printed[2:5]]
   # 2 of 2^10 flips, of two models on two sets.
   assert rows == [
-      ['A', '-', '50.00', '-', '50.00', '-'],
+      ['fp32', '-', '50.00', '-', '50.00', '-'],
       ['B', '- / 64', *['100.00', '0.0078'] * 2],
-      ['C', '64 / 2,048', *['40.00', '0.0078'] * 2],
+      ['C+pq:64', '64 / 2,048', *['40.00', '0.0078'] * 2],
   ]
   with (output / f'{FIGURE}.csv').open(newline='') as file:
     assert [
@@ -114,7 +115,7 @@ def test_several_models_have_a_table_of_all(tmp_path, capsys):
     ] == [
         (f'pairs {split}', model, percent)
         for split in ('test', 'validation')
-        for model, percent in (('B', 100.0), ('C', -20.0))
+        for model, percent in (('B', 100.0), ('C+pq:64', -20.0))
     ]
 
 

@@ -154,6 +154,6 @@ def test_table_2_of_thakur(tmp_path, capfd):
   found = read(work / 'comparison', 'comparison')
   models = found['baseline'], *found['models']
   assert [model['name'] for model in models] == (
-      'dense PQ GenQ GenQ+PQ GPL GPL+PQ BPR BPR+GenQ BPR+GPL JPQ JPQ+GenQ'
-      ' JPQ+GPL'
+      'dense opq:16x4 GenQ GenQ+opq:16x4 GPL GPL+opq:16x4 BPR BPR+GenQ'
+      ' BPR+GPL JPQ JPQ+GenQ JPQ+GPL'
   ).split()
