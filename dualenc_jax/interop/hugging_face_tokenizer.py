@@ -9,6 +9,7 @@ import base64
 import json
 import pathlib
 import shutil
+import string
 from typing import Any
 
 from dualenc_jax.errors import UserError
@@ -181,9 +182,17 @@ def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
           f' transformers cannot apply. Expected those of {_SHIPPED} or a rule'
           ' of SentencePiece, such as nmt_nfkc.'
       )
-    # Their form of the rules knows single characters only.
+    # `Precompiled` takes a letter with its marks for one character, and drops
+    # the marks where a rule is for the letter: these rules are steps of others.
     steps.append(_replace(_between_words(), ' '))
-  if spec.precompiled_charsmap:
+    steps.append(_replace(r'[\t\n\r\f\v_\x{a0}\x{feff}]', ' '))
+    steps += [
+        {'type': 'Replace', 'pattern': {'String': a}, 'content': a.lower()}
+        for a in string.ascii_uppercase
+    ]
+  elif spec.precompiled_charsmap:
+    # Not NFC before it: that puts the marks of Arabic and Hebrew into another
+    # order, which SentencePiece does not.
     rules = base64.b64encode(spec.precompiled_charsmap).decode()
     steps.append({'type': 'Precompiled', 'precompiled_charsmap': rules})
   if spec.remove_extra_whitespaces:

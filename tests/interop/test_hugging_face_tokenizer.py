@@ -32,6 +32,7 @@ ODD = [
     '\xa0x\xa0\xa0y\u3000z\u2028', '\x85x', '\ufeffbom', 'a\u200bb\xadc',
     '日本語テキスト नमस्ते 😀😀 🤷🏽‍♀️', '\x00a\x01b\x7f',
     'parseDate HTTPServer x.parse .aB a_b _c __init__ ABc aBC.D getHTTPCode2X',
+    'A\u0308pfel O\u0308l A\u033ex A\u200db B\ufe0f 한\u200d',
     'word ' * 2000, 'x' * 5000,
 ]
 
