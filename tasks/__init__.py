@@ -14,11 +14,15 @@ DUALENC_TEST_FILE when a task is read, DUALENC_VOCABULARY when it is registered.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+import functools
+import inspect
 import os
-from typing import Any
+import re
+from typing import Any, cast
 
 from dualenc_jax import readers
 from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer, Vocabulary
+from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.readers import beir_sets, multireqa_sets
 
@@ -27,6 +31,9 @@ __all__ = ['register', 'TOKENIZED']
 TOKENIZED = '_tokenized'
 _SHORT = {'NaturalQuestions': 'nq'}
 _SPLITS = ('train', 'validation', 'test')
+_VARIABLES = 'DATA_ROOT', *(f'{split.upper()}_FILE' for split in _SPLITS)
+# A macro, its value, and in parentheses the option that it sets.
+_FLAG = re.compile(r'--gin\.(\w+)(=\S+)?(?: \((\w+)\))?')
 
 
 def register(
@@ -101,7 +108,8 @@ def register(
       )
 
   folder = cache_dir or default_cache_dir() / 'tokens'
-  for task_name, make, splits in all_tasks():
+  for task_name, reader, splits in all_tasks():
+    make = functools.partial(_named, reader)
     seqio_adapter.register(task_name, make, splits)
     seqio_adapter.register_tokenized(
         task_name + TOKENIZED, make, splits, tokenizer, folder
@@ -122,6 +130,49 @@ def register(
 def multireqa_name(dataset: str) -> str:
   """The task of a set of MultiReQA."""
   return f'multireqa_{_SHORT.get(dataset, dataset.lower())}'
+
+
+class _Named:
+  """A dataset whose errors name what sets it here, not flags."""
+
+  def __init__(self, dataset: Dataset):
+    self._dataset = dataset
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._dataset, name)
+
+  def check_split(self, split: str) -> None:
+    self._call(self._dataset.check_split, split)
+
+  def fingerprint(self, split: str) -> str:
+    return self._call(self._dataset.fingerprint, split)
+
+  def examples(self, split: str) -> Iterator[Any]:
+    examples = iter(self._call(self._dataset.examples, split))
+    end = object()
+    while (example := self._call(next, examples, end)) is not end:
+      yield example
+
+  def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+    try:
+      return function(*args)
+    except UserError as error:
+      error.args = (_FLAG.sub(_setting, str(error)),)
+      raise
+
+
+def _named(make: Callable[[], Dataset]) -> Dataset:
+  return cast(Dataset, _Named(make()))
+
+
+def _setting(flag: re.Match[str]) -> str:
+  """The variable or the argument of `register` that has a flag's place."""
+  macro, value, option = flag.groups('')
+  if macro in _VARIABLES:
+    return f'DUALENC_{macro}{value}'
+  name = option or macro.lower()
+  known = name in inspect.signature(register).parameters
+  return f'tasks.register({name}{value or "=..."})' if known else flag[0]
 
 
 register()

@@ -72,8 +72,8 @@ def register_tokenized(
   """Registers the tokens of a dataset as a task of seqio.
 
   Its features are int32: inputs [L], the query; targets [L], the passage;
-  negatives [N, L], the hard negatives, padded with 0. Shuffled, it has another
-  order of all examples in every epoch.
+  negatives [N, L], the hard negatives, padded with 0 and cut where seqio cuts
+  targets. Shuffled, it has another order of all examples in every epoch.
 
   Arguments are those of `register`; token caches of the splits are built in
   `cache_dir` when they are first read.
@@ -95,7 +95,15 @@ def register_tokenized(
       'targets': feature(),
       'negatives': feature(rank=2, required=False),
   }
-  _add(name, seqio.FunctionDataSource(dataset, splits=splits), features)
+  _add(name, seqio.FunctionDataSource(dataset, splits=splits), features, _cut)
+
+
+def _cut(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None
+) -> tf.data.Dataset:
+  """Cuts hard negatives as the passages, which seqio would not do."""
+  length = (sequence_length or {}).get('targets')
+  return dataset.map(lambda e: e | {'negatives': e['negatives'][:, :length]})
 
 
 def register_mixture(name: str, rates: Mapping[str, float]) -> None:
@@ -106,7 +114,8 @@ def register_mixture(name: str, rates: Mapping[str, float]) -> None:
 
 
 def _add(
-    name: str, source: seqio.DataSource, features: Mapping[str, seqio.Feature]
+    name: str, source: seqio.DataSource, features: Mapping[str, seqio.Feature],
+    *preprocessors: Callable[..., tf.data.Dataset],
 ) -> None:
   if name in seqio.TaskRegistry.names():
     seqio.TaskRegistry.remove(name)
@@ -114,7 +123,7 @@ def _add(
       name,
       source=source,
       # Where seqio's own cache may be, if the user makes one.
-      preprocessors=[seqio.CacheDatasetPlaceholder()],
+      preprocessors=[seqio.CacheDatasetPlaceholder(), *preprocessors],
       output_features=features,
   )
 

@@ -10,7 +10,7 @@ from dualenc_jax import readers
 from dualenc_jax.data import SeqioTask, Vocabulary
 from dualenc_jax.data.columns import STANDARD
 from dualenc_jax.data.dataset import Dataset, rows
-from dualenc_jax.errors import SourceUnavailable
+from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.readers import beir_sets
 from dualenc_jax.readers.multireqa_sets import SETS
 
@@ -91,9 +91,9 @@ def plain(row):
   }
 
 
-def read(registry, name, split):
+def read(registry, name, split, lengths=None):
   dataset = registry.get_mixture_or_task(name).get_dataset(
-      sequence_length=None, split=split, shuffle=False, num_epochs=1
+      sequence_length=lengths, split=split, shuffle=False, num_epochs=1
   )
   return list(dataset.as_numpy_iterator())
 
@@ -109,7 +109,7 @@ def test_all_names_are_registered(registry):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_a_task_has_the_examples_that_training_reads(registry, data_root, name):
-  """And a twin of it has the same as tokens."""
+  """And a twin of it has the same as tokens, cut where seqio is told to."""
   own, total = readers_by_task(data_root)[name], 0
   for split in registry.get_mixture_or_task(name).splits:
     expected = list(rows(own, split))
@@ -122,13 +122,14 @@ def test_a_task_has_the_examples_that_training_reads(registry, data_root, name):
   features = registry.get_mixture_or_task(f'{name}_tokenized').output_features
   assert features['targets'].vocabulary.vocab_size == vocabulary.size
   split = 'all' if name == 'python_code' else own.splits()[0]
-  found = read(registry, f'{name}_tokenized', split)
+  cut = {'inputs': 8, 'targets': 8}
+  found = read(registry, f'{name}_tokenized', split, cut)
   for row, example in zip(found, rows(own, split), strict=True):
     texts = [example['query'], example['passage'], *example['negatives']]
     tokens = [row['inputs'], row['targets'], *row['negatives']]
     for text, ids in zip(texts, tokens, strict=True):
       assert ids.dtype == 'int32'
-      wanted = vocabulary.encode([text], 256).row(0)
+      wanted = vocabulary.encode([text], 256).row(0)[:8]
       assert ids[: len(wanted)].tolist() == wanted.tolist()
       assert not ids[len(wanted) :].any()
 
@@ -141,8 +142,13 @@ def test_the_mixture(registry):
   assert dict(parts)['multireqa_squad'] == pytest.approx(87_133 / 1_263_446)
 
 
-def test_without_data_a_task_says_what_is_missing(registry, monkeypatch):
+def test_errors_name_what_sets_the_tasks(registry, data_root, monkeypatch):
   monkeypatch.delenv('DUALENC_DATA_ROOT')
   task = registry.get_mixture_or_task('beir_scifact')
-  with pytest.raises(SourceUnavailable, match='beir/scifact: no folder is giv'):
+  with pytest.raises(SourceUnavailable, match='set DUALENC_DATA_ROOT, below'):
     task.get_dataset(None, 'test')
+  bad = data_root / 'bad.jsonl'
+  bad.write_text('no JSON')
+  monkeypatch.setenv('DUALENC_TRAIN_FILE', str(bad))
+  with pytest.raises(UserError, match=r'with tasks\.register\(strict=False\)'):
+    next(iter(rows(SeqioTask('pairs'), 'train')))
