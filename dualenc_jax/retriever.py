@@ -261,7 +261,8 @@ class Retriever:
     Returns:
       (scores, ids), or (scores, ids, texts), [Q, k] each, best first; equal
       scores in trec_eval's order, greatest id first. An index of N < k passages
-      gives N hits.
+      gives N hits. Where the words alone find fewer (hybrid=0), scores are -inf
+      and ids and texts '' behind them.
 
     Raises:
       UserError: nothing is indexed, k below 1, queries that are empty or not as
@@ -269,10 +270,12 @@ class Retriever:
     """
     corpus, ranking = self._rank(queries, k, hybrid)
     rows, shape = ranking.indices.ravel().tolist(), ranking.indices.shape
-    ids = np.array([corpus.ids[row] for row in rows], np.str_).reshape(shape)
+    names = [corpus.ids[row] if row >= 0 else '' for row in rows]
+    ids = np.array(names, np.str_).reshape(shape)
     if not texts:
       return Hits(ranking.scores, ids)
-    found = np.array([corpus.passage(row).text for row in rows], object)
+    own = [corpus.passage(row).text if row >= 0 else '' for row in rows]
+    found = np.array(own, object)
     return HitsAndTexts(ranking.scores, ids, found.reshape(shape))
 
   def find(
@@ -282,8 +285,8 @@ class Retriever:
     """`search` with the passages: for each query its hits, best first."""
     corpus, (scores, rows) = self._rank(queries, k, hybrid)
     return [
-        [Hit(score, corpus.passage(row)) for score, row in zip(*own)]
-        for own in zip(scores.tolist(), rows.tolist())
+        [Hit(score, corpus.passage(row)) for score, row in own if row >= 0]
+        for own in map(zip, scores.tolist(), rows.tolist())
     ]
 
   def index_words(

@@ -10,27 +10,39 @@ from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.search import hybrid
 from dualenc_jax.search.hybrid import Hybrid
-from dualenc_jax.search.ranking import best_of, id_places, joined
+from dualenc_jax.search.ranking import best_of, id_places, joined, Ranking
 
 
 def evaluate(
-    scores: Iterable[np.ndarray], retrieval_set: RetrievalSet, k: int = 1000
-) -> Evaluation:
-  """Ranks a whole corpus for every query, by the query's scores float32 [N].
+    scores: Iterable[Sequence[np.ndarray]], retrieval_set: RetrievalSet,
+    k: int = 1000,
+) -> list[Evaluation]:
+  """Ranks a whole corpus for every query, by one system or several at once.
 
-  The ranking has k hits a query, at least 100 where the corpus has so many.
+  Args:
+    scores: of each query those of each system, float32 [N]; -inf for what it
+      does not retrieve, which is no hit, and relevant or not of no rank.
+    retrieval_set: the set of the queries and the corpus.
+    k: hits a query, at least 100 where there are so many.
   """
   ids = retrieval_set.ranked_ids
   places = id_places(ids)
   size = len(ids) - (retrieval_set.self_hits is not None)
-  rankings, ranks = [], []
-  for query, (gold, own) in enumerate(zip(retrieval_set.gold, scores)):
-    own = _of_ranked(own, retrieval_set, query)
-    rankings.append(best_of(own, places, min(k, size)))
-    ranks.append(rank_of_best(own, gold, places))
-  return evaluation.score(
-      joined(rankings), retrieval_set, np.array(ranks, np.int64)
-  )
+  found: list[list[tuple[Ranking, int]]] = []
+  for query, (gold, several) in enumerate(zip(retrieval_set.gold, scores)):
+    ranked = [_of_ranked(own, retrieval_set, query) for own in several]
+    found.append([
+        (best_of(own, places, min(k, size)), rank_of_best(own, gold, places))
+        for own in ranked
+    ])
+  return [
+      evaluation.score(
+          joined([hits for hits, _ in system]),
+          retrieval_set,
+          np.array([rank for _, rank in system], np.int64),
+      )
+      for system in zip(*found)
+  ]
 
 
 def choose_weight(
@@ -60,19 +72,17 @@ def choose_weight(
   reciprocal = np.zeros(len(hybrid.WEIGHTS))
   texts = [retrieval_set.query_texts[query] for query in chosen]
   for query, both in zip(chosen, system.both(texts, embeddings[chosen])):
-    lexical, dense = map(hybrid.z_scores, both)
-    for i, weight in enumerate(hybrid.WEIGHTS):
-      scores = _of_ranked(
-          hybrid.weighted(lexical, dense, weight), retrieval_set, query
-      )
-      reciprocal[i] += 1 / rank_of_best(scores, gold[query], places)
+    for i, scores in enumerate(hybrid.weighted(*both, hybrid.WEIGHTS)):
+      scores = _of_ranked(scores, retrieval_set, query)
+      rank = rank_of_best(scores, gold[query], places)
+      reciprocal[i] += 1 / rank if rank else 0.0
   return hybrid.WEIGHTS[int(reciprocal.argmax())]
 
 
 def rank_of_best(
     scores: np.ndarray, gold: Sequence[int], places: np.ndarray
 ) -> int:
-  """The rank, from 1, of the best row in `gold`; 0 without one.
+  """The rank, from 1, of the best row in `gold`; 0 if none is retrieved.
 
   Scores are float32 [N], places `ranking.id_places` [N].
   """
@@ -80,6 +90,8 @@ def rank_of_best(
     return 0
   rows = np.array(list(gold))
   best = scores[rows].max()
+  if best == -np.inf:
+    return 0
   place = places[rows[scores[rows] == best]].max()
   ties = (scores == best) & (places > place)
   return 1 + int(np.count_nonzero(scores > best) + np.count_nonzero(ties))

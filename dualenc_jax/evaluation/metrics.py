@@ -218,7 +218,8 @@ def _by_place(
 ) -> dict[str, int]:
   """The grades of a query by name of the hit's place, or a name of no hit."""
   rows = np.fromiter(judged, np.int64, len(judged))
-  places = np.flatnonzero(np.isin(hits, rows)).tolist()
+  # A row of -1 is no hit here, and a passage that is missing there.
+  places = np.flatnonzero(np.isin(hits, rows) & (hits >= 0)).tolist()
   name_of = {hits[place]: names[place] for place in places}
   return {
       name_of.get(row, f'row {row}'): grade for row, grade in judged.items()

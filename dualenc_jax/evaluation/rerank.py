@@ -49,14 +49,14 @@ def rerank(
   """
   count, k = first.indices.shape
   depth = min(depth, k)
-  pairs = np.stack(
-      [np.repeat(np.arange(count), depth), first.indices[:, :depth].ravel()],
-      axis=1,
-  )
-  scores = score(pairs).reshape(count, depth)
+  taken = first.indices[:, :depth]
+  real = taken >= 0
+  scores = np.zeros((count, depth), np.float32)
+  scores[real] = score(np.stack([np.nonzero(real)[0], taken[real]], axis=1))
   finite.check_rows("the teacher's scores", scores, lambda q: query_ids[q])
-  best = best_hits(scores, first.indices[:, :depth], ids, depth)
+  best = best_hits(np.where(real, scores, -np.inf), taken, ids, depth)
   below = best.scores[:, -1:] - np.arange(1, k - depth + 1, dtype=np.float32)
+  below[first.indices[:, depth:] < 0] = -np.inf
   return Ranking(
       np.concatenate([best.scores, below], axis=1),
       np.concatenate([best.indices, first.indices[:, depth:]], axis=1),

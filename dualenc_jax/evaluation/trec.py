@@ -44,15 +44,18 @@ def write_run(
   depth = ranking.indices.shape[1]
   # One formatting operation a query is several times as fast as one a line.
   end = f'%.9g {tag.replace("%", "%%")}\n'
-  lines = ''.join(f'%s Q0 %s {rank} {end}' for rank in range(1, depth + 1))
+  lines = [f'%s Q0 %s {rank} {end}' for rank in range(1, depth + 1)]
+  whole = ''.join(lines)
   with files.writing(path), files.replacing(path) as f:
     for query_id, scores, rows in zip(
         query_ids, ranking.scores, ranking.indices
     ):
-      fields = [query_id] * (3 * depth)
-      fields[1::3] = ids[place_of_row[rows]].tolist()
-      fields[2::3] = scores.tolist()
-      f.write((lines % tuple(fields)).encode())
+      count = np.count_nonzero(rows >= 0)
+      fields = [query_id] * (3 * count)
+      fields[1::3] = ids[place_of_row[rows[:count]]].tolist()
+      fields[2::3] = scores[:count].tolist()
+      form = whole if count == depth else ''.join(lines[:count])
+      f.write((form % tuple(fields)).encode())
 
 
 def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
@@ -141,7 +144,7 @@ def _ids_of_hits(
 ) -> tuple[np.ndarray, np.ndarray]:
   """The different hits' ids, as compact strings, and where a row's is."""
   is_hit = np.zeros(indices.max(initial=-1) + 1, bool)
-  is_hit[indices] = True
+  is_hit[indices[indices >= 0]] = True
   rows = np.flatnonzero(is_hit)
   ids = np.empty(len(rows), np.dtypes.StringDType())
   for start in range(0, len(rows), _CHUNK):

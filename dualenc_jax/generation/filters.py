@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
 import math
-import re
 
 from dualenc_jax.errors import expect
 from dualenc_jax.generation.generator import Query
+from dualenc_jax.text.words import words
 
-_WORD = re.compile(r'\w+')
 EMPTY, UNLIKELY = 'empty', 'below the log-probability'
 REPEATED, COPIED = 'repeated of their passage', 'copied from their passage'
 
@@ -77,11 +76,6 @@ def kept(
           counts[COPIED] += 1
           continue
       yield query
-
-
-def words(text: str) -> list[str]:
-  """The lower-cased words of a text."""
-  return _WORD.findall(text.lower())
 
 
 def is_copied(query: Sequence[str], passage: str, share: float) -> bool:

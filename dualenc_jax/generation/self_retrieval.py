@@ -64,6 +64,8 @@ def found(passages: Sequence[str], queries: Sequence[Query]) -> Found | None:
   for query in chosen:
     scores = index.scores(query.text)
     score = scores[place[query.passage]]
+    if not score:  # Not retrieved.
+      continue
     # Of equal scores any order is as likely.
     left = DEPTH - np.sum(scores > score)
     total += float(np.clip(left / np.sum(scores == score), 0.0, 1.0))

@@ -18,6 +18,7 @@ from dualenc_jax.generation.sampling import Sampling
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.host import Host
+from dualenc_jax.text.words import words
 
 FACTS = 'facts.json'
 # Passages of a shard.
@@ -217,7 +218,6 @@ def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
         ' passage says: the generator does not read it. Train it longer, or'
         ' give another.'
     )
-  words = filters.words
   copied = sum(
       filters.is_copied(words(query), f' {" ".join(words(passage))} ', 0.8)
       for query, passage in pairs

@@ -15,7 +15,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.search import ranking as ranking_lib
-from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.search.bm25 import BM25, retrieved
 from dualenc_jax.search.two_steps import search_of
 
 NONE = -1
@@ -72,17 +72,13 @@ def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
   best, own = [], np.full(gold.shape, np.nan, np.float32)
   for query, text in enumerate(ranked.query_texts):
     scores = words.scores(text)
-    best.append(ranking_lib.best_of(scores, places, depth))
+    best.append(ranking_lib.best_of(retrieved(scores), places, depth))
     known = gold[query] >= 0
     own[query, known] = scores[gold[query, known]]
   found = ranking_lib.joined(best)
-  real = found.scores > 0
-  return Candidates(
-      'bm25',
-      np.where(real, found.indices, NONE),
-      np.where(real, found.scores, np.float32(np.nan)),
-      own,
-  )
+  none = np.isinf(found.scores)
+  scores = np.where(none, np.float32(np.nan), found.scores)
+  return Candidates('bm25', found.indices, scores, own)
 
 
 def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 import itertools
-import re
 from typing import Any
 
 import numpy as np
 
+from dualenc_jax.text.words import split
+
 # Of functions at 0.6 the code is a copy with other names; at 0.5 two short
 # ones may do different things.
 SIMILARITY = 0.6
-_WORD = re.compile(r'\w+')
 
 
 def near_duplicates(
@@ -52,7 +52,7 @@ def _pairs(texts: Sequence[str]) -> Any:
   numbers: dict[tuple[str, ...], int] = {}
   columns, ends = [], [0]
   for text in texts:
-    words = _WORD.findall(text)
+    words = split(text)
     # Of a single word, that.
     own: set[tuple[str, ...]] = {*itertools.pairwise(words)} or {*zip(words)}
     columns += [numbers.setdefault(pair, len(numbers)) for pair in own]

@@ -92,21 +92,27 @@ class Baselines:
         raise
       _LOG.warning('BM25 and hybrid search are left out: %s', e)
       return
-    if BM25_FOLDER in wanted:
+    if HYBRID_FOLDER not in wanted:
       yield BM25_FOLDER, *self.bm25(words, ranked, k)
-    if HYBRID_FOLDER in wanted:
-      weight = self._weight(words, ranked, dense)
-      system = Hybrid(words, dense.passages, ranked.corpus.ids)
-      scores = system.scores(ranked.query_texts, dense.queries, weight)
-      facts = {**self._facts(HYBRID_FOLDER), 'weight': weight}
-      yield HYBRID_FOLDER, by_scores.evaluate(scores, ranked, k), facts
+      return
+    weight = self._weight(words, ranked, dense)
+    system = Hybrid(words, dense.passages, ranked.corpus.ids)
+    # BM25's scores are of use to both.
+    own, fused = by_scores.evaluate(
+        system.scores(ranked.query_texts, dense.queries, weight), ranked, k
+    )
+    if BM25_FOLDER in wanted:
+      yield BM25_FOLDER, own, self._facts(BM25_FOLDER)
+    facts = {**self._facts(HYBRID_FOLDER), 'weight': weight}
+    yield HYBRID_FOLDER, fused, facts
 
   def bm25(
       self, words: BM25, ranked: RetrievalSet, k: int
   ) -> tuple[Evaluation, dict[str, Any]]:
     """The result of BM25, and what it depends on."""
-    scores = map(words.scores, ranked.query_texts)
-    return by_scores.evaluate(scores, ranked, k), self._facts(BM25_FOLDER)
+    scores = zip(words.retrieved(ranked.query_texts))
+    (found,) = by_scores.evaluate(scores, ranked, k)
+    return found, self._facts(BM25_FOLDER)
 
   def _facts(self, system: str) -> dict[str, Any]:
     return {'system': system, **dataclasses.asdict(self.words)}

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import os
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from dualenc_jax.results import codecs, folder as folder_lib
 from dualenc_jax.results.baselines import Baselines, Dense, HYBRID_FOLDER
 from dualenc_jax.results.folder import VALIDATION, write_result
 from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.text.words import words
 
 RERANK_FOLDER = folder_lib.SYSTEMS[-1]
 # What a result says of its teacher, as far as it is there.
@@ -202,7 +202,7 @@ def count_seen(queries: Sequence[str], learnt: Sequence[str]) -> dict[str, int]:
     'queries_near' and 'learnt_near', as of `near_pairs`, these included.
   """
   texts = [
-      [' '.join(re.findall(r'\w+', text.lower())) or text for text in own]
+      [' '.join(words(text)) or text for text in own]
       for own in (queries, learnt)
   ]
   counts = {}
@@ -238,8 +238,8 @@ def evaluate_bm25(
 ) -> Evaluation:
   """Evaluates BM25 alone; `experiment` needs no more than task and cache."""
   ranked = _opened(experiment, split, folder, options)
-  words = options.baselines.words.of(ranked)
-  result, how = options.baselines.bm25(words, ranked, options.depth)
+  index = options.baselines.words.of(ranked)
+  result, how = options.baselines.bm25(index, ranked, options.depth)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   write_result(folder, ranked, result, options.k, {**facts, **how})
   return result

@@ -346,7 +346,8 @@ def _example(
   `grade` is null where a hit is not judged.
   """
   judged = ranked.judgements[query]
-  hits = result.ranking.indices[query].tolist()
+  hits = result.ranking.indices[query]
+  hits = hits[hits >= 0].tolist()
   scores = result.ranking.scores[query].tolist()
   gold = {item for item, grade in judged.items() if grade >= 1}
   rank = next((i for i, hit in enumerate(hits, 1) if hit in gold), None)

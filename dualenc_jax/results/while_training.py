@@ -121,8 +121,9 @@ class _Reranking:
   def first(self, part: RetrievalSet) -> Evaluation:
     """BM25's own result."""
     if id(part) not in self._first:
-      scores = map(BM25(part.corpus.texts).scores, part.query_texts)
-      self._first[id(part)] = by_scores.evaluate(scores, part)
+      (self._first[id(part)],) = by_scores.evaluate(
+          zip(BM25(part.corpus.texts).retrieved(part.query_texts)), part
+      )
     return self._first[id(part)]
 
   def __call__(self, params: Any, part: RetrievalSet) -> Evaluation:

@@ -1,11 +1,11 @@
 """BM25, the baseline on words, by the bm25s library; identifiers are split.
 
-A word is lower-cased; one that is made of parts (`snake_case`, `camelCase`,
-`ISO8601`) counts as each part and as the whole. Stop words go, and words are
-cut to their stems (Snowball), both by language.
+Words are those of `text.words`; one that is made of parts (`snake_case`,
+`camelCase`, `ISO8601`) counts as each part and as the whole. Stop words go
+(NLTK's), and words are cut to their stems (Snowball's), both by language.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import functools
 import logging
 import math
@@ -17,13 +17,13 @@ import Stemmer
 from dualenc_jax.errors import expect, UserError
 from dualenc_jax.search import ranking
 from dualenc_jax.suggest import did_you_mean_or_known
+from dualenc_jax.text.words import fold, split
 
 # bm25s's defaults; SciFact and the standard library prefer them to 0.9, 0.4.
 K1 = 1.5
 B = 0.75
 LANGUAGE = 'english'
 
-_WORD = re.compile(r'\w+')
 _BOUNDARY = re.compile(
     r'_+'
     r'|(?<=[a-z])(?=[A-Z])'  # camel|Case
@@ -33,17 +33,19 @@ _BOUNDARY = re.compile(
 
 
 def words(text: str, language: str | None = None) -> list[str]:
-  """The lower-cased words of a text and the parts of its identifiers.
+  """The words of a text, whatever their case, and parts of its identifiers.
 
   With a language its stop words are left out, and its stemmer cuts the others.
   """
   found = []
-  for word in _WORD.findall(text):
+  for word in split(text):
     parts = [part for part in _BOUNDARY.split(word) if part]
     found.extend(parts)
     if len(parts) > 1:
       found.append(word.strip('_'))
-  found = list(map(str.lower, found))
+  if language == 'turkish':
+    found = [word.replace('İ', 'i').replace('I', 'ı') for word in found]
+  found = fold(found)
   if language is None:
     return found
   stop_words, stemmer = _of_language(language)
@@ -89,21 +91,31 @@ class BM25:
     self._model.index(corpus, show_progress=False)
 
   def scores(self, query: str) -> np.ndarray:
-    """Scores float32 [N]; all 0 for a query without a known word."""
+    """Scores float32 [N]; 0 for a passage without a word of the query."""
     tokens = self._model.get_tokens_ids(words(query, self._language))
     return self._model.get_scores_from_ids(tokens)
 
   def rank(
       self, queries: Sequence[str], passage_ids: Sequence[str], k: int
   ) -> ranking.Ranking:
-    """Ranks all passages for one query or more: [Q, min(k, N)].
+    """Ranks the passages `retrieved` for each of the queries: [Q, min(k, N)].
 
     Of equal scores the passage with the greatest id comes first.
     """
     ranking.check_k(k)
     places = ranking.id_places(passage_ids)
-    scores = map(self.scores, queries)
-    return ranking.joined([ranking.best_of(own, places, k) for own in scores])
+    return ranking.joined([
+        ranking.best_of(own, places, k) for own in self.retrieved(queries)
+    ])
+
+  def retrieved(self, queries: Iterable[str]) -> Iterator[np.ndarray]:
+    """Yields the `retrieved` scores float32 [N] of each query."""
+    return map(retrieved, map(self.scores, queries))
+
+
+def retrieved(scores: np.ndarray) -> np.ndarray:
+  """Scores of BM25 [N], -inf for 0: a passage without a word is no hit."""
+  return np.where(scores > 0, scores, np.float32(-np.inf))
 
 
 def check_parameters(k1: float, b: float, language: str | None) -> None:
@@ -122,6 +134,9 @@ def _of_language(language: str) -> tuple[frozenset[str], Stemmer.Stemmer]:
   """Stop words, none where bm25s has no list of them, and the stemmer."""
   from bm25s import stopwords
 
-  name = 'EN' if language == 'english' else language.upper()
-  found = getattr(stopwords, f'STOPWORDS_{name}', ())
-  return frozenset(found), Stemmer.Stemmer(language)
+  # Its list of that name has 33 words; on CISI nDCG@10 is .374 by it, .360 by
+  # none and .400 by this one, of 179.
+  name = 'EN_PLUS' if language == 'english' else language.upper()
+  entries = ' '.join(getattr(stopwords, f'STOPWORDS_{name}', ()))
+  # Split as texts are: "don't" is of two words.
+  return frozenset(words(entries)), Stemmer.Stemmer(language)

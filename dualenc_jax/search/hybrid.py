@@ -6,6 +6,9 @@ Two ways to fuse N scores each:
                    (s - mean s) / standard deviation of s over the corpus
   reciprocal rank  sum of 1 / (60 + rank) over the two (Cormack 2009); of a
                    passage's ranks beyond the first thousand none counts
+
+What BM25 does not retrieve, for it has no word of the query, has no rank by it,
+and is no hit where its weight is all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +20,7 @@ import numpy as np
 
 from dualenc_jax.errors import expect
 from dualenc_jax.search import ranking
-from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.search.bm25 import BM25, retrieved
 from dualenc_jax.search.ranking import best_first, best_of, Ranking
 
 RRF = 'rrf'
@@ -52,22 +55,27 @@ class Hybrid:
   def scores(
       self, queries: Sequence[str], embeddings: np.ndarray,
       weight: float | str = WEIGHT,
-  ) -> Iterator[np.ndarray]:
-    """Yields scores float32 [N] of each of Q queries with embeddings [Q, D].
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields BM25's and the fused scores, float32 [N] each, of each query.
 
-    `weight` is the share of the dense scores, 0 to 1, or `RRF`.
+    They are -inf for what is not retrieved. `weight` is the share of the dense
+    scores, 0 to 1, or `RRF`.
     """
     check_weight(weight)
     for lexical, dense in self.both(queries, embeddings):
+      own = retrieved(lexical)
       if weight == RRF:
-        yield reciprocal_rank([lexical, dense], self.places)
+        yield own, reciprocal_rank([own, dense], self.places)
       else:
-        yield weighted(z_scores(lexical), z_scores(dense), float(weight))
+        yield own, *weighted(lexical, dense, [float(weight)])
 
   def both(
       self, queries: Sequence[str], embeddings: np.ndarray
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields BM25 and dense scores, float32 [N] each, of each query."""
+    """Yields BM25 and dense scores, float32 [N] each, of each of Q queries.
+
+    Of the queries there are texts, and embeddings [Q, D].
+    """
     if codec := getattr(self.embeddings, 'codec', None):
       embeddings = codec.queries(embeddings)
     for first in range(0, len(embeddings), _QUERIES):
@@ -82,7 +90,7 @@ class Hybrid:
   ) -> Ranking:
     """The k best of each query, or all; see `scores`."""
     scores = self.scores(queries, embeddings, weight)
-    return ranking.joined([best_of(own, self.places, k) for own in scores])
+    return ranking.joined([best_of(own, self.places, k) for _, own in scores])
 
 
 def dense_scores(queries: np.ndarray, embeddings: Any) -> np.ndarray:
@@ -105,21 +113,30 @@ def z_scores(scores: np.ndarray) -> np.ndarray:
 
 
 def weighted(
-    lexical: np.ndarray, dense: np.ndarray, weight: float
-) -> np.ndarray:
-  """The weighted z-scores of both: float32 [N]."""
-  return ((1 - weight) * lexical + weight * dense).astype(np.float32)
+    lexical: np.ndarray, dense: np.ndarray, weights: Sequence[float]
+) -> Iterator[np.ndarray]:
+  """Yields weighted z-scores of both, float32 [N], by shares of the dense."""
+  own, other = z_scores(lexical), z_scores(dense)
+  for weight in weights:
+    fused = (1 - weight) * own + weight * other
+    yield (fused if weight else np.where(lexical > 0, fused, -np.inf)).astype(
+        np.float32
+    )
 
 
 def reciprocal_rank(
     scores: Sequence[np.ndarray], places: np.ndarray
 ) -> np.ndarray:
-  """Scores [N] of several systems fused by their ranks: float32 [N]."""
+  """Scores [N] of several systems fused by their ranks: float32 [N].
+
+  What is not among the hits of any, such as scores of -inf, has -inf.
+  """
   total = np.zeros(len(places))
   for own in scores:
     best = best_of(own, places, _DEPTH).indices[0]
+    best = best[best >= 0]
     total[best] += 1 / (_CONSTANT + np.arange(1, len(best) + 1))
-  return total.astype(np.float32)
+  return np.where(total > 0, total, -np.inf).astype(np.float32)
 
 
 def fused_runs(

@@ -41,7 +41,8 @@ _PAIR_BLOCK = 1024
 class Ranking(NamedTuple):
   """The best hits of each query, best first.
 
-  Scores are float32 [Q, k]; indices, rows of the corpus, int64 [Q, k].
+  Scores are float32 [Q, k]; indices, rows of the corpus, int64 [Q, k]. A query
+  with fewer hits has scores of -inf and rows of -1 behind them.
   """
 
   scores: np.ndarray
@@ -82,7 +83,7 @@ def best_of(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
   """The k best of N scores of one query, or all: a ranking [1, min(k, N)].
 
   Args:
-    scores: float32 [N].
+    scores: float32 [N]; -inf for what is not retrieved.
     places: `id_places` of all ids.
     k: hits.
   """
@@ -94,7 +95,8 @@ def best_of(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
     kept = np.argpartition(order, -k)[-k:]
     found, order = found[kept], order[kept]
   found = found[np.argsort(order)[::-1]]
-  return Ranking(scores[None, found] + np.float32(0), found[None])
+  best = scores[found] + np.float32(0)
+  return Ranking(best[None], np.where(best > -np.inf, found, -1)[None])
 
 
 def best_first(hits: Mapping[str, float]) -> list[str]:

@@ -19,8 +19,17 @@ from dualenc_jax.search.bm25 import BM25
     ('HTTPServer', ['http', 'server', 'httpserver']),
     ('ISO8601', ['iso', '8601', 'iso8601']),
     ('__init__ _x', ['init', 'x']),
-    ('naïve café Straße', ['naïve', 'café', 'straße']),
+    ('naïve café Straße', ['naïve', 'café', 'strasse']),
     ('__ -- ...', []),
+    ('किताब क्\u200dषमा हिन्दी', ['किताब', 'क्षमा', 'हिन्दी']),
+    ('cafe\u0301 ﬁn Intel™ O´Neil', ['café', 'fin', 'intel', 'o', 'neil']),
+    ('co\xadop l’air п\u02bcять', ['coop', 'l', 'air', 'п', 'ять']),
+    ('北京大学, 猫 HTML手机', ['北京', '京大', '大学', '猫', 'html', '手机']),
+    ('ﾃﾞｰﾀの 葛\U000e0100飾', ['デー', 'ータ', 'タの', '葛飾']),
+    ('ภาษา ดื่ม a\u200bb', ['ภา', 'าษ', 'ษา', 'ดื่ม', 'a', 'b']),
+    ('ភាសា မြန်မာ 한국은', ['ភាសា', 'မြန်', 'န်မာ', '한국', '국은']),
+    ('كِتَابٌ مـن שָׁלוֹם ٢٤', ['كتاب', 'من', 'שלום', '24']),
+    ('می\u200cخواهم ΟΔΟΣ İz', ['میخواهم', 'οδοσ', 'iz']),
 ])
 def test_words(text, expected):
   assert bm25.words(text) == expected
@@ -30,6 +39,8 @@ def test_stop_words_go_also_as_parts_and_words_are_cut():
   assert bm25.words('is_open the', 'english') == ['open', 'is_open']
   assert bm25.words('Running dates', 'english') == ['run', 'date']
   assert bm25.words('die Häuser', 'german') == ['haus']
+  assert bm25.words('ISPARTA İz', 'turkish') == ['ıspar', 'iz']
+  assert bm25.words('l’homme', 'french') == ['homm']
   # No list of stop words, but a stemmer.
   assert bm25.words('kutyák', 'hungarian') == ['kutya']
 
@@ -64,8 +75,9 @@ def test_ties_and_queries_without_a_known_word():
   hits = BM25(passages).rank(['red', '', 'the', 'unknown'], ids, 2)
   # Equal passages by id, greatest first, also where k cuts the tie.
   assert hits.indices[0].tolist() == [3, 0]
-  assert hits.indices[1:].tolist() == [[4, 1]] * 3
-  assert hits.scores[1:].tolist() == [[0.0, 0.0]] * 3
+  # What has no word of the query is not retrieved.
+  assert hits.indices[1:].tolist() == [[-1, -1]] * 3
+  assert hits.scores[1:].tolist() == [[-np.inf, -np.inf]] * 3
 
 
 @pytest.mark.parametrize('passages, k, values, message', [
@@ -98,4 +110,4 @@ def test_scifact(shared):
   ]
   found = metrics.score(hits, judgements, len(ids)).means()
   # BEIR's own BM25, of title and text as two fields, has 0.665 here.
-  assert 0.68 < found['nDCG@10'] < 0.70
+  assert found['nDCG@10'] == pytest.approx(0.6963, abs=5e-5)

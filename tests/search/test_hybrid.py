@@ -38,9 +38,12 @@ def test_weighted_scores_are_those_of_the_formula(vectors, weight, monkeypatch):
   dense = (embeddings.astype(np.float64) @ query).tolist()
   pairs = zip(z(lexical), z(dense))
   expected = [(1 - weight) * a + weight * b for a, b in pairs]
+  if not weight:
+    expected = [e if a else -np.inf for e, a in zip(expected, lexical)]
   system = Hybrid(words, embeddings, IDS)
   both = np.stack([-query, query])
-  _, found = system.scores(['sea', QUERY], both, weight)
+  _, (own, found) = system.scores(['sea', QUERY], both, weight)
+  np.testing.assert_array_equal(own, [a or -np.inf for a in lexical])
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -49,26 +52,28 @@ def test_reciprocal_ranks_are_those_of_the_formula(vectors):
   words = BM25(PASSAGES)
   expected = np.zeros(len(IDS))
   for scores in (words.scores(QUERY), embeddings @ query):
-    # Equal scores by id, greatest first.
-    order = sorted(range(len(IDS)), key=lambda i: (scores[i], IDS[i]))[::-1]
+    # Equal scores by id, greatest first; without a word there is no rank.
+    rows = np.flatnonzero(scores)
+    order = sorted(rows, key=lambda i: (scores[i], IDS[i]))[::-1]
     for rank, row in enumerate(order, start=1):
       expected[row] += 1 / (60 + rank)
   system = Hybrid(words, embeddings, IDS)
-  (found,) = system.scores([QUERY], query[None], 'rrf')
+  ((_, found),) = system.scores([QUERY], query[None], 'rrf')
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_rank_beyond_the_thousandth_does_not_count():
   scores = np.arange(1500, dtype=np.float32)
   found = hybrid.reciprocal_rank([scores], np.arange(1500))
-  assert np.count_nonzero(found) == 1000 and not found[:500].any()
+  assert np.isfinite(found).sum() == 1000 and np.isinf(found[:500]).all()
 
 
-def test_unknown_words_leave_the_vectors_alone(vectors):
+@pytest.mark.parametrize('weight', [0.5, 'rrf', 0.0])
+def test_unknown_words_leave_the_vectors_alone(vectors, weight):
   embeddings, query = vectors
   system = Hybrid(BM25(PASSAGES), embeddings, IDS)
-  found = system.rank(['unknown words'], query[None], 5, 0.5)
-  order = np.argsort(-embeddings @ query)
+  found = system.rank(['unknown words'], query[None], 5, weight)
+  order = np.argsort(-embeddings @ query) if weight else [-1] * 5
   np.testing.assert_array_equal(found.indices[0], order)
 
 

@@ -20,7 +20,7 @@ TEXT = (
     # The first of two with one word; a line end within is a space.
     ('small', 'Other moons are small.', 1),
     ('nothing of it', 'Jupiter is a planet.', 0),
-    ('衛星がある', '衛星がある。', 1),
+    ('衛星がある', '衛星がある。', 4),
     # Stop words alone are words after all.
     ('is a', 'Jupiter is a planet.', 2),
 ])
