@@ -7,6 +7,7 @@ import pytest
 from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import by_scores
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.search.ranking import Ranking
@@ -100,6 +101,9 @@ def test_metrics_over_a_corpus_are_those_of_the_definitions(cache_of):
   expected = {name: np.mean([v[name] for v in each]) for name in each[0]}
   metrics = score(ranking_of(order), found).metrics
   assert metrics == pytest.approx(expected)
+  nothing = np.full((len(QUERIES), 12), -np.inf, np.float32)
+  (metrics,) = (e.metrics for e in by_scores.evaluate(zip(nothing), found))
+  assert {*metrics.values()} == {0.0}
 
 
 def test_without_a_corpus_equal_texts_are_one(cache_of):

@@ -18,6 +18,7 @@ def test_scores_come_back_bit_for_bit(tmp_path, monkeypatch):
   scores = bits.view(np.float32)
   scores = np.where(np.isfinite(scores), scores, np.float32(1e-45))
   indices = np.stack([rng.permutation(1000) for _ in range(3)])
+  indices[2, 2:] = -1  # No hits.
   passage_ids = [f'é%s-{i}' for i in range(1000)]
   path = tmp_path / 'run'
   trec.write_run(
@@ -26,9 +27,9 @@ def test_scores_come_back_bit_for_bit(tmp_path, monkeypatch):
   run = trec.read_run(path)
   assert list(run) == ['x', 'y', 'z']
   for hits, row, order in zip(run.values(), scores, indices):
-    assert list(hits) == [passage_ids[i] for i in order]
+    assert list(hits) == [passage_ids[i] for i in order if i >= 0]
     read = np.array(list(hits.values()), np.float64).astype(np.float32)
-    np.testing.assert_array_equal(read, row)
+    np.testing.assert_array_equal(read, row[: len(hits)])
 
 
 ONE_HIT = ranking.Ranking(np.ones((1, 1), np.float32), np.zeros((1, 1), int))
