@@ -183,10 +183,10 @@ def make_parser() -> flags.Parser:
       ' passages)',
   )
   add(
-      '--hybrid_weight', type=bm25.weight, default=hybrid.WEIGHT,
+      '--hybrid_weight', type=bm25.weight,
       help='fusion with BM25: 0 to 1, the share of the dense z-scores;'
-      ' validation, to choose that share; or rrf, by ranks (default'
-      ' %(default)s)',
+      ' validation, to choose that share; or rrf, by ranks (default validation,'
+      f' or {hybrid.WEIGHT} where there is no such split to choose on)',
   )
   rerank.add_flags(parser)
   return parser

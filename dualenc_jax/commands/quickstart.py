@@ -54,8 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   before = evaluation.evaluate(
       model.embedder, model_params(params), retrieval_set
   )
-  weighted = baselines.Baselines(weight=baselines.VALIDATION)
-  found = evaluated(model, folder, weighted)
+  found = evaluated(model, folder, baselines.Baselines())
   systems = {'untrained': before, 'BM25': found[baselines.BM25_FOLDER]}
   hybrid = found[baselines.HYBRID_FOLDER]
   if model.experiment.objective.facts['encoder']['num_layers']:

@@ -1,6 +1,7 @@
 """Evaluation of a system that scores a whole corpus at once, on the host."""
 
 from collections.abc import Iterable, Sequence
+import math
 
 import numpy as np
 
@@ -51,6 +52,9 @@ def choose_weight(
 ) -> float:
   """The share of the dense scores that has the highest MRR.
 
+  Of the shares that are behind by a standard error of the difference, or less,
+  it is the nearest to `hybrid.WEIGHT`, so that few queries do not decide much.
+
   Args:
     system: the scores of the set's corpus.
     embeddings: float32 [Q, D] of the set's queries.
@@ -69,14 +73,22 @@ def choose_weight(
         f' {hybrid.WEIGHT}.'
     )
   chosen = np.random.default_rng(0).permutation(chosen)[:most].tolist()
-  reciprocal = np.zeros(len(hybrid.WEIGHTS))
+  reciprocal = np.zeros((len(chosen), len(hybrid.WEIGHTS)))
   texts = [retrieval_set.query_texts[query] for query in chosen]
-  for query, both in zip(chosen, system.both(texts, embeddings[chosen])):
+  every = zip(chosen, system.both(texts, embeddings[chosen]))
+  for row, (query, both) in enumerate(every):
     for i, scores in enumerate(hybrid.weighted(*both, hybrid.WEIGHTS)):
       scores = _of_ranked(scores, retrieval_set, query)
       rank = rank_of_best(scores, gold[query], places)
-      reciprocal[i] += 1 / rank if rank else 0.0
-  return hybrid.WEIGHTS[int(reciprocal.argmax())]
+      reciprocal[row, i] = 1 / rank if rank else 0.0
+  best = reciprocal.mean(axis=0).argmax()
+  behind = reciprocal[:, [best]] - reciprocal
+  error = behind.std(axis=0) / math.sqrt(len(chosen))
+  near = np.flatnonzero(behind.mean(axis=0) <= error).tolist()
+  return min(
+      (hybrid.WEIGHTS[i] for i in near),
+      key=lambda weight: abs(weight - hybrid.WEIGHT),
+  )
 
 
 def rank_of_best(

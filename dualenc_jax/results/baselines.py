@@ -44,12 +44,12 @@ class Dense:
   """A model's embeddings, which hybrid search fuses with the words.
 
   Queries [Q, D] and passages [N, D], an array or a store of rows; `validation`
-  makes the validation split with its own.
+  makes the validation split with its own, None where that cannot be.
   """
 
   queries: np.ndarray
   passages: Any
-  validation: Callable[[], tuple[RetrievalSet, np.ndarray, Any]]
+  validation: Callable[[], tuple[RetrievalSet, np.ndarray, Any]] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,24 +59,25 @@ class Baselines:
   Attributes:
     names: of 'bm25' and 'hybrid'; None for both, unless the corpus is large.
     words: how BM25 sees the corpus.
-    weight: of `Hybrid`; 'validation' chooses it on the task's validation split.
+    weight: of `Hybrid`; 'validation' chooses it on the task's validation split,
+      and None does so if there is another one than what is measured.
   """
 
   names: Collection[str] | None = None
   words: Words = Words()
-  weight: float | str = WEIGHT
+  weight: float | str | None = None
 
-  def check(self, task: Dataset, split: str) -> None:
-    """Raises UserError where the weight cannot be chosen."""
-    if self.weight != VALIDATION:
-      return
-    if split == VALIDATION or VALIDATION not in task.splits():
+  def may_choose(self, task: Dataset, split: str) -> bool:
+    """Whether there is a split to choose on; UserError if it is asked for."""
+    able = split != VALIDATION and VALIDATION in task.splits()
+    if self.weight == VALIDATION and not able:
       why = 'it is what is measured' if split == VALIDATION else 'it has none'
       raise UserError(
           f'The weight of hybrid search cannot be chosen on split {VALIDATION}'
           f' of {task.label}: {why}. Give --hybrid_weight a number of 0 to 1,'
           f' or {RRF}.'
       )
+    return able
 
   def evaluate(
       self, ranked: RetrievalSet, dense: Dense, k: int
@@ -133,12 +134,23 @@ class Baselines:
       self, words: BM25, ranked: RetrievalSet, dense: Dense
   ) -> float | str:
     """The weight that suits the validation split, or the one given."""
-    if self.weight != VALIDATION:
+    if self.weight not in (None, VALIDATION):
       return self.weight
-    other, queries, passages = dense.validation()
-    if other.corpus.cache.header != ranked.corpus.cache.header:
-      words = self.words.of(other)
-    system = Hybrid(words, passages, other.corpus.ids)
-    weight = by_scores.choose_weight(system, queries, other)
-    _LOG.info("Hybrid search: %s of the weight is the dense scores'.", weight)
+    if dense.validation is None:
+      return WEIGHT
+    try:
+      other, queries, passages = dense.validation()
+      if other.corpus.cache.header != ranked.corpus.cache.header:
+        words = self.words.of(other)
+      system = Hybrid(words, passages, other.corpus.ids)
+      weight = by_scores.choose_weight(system, queries, other)
+    except UserError as e:
+      if self.weight is not None:
+        raise
+      _LOG.warning('The weight of hybrid search is %s: %s', WEIGHT, e)
+      return WEIGHT
+    _LOG.info(
+        "Hybrid search: %s of the weight is the dense scores', as suits split"
+        ' %s.', weight, VALIDATION,
+    )
     return weight

@@ -110,7 +110,7 @@ def evaluate(
       a folder that cannot be written.
   """
   task: Any = experiment.task
-  options.baselines.check(task, split)
+  may_choose = options.baselines.may_choose(task, split)
   if options.codecs and model.codec is not None:
     raise UserError(
         '--codecs is given, but the model is always measured by its own codec,'
@@ -166,7 +166,9 @@ def evaluate(
     )
 
   for name, result, how in options.baselines.evaluate(
-      ranked, Dense(queries, passages, validation), options.depth
+      ranked,
+      Dense(queries, passages, validation if may_choose else None),
+      options.depth,
   ):
     found[name] = result
     write(name, result, {**own, **how} if name == HYBRID_FOLDER else how)

@@ -25,7 +25,7 @@ from dualenc_jax.search.ranking import best_first, best_of, Ranking
 
 RRF = 'rrf'
 # Of the dense scores. On four sets it was ahead of reciprocal ranks, which a
-# far weaker system harms, and nowhere behind; benchmarks/RESULTS.md.
+# far weaker system harms, and never behind; of BM25 on one; docs/evaluation.md.
 WEIGHT = 0.5
 # Added to ranks, as published; and how deep ranks are looked at.
 _CONSTANT, _DEPTH = 60, 1000

@@ -22,6 +22,7 @@ import tiny_run
 
 from dualenc_jax.commands import bm25, compare, evaluate, report, search
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import by_scores
 from dualenc_jax.search.bm25 import BM25
 
 BOTH = '--baselines=bm25,hybrid'
@@ -124,13 +125,23 @@ def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
     run(model, tmp_path / 'b', BOTH, data=data)
 
 
-def test_a_weight_chosen_on_validation(model, tmp_path):
+def test_a_weight_chosen_on_validation(model, tmp_path, monkeypatch):
+  choose_weight = by_scores.choose_weight
   with pytest.raises(UserError, match='cannot be chosen on split validation'):
     run(model, tmp_path / 'b', BOTH, '--hybrid_weight=validation')
   asked = f'--model_dir={model}', f'--output_dir={tmp_path / "pairs"}'
   weight = '--hybrid_weight=validation'
-  evaluate.main([*asked, '--split=test', weight])
-  assert 0 <= result_of(tmp_path / 'pairs' / 'hybrid')['weight'] <= 1
+  chosen = []
+
+  def choose(*args):
+    chosen.append(choose_weight(*args))
+    return 0.35
+
+  monkeypatch.setattr(by_scores, 'choose_weight', choose)
+  # Where there is a split to choose on, that is the default.
+  evaluate.main([*asked, '--split=test'])
+  assert result_of(tmp_path / 'pairs' / 'hybrid')['weight'] == 0.35
+  assert 0 <= chosen[0] <= 1
   with pytest.raises(UserError, match='it is what is measured'):
     evaluate.main([*asked, '--split=validation', weight])
 

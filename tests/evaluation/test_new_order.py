@@ -8,7 +8,8 @@ from dualenc_jax.search.ranking import Ranking
 
 def test_the_first_hits_by_new_scores_and_the_others_below():
   hits = np.array([[4, 2, 0, 3, 1], [3, 4, -1, -1, -1]])
-  first = Ranking(np.where(hits < 0, -np.inf, np.float32([5, 4, 3, 2, 1])), hits)
+  scores = np.arange(5, 0, -1, dtype=np.float32)
+  first = Ranking(np.where(hits < 0, -np.inf, scores), hits)
   scores = np.array([7, 0, 7, 0, 1], np.float32)
   found = rerank.rerank(
       first, lambda pairs: scores[pairs[:, 1]], [*'abcde'], 3, ['q', 'r']

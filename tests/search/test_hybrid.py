@@ -1,11 +1,13 @@
 """Hybrid search against its formulas, written again with Python's floats."""
 
 import statistics
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation import by_scores
 from dualenc_jax.search import hybrid
 from dualenc_jax.search.bm25 import BM25
 from dualenc_jax.search.hybrid import Hybrid
@@ -75,6 +77,20 @@ def test_unknown_words_leave_the_vectors_alone(vectors, weight):
   found = system.rank(['unknown words'], query[None], 5, weight)
   order = np.argsort(-embeddings @ query) if weight else [-1] * 5
   np.testing.assert_array_equal(found.indices[0], order)
+
+
+@pytest.mark.parametrize('by_words, expected', [(9, 0.5), (1, 0.8)])
+def test_few_queries_do_not_decide_the_weight(by_words, expected):
+  # One passage is the best by the words, and one by the vectors from 0.8 on.
+  both = np.float32([9, 1, 0, 0]), np.float32([7, 9, 0, 0])
+  gold = [[0]] * by_words + [[1]] * (20 - by_words)
+  system = SimpleNamespace(both=lambda texts, _: [both] * len(texts))
+  ranked = SimpleNamespace(
+      ranked_ids=IDS[:4], gold=gold, query_texts=[''] * 20, documents=None,
+      self_hits=None,
+  )
+  found = by_scores.choose_weight(system, np.zeros((20, 1)), ranked)
+  assert found == expected
 
 
 @pytest.mark.parametrize('weight', [-0.1, 1.5, float('nan'), 'half', None])
