@@ -79,9 +79,9 @@ def test_unknown_words_leave_the_vectors_alone(vectors, weight):
   np.testing.assert_array_equal(found.indices[0], order)
 
 
-@pytest.mark.parametrize('by_words, expected', [(9, 0.5), (1, 0.8)])
+@pytest.mark.parametrize('by_words, expected', [(9, 0.5), (1, 0.85)])
 def test_few_queries_do_not_decide_the_weight(by_words, expected):
-  # One passage is the best by the words, and one by the vectors from 0.8 on.
+  # One passage is the best by the words, and one by the vectors from 0.85 on.
   both = np.float32([9, 1, 0, 0]), np.float32([7, 9, 0, 0])
   gold = [[0]] * by_words + [[1]] * (20 - by_words)
   system = SimpleNamespace(both=lambda texts, _: [both] * len(texts))
