@@ -67,7 +67,7 @@ class Hybrid:
       if weight == RRF:
         yield own, reciprocal_rank([own, dense], self.places)
       else:
-        yield own, *weighted(lexical, dense, [float(weight)])
+        yield own, next(weighted(lexical, dense, [float(weight)]))
 
   def both(
       self, queries: Sequence[str], embeddings: np.ndarray

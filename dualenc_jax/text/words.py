@@ -46,7 +46,7 @@ def split(text: str) -> list[str]:
   text = _ORPHANS.sub('', text.translate(_SPACED))
   if not _UNSPACED.search(text):
     return text.split()
-  found = []
+  found: list[str] = []
   for run in text.split():
     for part in _PARTS.findall(run):
       if _UNSPACED.match(part):
