@@ -17,6 +17,7 @@ import uuid
 import jax
 
 from dualenc_jax import data, training
+from dualenc_jax.compression import model_codec
 from dualenc_jax.data import Cache, columns, dataset
 from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.inspection.mojibake import printable
@@ -24,7 +25,9 @@ from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
 from dualenc_jax.parallel import joining
+from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.run.until import UntilAligned
+from dualenc_jax.tensor_files.stacked_layers import layer_names
 from dualenc_jax.training import initial, step as step_lib
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import Plan, TrainState
@@ -205,11 +208,13 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
           ' tower, but INITIAL_CHECKPOINT_PATH is None. Expected the model_dir,'
           ' or any checkpoint, of the teacher.'
       )
+    _warn_of_random(plan, experiment, {})
     return None
   start = initial.plan_start(
       source, experiment.objective.facts, experiment.tokenizer.vocabulary,
       plan.abstract.params,
   )
+  _warn_of_random(plan, experiment, start.sources)
   prompts = dict(start.weights.usage.prompts)
   embeds = hasattr(experiment.objective, 'embedder')
   if prompts and embeds and not experiment.tokenizer.prompts:
@@ -221,6 +226,31 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
         printable(shlex.quote(f'--gin.PROMPTS={text}')),
     )
   return start
+
+
+def _warn_of_random(
+    plan: Plan, experiment: Experiment, sources: Mapping[str, str | None]
+) -> None:
+  """Warns of parameters that are frozen, but not from a checkpoint.
+
+  `sources` are those of a `Start`. A codec's have values of their own.
+  """
+  params, objective = plan.abstract.params, experiment.objective
+  paths = leaf_paths(params)
+  still = experiment.optimizer.still(paths, objective.frozen)
+  fresh = [
+      path
+      for path, leaf in zip(paths, jax.tree.leaves(params))
+      if path in still and not path.startswith(f'{model_codec.GROUP}/')
+      and None in map(sources.get, layer_names(path, leaf.shape))
+  ]
+  if fresh:
+    _LOG.warning(
+        'WARNING: %s: random, and never trained: frozen (FREEZE), but not from'
+        ' a checkpoint. Give INITIAL_CHECKPOINT_PATH, a model that has them, or'
+        ' leave them out of FREEZE.',
+        ', '.join(fresh),
+    )
 
 
 def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:

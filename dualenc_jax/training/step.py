@@ -104,13 +104,7 @@ class Optimizer:
     """
     paths = partitioning.leaf_paths(params)
     treedef = jax.tree.structure(params)
-    still = {
-        path
-        for patterns in (self.freeze, *((pattern,) for pattern in frozen))
-        for path in partitioning.match(
-            'FREEZE', [(pattern, True) for pattern in patterns], paths
-        )
-    }
+    still = self.still(paths, frozen)
     factors = partitioning.match('LR_MULTIPLIERS', self.multipliers, paths)
 
     if len(still) == len(paths):
@@ -133,6 +127,16 @@ class Optimizer:
           {'trained': transform, 'frozen': optax.set_to_zero()}, labels
       )
     return transform
+
+  def still(self, paths: Sequence[str], frozen: Sequence[str]) -> set[str]:
+    """Those of the parameters that are not trained; arguments as in `build`."""
+    return {
+        path
+        for patterns in (self.freeze, *((pattern,) for pattern in frozen))
+        for path in partitioning.match(
+            'FREEZE', [(pattern, True) for pattern in patterns], paths
+        )
+    }
 
 
 class TrainState(NamedTuple):

@@ -9,6 +9,7 @@ import tiny_run
 from dualenc_jax.commands import cli, config, model_dir, train
 from dualenc_jax.recipes import Recipe
 from dualenc_jax.run import memory
+from dualenc_jax.run.experiment import make_plan, make_start
 
 FILES = config.shipped_files()
 RECIPES = [f for f in FILES if f.startswith('recipes/')]
@@ -100,7 +101,9 @@ def test_a_generator_has_a_decoder_of_the_encoders_sizes(name):
         ('ade_spl', ['token_embedder', 'encoder'], 0),
     ],
 )
-def test_architecture_files_share_what_their_names_say(name, own, frozen):
+def test_architecture_files_share_what_their_names_say(
+    name, own, frozen, caplog
+):
   # Whatever architecture was set before leaves no trace.
   for before in ('architectures/ade.gin', 'architectures/ade_fte.gin'):
     experiment = build(before, f'architectures/{name}.gin')
@@ -109,6 +112,9 @@ def test_architecture_files_share_what_their_names_say(name, own, frozen):
         p for p in parts if getattr(experiment.objective.model, f'passage_{p}')
     ]
     assert len(experiment.optimizer.freeze) == frozen
+  make_start(make_plan(experiment), experiment)
+  random = 'passage_token_embedder/embedding, token_embedder/embedding: random'
+  assert (random in caplog.text) == frozen
 
 
 def test_matryoshka_wraps_the_loss_whichever_file_comes_first():
