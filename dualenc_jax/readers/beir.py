@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
+from typing import Any
 
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import beir_sets, rows
+from dualenc_jax.readers import beir_sets, pairs_formats, rows
 from dualenc_jax.readers.qrels_reader import CORPUS, QrelsReader, Source
 from dualenc_jax.readers.rows import BadRow
 
@@ -43,16 +44,18 @@ class BeirFolder(Source):
     }
     return {key: (name, f'{name}.gz') for key, name in names.items()}
 
-  def parse_passage(self, line: bytes) -> tuple[str, str, str]:
-    row = rows.json_object(line)
+  def open(self, path: pathlib.Path, key: str) -> pairs_formats.Table:
+    del key
+    return pairs_formats.FORMATS['jsonl'](path)
+
+  def parse_passage(self, row: Mapping[str, Any]) -> tuple[str, str, str]:
     title = rows.title(row)
     # Some corpora have passages of a title only, or of nothing at all.
     text = rows.text(row, 'text', empty=True)
     title = title if self.titles else ''
     return _identifier(row), rows.titled(title, text), title
 
-  def parse_query(self, line: bytes) -> tuple[str, str]:
-    row = rows.json_object(line)
+  def parse_query(self, row: Mapping[str, Any]) -> tuple[str, str]:
     return _identifier(row), rows.text(row, 'text')
 
   def comparable(

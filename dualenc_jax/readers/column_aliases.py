@@ -1,13 +1,42 @@
-"""Names that columns of query, passage and hard negatives have elsewhere."""
+"""Names that columns have elsewhere: of texts and ids, of pairs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+import re
 
 # By what they mean here; the first that a file has is taken.
-ALIASES: Mapping[str, Collection[str]] = {
+ALIASES: Mapping[str, Sequence[str]] = {
     'query': ('query', 'anchor', 'question'),
     'passage': ('passage', 'positive', 'pos', 'document', 'context', 'answer'),
     'negatives': ('negatives', 'negative', 'neg'),
 }
+# Of ids and of texts, by split.
+OF_TEXTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    'corpus': (
+        ('_id', 'id', 'passage_id', 'pid', 'docid', 'doc_id'),
+        ('text', 'passage', 'contents'),
+    ),
+    'queries': (
+        ('_id', 'id', 'query_id', 'qid'), ('text', 'query', 'question')
+    ),
+}
+_KNOWN = {'title'}.union(
+    *ALIASES.values(), *(names for both in OF_TEXTS.values() for names in both)
+)
+_ID = re.compile(r'_?(\w+[ _-])?id|[pqd]id|docid|docno', re.IGNORECASE)
+
+
+def are_names(cells: Sequence[str], usual: Collection[str]) -> bool:
+  """Whether the cells of a file's first row name its columns.
+
+  They do if the first is a name of ids, or two are such names, known ones or
+  among the `usual`.
+  """
+  cells = [cell.strip() for cell in cells]
+  known = [
+      cell.lower() in _KNOWN or cell in usual or bool(_ID.fullmatch(cell))
+      for cell in cells
+  ]
+  return bool(_ID.fullmatch(cells[0])) or sum(known) > 1
 
 
 def numbered(columns: Collection[str], name: str) -> list[str]:

@@ -7,10 +7,10 @@ from typing import Any
 
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import beir_sets, rows
+from dualenc_jax.readers import beir_sets, pairs_formats, rows
 from dualenc_jax.readers.beir import BeirFolder
+from dualenc_jax.readers.column_aliases import ALIASES, OF_TEXTS
 from dualenc_jax.readers.qrels_reader import CORPUS, QrelsReader, Source
-from dualenc_jax.readers.rows import BadRow
 
 _SET = 'msmarco'
 _TRIPLE = ('query', 'positive', 'negative')
@@ -52,7 +52,8 @@ class MsMarcoFiles(Source):
   """MS MARCO passage ranking as Microsoft publishes it, unpacked.
 
   collection.tsv has lines of passage id and passage, queries.*.tsv of query id
-  and query, separated by tabs; qrels are of any form that `qrels.read` knows.
+  and query, separated by tabs, or in the order of a first line of names, see
+  `column_aliases.are_names`; qrels are of any form that `qrels.read` knows.
   All may be .gz, and lie in a folder collectionandqueries/. The keys are
   'collection', 'train_queries', 'train_qrels', the same of validation and test,
   and 'triples'.
@@ -71,14 +72,16 @@ class MsMarcoFiles(Source):
         for key, names in _NAMES.items()
     }
 
-  def parse_passage(self, line: bytes) -> tuple[str, str]:
-    name, text = rows.tsv_cells(line, ('passage id', 'passage'))
-    _check_id(name)
+  def open(self, path: pathlib.Path, key: str) -> pairs_formats.Table:
+    what = 'passage' if key == self.CORPUS_KEY else 'query'
+    return pairs_formats.tsv(path, (f'{what}_id', what))
+
+  def parse_passage(self, row: Mapping[str, str]) -> tuple[str, str]:
+    name, text = _cells(row, *OF_TEXTS['corpus'])
     return name, text.strip()
 
-  def parse_query(self, line: bytes) -> tuple[str, str]:
-    name, text = rows.tsv_cells(line, ('query id', 'query'))
-    _check_id(name)
+  def parse_query(self, row: Mapping[str, str]) -> tuple[str, str]:
+    name, text = _cells(row, *OF_TEXTS['queries'])
     rows.check_text('query', text)
     return name, text
 
@@ -171,8 +174,16 @@ class MsMarco(QrelsReader):
     path = self._official().find(_TRIPLES)
     count = 0
     faults = rows.Faults(self.strict, 'negatives')
-    for number, (query, positive, negative) in rows.parsed(
-        path, _parse_triple, self.strict
+    table = pairs_formats.tsv(path, _TRIPLE)
+
+    def parse(line: bytes) -> list[str]:
+      cells = _cells(table.parse(line), *ALIASES.values())
+      for name, text in zip(_TRIPLE, cells):
+        rows.check_text(name, text)
+      return cells
+
+    for number, (query, positive, negative) in rows.checked(
+        path, table.numbered, parse, self.strict
     ):
       count += 1
       location = f'{path}:{number}'
@@ -188,13 +199,8 @@ class MsMarco(QrelsReader):
     faults.warn(path)
 
 
-def _parse_triple(line: bytes) -> list[str]:
-  cells = rows.tsv_cells(line, _TRIPLE)
-  for name, text in zip(_TRIPLE, cells):
-    rows.check_text(name, text)
-  return cells
-
-
-def _check_id(name: str) -> None:
-  if not name.strip():
-    raise BadRow('the id is empty')
+def _cells(row: Mapping[str, str], *columns: Sequence[str]) -> list[str]:
+  """The cells of columns that may have these names, the first with a text."""
+  names = [rows.first(row, names) for names in columns]
+  rows.check_text(names[0], row[names[0]])
+  return [row[name] for name in names]

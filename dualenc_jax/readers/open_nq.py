@@ -10,7 +10,7 @@ from typing import Any
 
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import expect, SourceUnavailable
-from dualenc_jax.readers import json_array, quoted, rows
+from dualenc_jax.readers import json_array, pairs_formats, quoted, rows
 from dualenc_jax.readers.files_dataset import FilesDataset
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
@@ -41,6 +41,8 @@ _FILES = {
         ('psgs_w100.tsv.gz', 'psgs_w100.tsv',
          'data/wikipedia_split/psgs_w100.tsv')),
 }
+# Of lines without names.
+_PASSAGE, _QUESTION = ('id', 'text', 'title'), ('question', 'answers')
 _NEGATIVES = ('hard_negative_ctxs', 'negative_ctxs')
 
 
@@ -184,19 +186,20 @@ class OpenNQ(FilesDataset):
         )
 
   def _corpus(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
-    for _, (name, text, title) in rows.parsed(
-        path, _parse_passage, self.strict
+    table = pairs_formats.tsv(path, _PASSAGE, split=_cells)
+    for _, (name, text, title) in rows.checked(
+        path, table.numbered, lambda x: _passage(table.parse(x)), self.strict
     ):
-      if name != 'id':  # The header.
-        # A passage may be blank, as some of BEIR are.
-        text = text.strip('"') if text.strip() else ''
-        yield example(**self._passage(text, title, name))
+      # A passage may be blank, as some of BEIR are.
+      text = text.strip('"') if text.strip() else ''
+      yield example(**self._passage(text, title, name))
 
   def _questions(
       self, path: pathlib.Path, split: str
   ) -> Iterator[dict[str, Any]]:
-    for number, (query, answers) in rows.parsed(
-        path, _parse_question, self.strict
+    table = pairs_formats.tsv(path, _QUESTION, split=_cells)
+    for number, (query, answers) in rows.checked(
+        path, table.numbered, lambda x: _asked(table.parse(x)), self.strict
     ):
       # A question that stands there twice counts twice.
       yield example(
@@ -217,15 +220,13 @@ class OpenNQ(FilesDataset):
       return False
 
 
-def _parse_passage(line: bytes) -> list[str]:
-  cells = _cells(line, ('id', 'text', 'title'))
-  rows.check_text('id', cells[0])
-  return cells
+def _passage(row: Mapping[str, str]) -> list[str]:
+  rows.text(row, 'id')
+  return [rows.text(row, name, empty=True) for name in _PASSAGE]
 
 
-def _parse_question(line: bytes) -> tuple[str, list[str]]:
-  query, answers = _cells(line, ('question', 'answers'))
-  rows.check_text('question', query)
+def _asked(row: Mapping[str, str]) -> tuple[str, list[str]]:
+  query, answers = rows.text(row, 'question'), row.get('answers', '')
   try:
     return _question(query), _answers(ast.literal_eval(answers))
   except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -246,10 +247,10 @@ def _answers(answers: Any) -> list[str]:
   return answers
 
 
-def _cells(line: bytes, columns: Sequence[str]) -> list[str]:
+def _cells(line: bytes) -> list[str]:
   """Tab-separated cells, quoted as Python's csv does; raises rows.BadRow."""
   try:
     (cells,) = quoted.reader([rows.decode(line)], delimiter='\t')
   except csv.Error as error:
     raise rows.BadRow(f'not CSV: {error}') from None
-  return rows.named_cells(cells, columns)
+  return cells

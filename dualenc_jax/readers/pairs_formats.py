@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import csv
 import functools
+import itertools
 import pathlib
 import re
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.io import untrusted
 from dualenc_jax.readers import arrow, json_array, quoted, rows, text_lines
+from dualenc_jax.readers.column_aliases import are_names
 
 _PARQUET_ROWS = 256  # Decoded at a time.
 _PARQUET_BUFFER = 2**20  # Bytes read at a time.
@@ -42,11 +44,25 @@ class Table(NamedTuple):
 
 
 def tsv(
-    path: pathlib.Path, columns: Sequence[str] | None, *unused: Any
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    unused: Any = None,
+    *,
+    needed: int | None = None,
+    blank: bool = False,
+    split: Callable[[bytes], list[str]] | None = None,
 ) -> Table:
-  """Tab-separated cells as they are, without quotes or escapes."""
-  numbered = rows.lines(path)
-  return _cells(path, columns, numbered, lambda x: rows.decode(x).split('\t'))
+  """Tab-separated cells as they are, without quotes or escapes.
+
+  Without a first line of names a row must have the first `needed` of `columns`,
+  None for all. `blank` lines are left out, or rows; `split` is for other cells.
+  """
+  numbered = rows.lines(path, blank)
+  return _cells(path, columns, numbered, split or _plain, needed)
+
+
+def _plain(line: bytes) -> list[str]:
+  return rows.decode(line).split('\t')
 
 
 def csv_file(
@@ -72,23 +88,36 @@ def _cells(
     columns: Sequence[str] | None,
     numbered: Iterator[tuple[int, Any]],
     split: Callable[[Any], list[str]],
+    needed: int | None = None,
 ) -> Table:
-  """A table of `columns`; without them the first row names them."""
-  hint = ''
-  if columns is None:
-    hint = _NO_HEADER
-    for number, raw in numbered:
-      try:
-        columns = [name.strip() for name in split(raw)]
-      except rows.BadRow as reason:
+  """A table of `columns`; without them, or if it is of names, the first row
+  names them. A row has the first `needed` of `columns`, None for all."""
+  hint = '' if columns else _NO_HEADER
+  names, begin = columns or (), []
+  for number, raw in numbered:
+    begin.append((number, raw))
+    if not raw:  # A blank line.
+      continue
+    try:
+      cells = [cell.strip() for cell in split(raw)]
+    except rows.BadRow as reason:
+      if columns is None:
         raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
       break
-  names = columns or ()
+    if columns is None or are_names(cells, columns):
+      if columns is not None:
+        hint = ' The first line is of names, so COLUMNS does not count.'
+      names, needed = cells, None
+      begin.pop()
+    break
+  least = len(names) if needed is None else needed
 
   def parse(raw: Any) -> dict[str, str]:
-    return dict(zip(names, rows.named_cells(split(raw), names)))
+    cells = split(raw)
+    wanted = names[: max(least, len(cells))]
+    return dict(zip(wanted, rows.named_cells(cells, wanted)))
 
-  return Table(columns, numbered, parse, hint)
+  return Table(names or None, itertools.chain(begin, numbered), parse, hint)
 
 
 def arrow_folder(

@@ -14,6 +14,7 @@ from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.readers import rows
 from dualenc_jax.readers.files_dataset import FilesDataset
 from dualenc_jax.readers.hard_negatives import HardNegatives, of_query
+from dualenc_jax.readers.pairs_formats import Table
 from dualenc_jax.readers.qrels import Judgement, Qrels, read
 from dualenc_jax.readers.qrels_join import Documents, Join
 from dualenc_jax.readers.texts_by_id import IdSet, Row, TextTable, unique
@@ -61,12 +62,16 @@ class Source(abc.ABC):
     """The usual paths below the folder by key, the preferred one first."""
 
   @abc.abstractmethod
-  def parse_passage(self, line: bytes) -> tuple[str, ...]:
-    """Id, text and perhaps name of a line of the corpus; raises BadRow."""
+  def open(self, path: pathlib.Path, key: str) -> Table:
+    """The rows of a file of passages or queries, by its key in `names`."""
 
   @abc.abstractmethod
-  def parse_query(self, line: bytes) -> tuple[str, ...]:
-    """Id and text of a line of queries; raises BadRow."""
+  def parse_passage(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Id, text and perhaps name of a row of the corpus; raises BadRow."""
+
+  @abc.abstractmethod
+  def parse_query(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Id and text of a row of queries; raises BadRow."""
 
   def has(self, key: str) -> bool:
     """Whether a file exists."""
@@ -118,10 +123,13 @@ class Source(abc.ABC):
     return [self.files[key]] if key in self.files else self.names()[key]
 
   def _rows(
-      self, key: str, parse: Callable[[bytes], tuple[str, ...]]
+      self, key: str, parse: Callable[[Mapping[str, Any]], tuple[str, ...]]
   ) -> Iterator[Row]:
     path = self.find(key)
-    for number, row in rows.parsed(path, parse, self.strict):
+    table = self.open(path, key)
+    for number, row in rows.checked(
+        path, table.numbered, lambda raw: parse(table.parse(raw)), self.strict
+    ):
       yield Row(f'{path}:{number}', *row)
 
 

@@ -368,6 +368,19 @@ def as_identifier(name: str, value: Any) -> str:
   return str(value)
 
 
+def first(row: Mapping[str, Any], names: Sequence[str]) -> str:
+  """The first of these names that a row has; raises BadRow."""
+  for name in names:
+    if name in row:
+      return name
+  raise BadRow(f'there is no {one_of(names)}')
+
+
+def one_of(names: Sequence[str]) -> str:
+  """'a, b or c'."""
+  return f'{", ".join(names[:-1])} or {names[-1]}'
+
+
 def listed(row: Mapping[str, Any], name: str) -> list[Any]:
   """A cell that holds one value or a list of them, as a list."""
   value = row[name]

@@ -1,6 +1,6 @@
 """Files of passages or of queries, to encode."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -9,16 +9,13 @@ from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import hub
 from dualenc_jax.readers import arrow, pairs_formats, rows
+from dualenc_jax.readers.column_aliases import OF_TEXTS
 from dualenc_jax.readers.files_dataset import FilesDataset
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.readers.texts_by_id import Row, unique
 
-# Names of the columns of ids and texts by split; the first that a row has is
-# taken.
-_NAMES = {
-    'corpus': (('_id', 'id', 'passage_id'), ('text', 'passage', 'contents')),
-    'queries': (('_id', 'id', 'query_id'), ('text', 'query', 'question')),
-}
+# Of a TSV without a first line of names.
+_TSV = 'id', 'text', 'title'
 _FLAG = '--skip_bad_rows'
 
 
@@ -29,10 +26,10 @@ class Texts(FilesDataset):
   The path is a folder in BEIR's layout, of which corpus.jsonl or queries.jsonl
   is read, or a file of one of these forms:
 
-    JSONL   an object a line: _id, id or passage_id; text, passage or contents;
-            perhaps a title. Of queries query_id, and query or question.
-    TSV     id, text and perhaps title; cells are taken as they are, without
-            quotes or escapes. A first line of these names is left out.
+    JSONL   an object a line, with an id, a text and perhaps a title, by the
+            names in `column_aliases.OF_TEXTS`; the first that a row has counts.
+    TSV     id, text and perhaps title, or in the order of a first line of
+            names; cells are taken as they are, without quotes or escapes.
     others  of `pairs_formats`: .json, .csv, .tsv with cells in quotes, .parquet
             and folders of `save_to_disk`, with columns of the names of JSONL.
 
@@ -55,7 +52,7 @@ class Texts(FilesDataset):
   strict: bool = True
 
   def splits(self) -> tuple[str, ...]:
-    return tuple(_NAMES)
+    return tuple(OF_TEXTS)
 
   def paths(self, split: str) -> list[pathlib.Path]:
     return pairs_formats.files_of(self._file(split))
@@ -69,8 +66,8 @@ class Texts(FilesDataset):
       yield example(**values, name=row.name, location=row.location)
 
   def _file(self, split: str) -> pathlib.Path:
-    if split not in _NAMES:
-      raise self.no_split(split, _NAMES)
+    if split not in OF_TEXTS:
+      raise self.no_split(split, OF_TEXTS)
     path = pathlib.Path(hub.data(self.path)).expanduser()
     if arrow.is_one(path) or path.is_file():
       return path
@@ -86,7 +83,7 @@ class Texts(FilesDataset):
     )
 
   def _rows(self, path: pathlib.Path, split: str) -> Iterator[Row]:
-    cells_of, numbered = _opened(path, *_NAMES[split])
+    cells_of, numbered = _opened(path, *OF_TEXTS[split])
 
     def parse(line: Any) -> tuple[str, str, str]:
       if isinstance(line, bytes) and not line.strip():
@@ -109,36 +106,36 @@ def _opened(
 ) -> tuple[Callable[[Any], tuple[str, str, str]], Iterator[tuple[int, Any]]]:
   """What takes id, title and text from a row, and (number, row) of each."""
   form = _form(path)
-  numbered = rows.lines(path, blank=True)
   if form == 'tsv':
-
-    def is_header(line: bytes) -> bool:
-      name, *rest = line.decode('utf-8', 'replace').split('\t')
-      return name in ids and bool(rest) and rest[0] in texts
-
-    return _tsv, (
-        (n, line) for n, line in numbered if n > 1 or not is_header(line)
-    )
-  parse: Callable[[Any], dict[str, Any]] = rows.json_object
-  if form != 'jsonl':
+    table = pairs_formats.tsv(path, _TSV, needed=2, blank=True)
+  elif form == 'jsonl':
+    numbered = rows.lines(path, blank=True)
+    table = pairs_formats.Table(None, numbered, rows.json_object)
+  else:
     wanted = {*ids, *texts, 'title'}
     table = pairs_formats.open_table(path, form, None, wanted.__contains__)
-    parse, numbered = table.parse, table.numbered
-    for what, names in (('ids', ids), ('texts', texts)):
-      if table.columns is not None and not {*names} & {*table.columns}:
-        raise UserError(
-            f'{path} has no column of {what}: {", ".join(names[:-1])} or'
-            f' {names[-1]}. Columns: {", ".join(table.columns)[:200]}. Rename'
-            ' one, or add one.'
-        )
+  columns = table.columns or (*ids, *texts)
+  missing = [
+      f'{what} ({rows.one_of(names)})'
+      for what, names in (('ids', ids), ('texts', texts))
+      if not {*names} & {*columns}
+  ]
+  if missing:
+    raise UserError(
+        f'{path} has no column of {", and none of ".join(missing)}. Columns:'
+        f' {", ".join(columns)[:200]}. Rename one, or add one.'
+    )
+  for name in (*ids, *texts, 'title'):
+    if list(columns).count(name) > 1:
+      raise UserError(f'{path} has two columns {name!r}; expected one.')
 
   def named(raw: Any) -> tuple[str, str, str]:
-    row = parse(raw)
-    name = rows.identifier(row, _first(row, ids))
-    text = rows.text(row, _first(row, texts), empty=True)
+    row = table.parse(raw)
+    name = rows.identifier(row, rows.first(row, ids))
+    text = rows.text(row, rows.first(row, texts), empty=True)
     return name, rows.title(row), text
 
-  return named, numbered
+  return named, table.numbered
 
 
 def _form(path: pathlib.Path) -> str:
@@ -149,23 +146,3 @@ def _form(path: pathlib.Path) -> str:
     for _, line in rows.lines(path):
       return 'jsonl' if line.lstrip().startswith(b'{') else 'tsv'
     raise UserError(f'{path} is empty; expected one text per line.') from None
-
-
-def _tsv(line: bytes) -> tuple[str, str, str]:
-  """Id, title and text of a line; raises BadRow."""
-  cells = rows.decode(line).split('\t')
-  if len(cells) not in (2, 3):
-    raise BadRow(
-        f'{len(cells)} columns; expected id and text, or id, text and title,'
-        ' with tabs between them'
-    )
-  name, text, *title = cells
-  return name, ''.join(title), text
-
-
-def _first(row: Mapping[str, Any], names: Sequence[str]) -> str:
-  """The first of these names that a row has; raises BadRow."""
-  for name in names:
-    if name in row:
-      return name
-  raise BadRow(f'there is no {", ".join(names[:-1])} or {names[-1]}')

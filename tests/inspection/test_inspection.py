@@ -46,22 +46,6 @@ class Rows(Dataset):
     return 'corpus' if 'corpus' in self._splits and split != 'corpus' else None
 
 
-def test_bad_rows_are_collected_with_their_places(tmp_path):
-  path = tmp_path / 'train.jsonl'
-  good = b'{"query": "q", "passage": "p"}'
-  bad = [b'no json'] * 5 + [b'\xff', b'[]', b'{"query": " ", "passage": "p"}']
-  path.write_bytes(b'\n'.join([good, *bad, good]))
-  split = inspect(Pairs(train=str(path))).splits[0]
-  assert split.rows == 2 and split.num_refused == 8 and split.error is None
-  assert split.refused['not JSON'] == Found(
-      5, [f'{path}:2', f'{path}:3', f'{path}:4']
-  )
-  assert split.refused['not UTF-8 but perhaps Latin-1'].places == [f'{path}:7']
-  array = 'not a JSON object but an array; expected an object a line'
-  assert split.refused[array].places == [f'{path}:8']
-  assert split.refused["'query' is empty"].places == [f'{path}:9']
-
-
 def row(line, query, passage, negatives=(), ids=('', ''), **values):
   return example(
       query, passage, negatives=[*negatives], query_id=ids[0],

@@ -69,6 +69,8 @@ def test_bad_csv_names_the_line_where_the_row_begins(tmp_path):
   path.write_text('q,p\n')
   refused(lambda: read(path), "no column 'query'", 'COLUMNS=')
   assert read(path, columns=('query', 'passage')) == [['q', 'p']]
+  path.write_text('passage,query\np,q\n')  # Its own names count.
+  assert read(path, columns=('query', 'passage')) == [['q', 'p']]
 
 
 def test_json_arrays(tmp_path):

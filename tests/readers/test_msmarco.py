@@ -70,12 +70,23 @@ def test_triples_are_streamed():
 
 
 def test_a_triple_whose_negative_is_its_positive(toy):
-  path = write(toy / 'triples.train.small.tsv', 'q\tp\tp ', 'q\tp\tn')
+  names = 'negative\tquery\tpositive'
+  path = write(toy / 'triples.train.small.tsv', names, 'p \tq\tp', 'n\tq\tp')
   reader = make(toy, train_from='triples')
-  message = f'{path}:1: the negative is the positive'
+  message = f'{path}:2: the negative is the positive'
   refused(lambda: reader.examples('train'), message)
   kept = make(toy, train_from='triples', strict=False)
   assert column(kept.examples('train'), 'negatives') == [[], ['n']]
+
+
+def test_first_lines_of_names_decide_the_columns(toy):
+  expected = judged(make(toy).examples('validation'))
+  for name, names in (('collection', 'text\tpid'),
+                      ('queries.dev.small', 'query\tqid')):
+    path = toy / f'{name}.tsv'
+    cells = [line.split('\t') for line in path.read_text().splitlines()]
+    write(path, names, *('\t'.join(row[::-1]) for row in cells))
+  assert judged(make(toy).examples('validation')) == expected
 
 
 @pytest.mark.parametrize('place', ['', 'msmarco', '../beir/msmarco'])
@@ -90,7 +101,7 @@ def test_a_folder_in_beirs_layout(tmp_path, place):
 
 
 @pytest.mark.parametrize('name, line, reason', [
-    ('collection.tsv', '5 text', '1 columns, expected 2 (passage id, passage)'),
+    ('collection.tsv', '5 text', '1 columns, expected 2 (passage_id, passage)'),
     ('queries.train.tsv', '5\t ', "'query' is empty"),
 ])
 def test_bad_rows_name_file_and_line(toy, name, line, reason):

@@ -166,7 +166,6 @@ def test_a_positive_in_negatives_is_dropped_there(tmp_path, caplog):
     ('corpus', b'2\ttext', '2 columns, expected 3 (id, text, title'),
     ('test', 'question only', '1 columns, expected 2 (question, answers'),
     ('test', "q\t__import__('os')", "'answers' is not a list of strings"),
-    ('test', "q\t['a', 1]", "'answers' is not a list of strings"),
 ])
 def test_bad_lines(tmp_path, split, line, message):
   good = {'corpus': (CORPUS, '1\tone\tT'), 'test': (TEST, "q\t['a']")}

@@ -198,12 +198,6 @@ def test_a_column_that_was_asked_for_is_missing(tmp_path):
   assert len(read(path, negatives='negs')) == 2
 
 
-def test_a_tsv_row_of_too_few_columns(tmp_path):
-  path = write(tmp_path / 'a.tsv', 'query\tpassage', 'q\tp', 'q')
-  reason = '1 columns, expected 2 (query, passage)'
-  refused(lambda: read(path), f'{path}:3: {reason}')
-
-
 def test_damaged_gzip(tmp_path):
   rows = [GOOD | {'name': str(i * i)} for i in range(5000)]
   path = write(tmp_path / 'a.jsonl.gz', *rows)

@@ -33,7 +33,6 @@ def test_a_beir_folder_is_what_beir_reads():
 @pytest.mark.parametrize('name, content', [
     ('a.jsonl', '{"_id": "x", "title": "T", "text": "one"}\n'),
     ('a.jsonl', '{"id": "x", "title": "T", "contents": "one"}\n'),
-    ('a.tsv', 'x\tone\tT\n'),
     ('a.tsv', '\ufeffx\tone\tT\r\n'),
     ('a', 'x\tone\tT\n'),
 ])
@@ -44,20 +43,27 @@ def test_forms(tmp_path, name, content, compress):
   assert read(path) == [('x', 'T', 'T one', 1)]
 
 
-def test_cells_are_taken_as_they_are_but_a_line_of_names(tmp_path):
-  path = write(tmp_path / 'a.tsv', 'id\ttext\ttitle', '1\tone\tT', '2\ttwo\t')
-  assert read(path) == [('1', 'T', 'T one', 2), ('2', '', 'two', 3)]
-  write(path, 'id\tquery', '1\twho')
-  assert read(path, 'queries') == [('1', '', 'who', 2)]
-  write(path, '1\t"quoted"', '2\t{"x": 1}')
-  assert [row[2] for row in read(path)] == ['"quoted"', '{"x": 1}']
+@pytest.mark.parametrize('split, lines, found', [
+    ('corpus', 'id\ttitle\ttext\n1\tT\tone\n2\t\ttwo', ['1 T one', '2 two']),
+    ('corpus', 'text\turl\tdocid\none\tx\t1', ['1 one']),
+    ('queries', 'qid\tquery\n1\twho', ['1 who']),
+    # Cells are taken as they are.
+    ('corpus', '1\t"quoted"\n2\t{"x": 1}', ['1 "quoted"', '2 {"x": 1}']),
+    ('queries', 'a\ttitle', ['a title']),
+])
+def test_a_first_line_of_names_decides_the_columns(
+    tmp_path, split, lines, found
+):
+  rows = read(write(tmp_path / 'a.tsv', lines), split)
+  assert [f'{name} {text}' for name, _, text, _ in rows] == found
 
 
 @pytest.mark.parametrize('name, lines, message', [
     ('q.tsv', ['1\twho', '', '2\twhat'], ':2: the line is empty'),
-    ('q.tsv', ['who is it'], ':1: 1 columns; expected id and text'),
+    ('q.tsv', ['who is it'], ':1: 1 columns, expected 2 (id, text)'),
+    ('q.tsv', ['docno\tbody'], ' query_id or qid), and none of texts (text, q'),
+    ('q.tsv', ['id\ttext\ttext'], " has two columns 'text'"),
     ('q.jsonl', [{'_id': 'a', 'body': 'x'}], 'no text, query or q'),
-    ('q.jsonl', [{'text': 'x'}], 'there is no _id, id or query_id'),
     ('q.jsonl', [{'_id': 'a', 'text': 3}], "'text' holds int, not a str"),
     ('q', [], ' is empty; expected one text'),
 ])
