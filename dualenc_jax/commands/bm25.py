@@ -28,7 +28,12 @@ def main(argv: Sequence[str]) -> None:
   inputs, chosen = tasks.without_model(args)
   if args.tasks:
     chosen = tasks.available(chosen, args.skip_missing)
-  options = evaluate.Options(k=args.k, baselines=Baselines(words=words(args)))
+  options = evaluate.Options(
+      k=args.k,
+      baselines=Baselines(words=words(args)),
+      relevance_level=args.relevance_level,
+      equal_texts=args.equal_texts is not None,
+  )
   output = pathlib.Path(args.output_dir)
   for task, split in chosen:
     folder = output / evaluate.folder_name(task, split, options)
@@ -59,6 +64,8 @@ def make_parser() -> flags.Parser:
       help='hits per query in the run file (default %(default)s)')
   add('--output_dir', default='bm25',
       help='folder of the results (default %(default)s)')
+  flags.add_relevance_level(parser)
+  flags.add_equal_texts(parser)
   add_flags(parser, '--')
   return parser
 

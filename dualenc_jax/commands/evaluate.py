@@ -77,6 +77,8 @@ def main(argv: Sequence[str]) -> None:
       model.experiment,
       learnt,
       args.candidates,
+      args.relevance_level,
+      args.equal_texts is not None,
   )
   for task, split in chosen:
     options = of_all
@@ -117,6 +119,11 @@ def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for values that no flag has, or that need another."""
   if args.document_separator is not None and not args.max_passage:
     raise UserError('--document_separator needs --max_passage: give both.')
+  if args.equal_texts and args.max_passage:
+    raise UserError(
+        '--equal_texts takes passages of one text as one, --max_passage those'
+        ' of one document: give one of the two.'
+    )
   if args.candidates is not None and args.index_dir is None:
     raise UserError(
         '--candidates needs an index: give --index_dir, too, or'
@@ -176,6 +183,8 @@ def make_parser() -> flags.Parser:
       ' many of the evaluated queries are among them, exactly or nearly',
   )
   add('--output_dir', help='folder of the results (default see above)')
+  flags.add_relevance_level(parser)
+  flags.add_equal_texts(parser)
   bm25.add_flags(parser)
   add(
       '--baselines', type=flags.listed,

@@ -136,6 +136,24 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
       help="prompt before passages (default the model's passage prefix)")
 
 
+def add_relevance_level(parser: argparse.ArgumentParser) -> None:
+  """Adds --relevance_level."""
+  parser.add_argument(
+      '--relevance_level', type=whole(), metavar='GRADE', default=1,
+      help='lowest grade that is relevant, for all metrics but nDCG; 2 for TREC'
+      ' DL (default %(default)s)',
+  )
+
+
+def add_equal_texts(parser: argparse.ArgumentParser) -> None:
+  """Adds --equal_texts."""
+  parser.add_argument(
+      '--equal_texts', choices=['one'],
+      help='take passages of one text as one, with the highest grade of its'
+      ' copies (default: each on its own)',
+  )
+
+
 def add_hosts(parser: argparse.ArgumentParser) -> None:
   """Adds --host_index and --host_count."""
   add = parser.add_argument

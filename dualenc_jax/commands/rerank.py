@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> None:
   task, split = tasks.only(chosen)
   inputs = dataclasses.replace(inputs, task=task)
   options = evaluate.Options(
-      k=args.k, teacher=teacher(args.teacher, args), rerank_depth=args.depth
+      k=args.k, teacher=teacher(args.teacher, args), rerank_depth=args.depth,
+      relevance_level=args.relevance_level,
   )
   folder = pathlib.Path(args.output_dir)
   try:
@@ -92,6 +93,7 @@ def make_parser() -> flags.Parser:
       help='hits per query in the new run file (default %(default)s)')
   add('--output_dir', default='reranked',
       help='folder of the results (default %(default)s)')
+  flags.add_relevance_level(parser)
   flags.add_hosts(parser)
   return parser
 

@@ -140,7 +140,10 @@ def score(
   answered = np.flatnonzero([bool(a) for a in retrieval_set.answers])
   scores, matches = None, {}
   if any(retrieval_set.judgements) or not len(answered):
-    scores = metrics.score(ranking, retrieval_set.judgements, size, ranks)
+    scores = metrics.score(
+        ranking, retrieval_set.judgements, size, ranks,
+        retrieval_set.relevance_level,
+    )
   if len(answered):
     metrics.check_depth(ranking, size)
     corpus = retrieval_set.corpus

@@ -70,15 +70,15 @@ class Scores:
 def score(
     ranking: Ranking, judgements: Sequence[Mapping[int, int]],
     num_passages: int, ranks: np.ndarray | None = None,
+    relevance_level: int = 1,
 ) -> Scores:
   """The metrics of a ranking.
 
-  A passage of grade 1 or more is relevant; one of grade 0 or less counts as not
-  judged. Judged queries without a relevant passage count as 0, as in trec_eval,
-  and their number is logged; other queries do not count. MAP is over the hits
-  there are. MRR is over the whole corpus, and absent where neither the ranking
-  nor `ranks` is; so is Recall@1000 where the ranking has fewer hits of a
-  larger corpus.
+  A passage of grade 0 or less counts as not judged. Judged queries without a
+  relevant passage count as 0, as in trec_eval, and their number is logged;
+  other queries do not count. MAP is over the hits there are. MRR is over the
+  whole corpus, and absent where neither the ranking nor `ranks` is; so is
+  Recall@1000 where the ranking has fewer hits of a larger corpus.
 
   Args:
     ranking: [Q, k] hits with k at least min(100, num_passages).
@@ -89,6 +89,7 @@ def score(
     num_passages: number of passages that each query is ranked over.
     ranks: int64 [Q] from `ExactSearch.gold_ranks`, 0 where no relevant passage
       is in the corpus.
+    relevance_level: the least grade of a relevant passage.
 
   Raises:
     UserError: the ranking is too shallow, a grade is beyond `LARGEST_GRADE`, or
@@ -97,13 +98,15 @@ def score(
   _check_grades(enumerate(judgements))
   check_depth(ranking, num_passages)
   counted = [q for q, judged in enumerate(judgements) if judged]
-  relevant = [q for q in counted if _relevant(judgements[q])]
-  if not relevant:
+  graded = [q for q in counted if _relevant(judgements[q])]
+  answerable = sum(_relevant(judgements[q], relevance_level) for q in graded)
+  if not answerable:
     raise UserError(
         f'none of the {len(judgements)} queries has a relevant passage in the '
-        'qrels: expected at least one. Are they of the same data set?'
+        f'qrels, of grade {relevance_level} or more: expected at least one.'
+        ' Are they of the same data set?'
     )
-  _log_unanswerable(len(counted) - len(relevant))
+  _log_unanswerable(len(counted) - answerable)
 
   depth = ranking.indices.shape[1]
   # Ids that ascend as the places do: trec_eval sorts them fastest so.
@@ -111,12 +114,14 @@ def score(
   names = [f'{place:0{digits}}' for place in range(depth)]
   qrels = {
       str(q): _by_place(ranking.indices[q], judgements[q], names)
-      for q in relevant
+      for q in graded
   }
   # All queries share one run. trec_eval keeps scores in float32, which holds
   # integers to 2^24 exactly.
   hits = {name: float(depth - place) for place, name in enumerate(names)}
-  evaluator = pytrec_eval.RelevanceEvaluator(qrels, _MEASURES)
+  evaluator = pytrec_eval.RelevanceEvaluator(
+      qrels, _MEASURES, relevance_level=relevance_level
+  )
   by_query = evaluator.evaluate(dict.fromkeys(qrels, hits))
   values = _values([by_query.get(str(q), _NOTHING) for q in counted])
   if ranks is not None:

@@ -1,7 +1,9 @@
 """Retrieval sets: queries, a corpus, and judgements or answers."""
 
+import collections
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ class RetrievalSet:
     query_ids: Q ids.
     corpus: the passages that are ranked.
     judgements: for each query the grades by the judged passage's, or
-      document's, index in the corpus; 1 and more is relevant.
+      document's, index in the corpus.
     answers: for each query without a judged passage the strings of which a
       passage that answers it has one.
     answer_text: the part of a passage, by its text and name, in which these
@@ -39,6 +41,7 @@ class RetrievalSet:
       query itself and is not ranked, -1 for none; None if none is left out.
     documents: the documents that the passages are parts of, where documents are
       ranked and judged.
+    relevance_level: the least grade of a relevant passage.
   """
 
   cache: Cache
@@ -50,6 +53,7 @@ class RetrievalSet:
   answer_text: Callable[[str, str], str] = _whole
   self_hits: np.ndarray | None = None
   documents: Documents | None = None
+  relevance_level: int = 1
 
   @classmethod
   def of_split(
@@ -202,9 +206,58 @@ class RetrievalSet:
   def gold(self) -> list[list[int]]:
     """For each query the relevant rows, numbered as in `judgements`."""
     return [
-        sorted(p for p, grade in judged.items() if grade >= 1)
+        sorted(p for p, g in judged.items() if g >= self.relevance_level)
         for judged in self.judgements
     ]
+
+  @functools.cached_property
+  def _by_text(self) -> tuple[np.ndarray, np.ndarray]:
+    """The first passage of each text, and the text's number by passage."""
+    prints = fingerprints(self.corpus.cache.passage_texts)
+    return corpus_lib.first_rows(prints[self.corpus.rows])
+
+  def unjudged_copies(self) -> int:
+    """Queries with a relevant passage of which a ranked copy is not relevant.
+
+    Which of the two ranks first is left to their ids. 0 where documents are
+    ranked.
+    """
+    if self.documents is not None:
+      return 0
+    _, text_of = self._by_text
+    sizes = np.bincount(text_of)
+    queries = 0
+    for query, relevant in enumerate(self.gold):
+      texts = text_of[relevant].tolist()
+      counts = collections.Counter(texts)
+      if self.self_hits is not None and self.self_hits[query] >= 0:
+        counts[text_of[self.self_hits[query]]] += 1
+      queries += any(counts[text] < sizes[text] for text in texts)
+    return queries
+
+  def with_equal_texts_as_one(self) -> 'RetrievalSet':
+    """Passages of one text as one, the first of them in the corpus.
+
+    Its grade for a query is the highest of its copies', and it is the query
+    itself where a copy is.
+    """
+    first, text_of = self._by_text
+    own = self.self_hits
+    if own is not None:
+      own = np.where(own >= 0, text_of[own], -1)
+    judgements: list[dict[int, int]] = []
+    for query, judged in enumerate(self.judgements):
+      merged: dict[int, int] = {}
+      for passage, grade in judged.items():
+        one = int(text_of[passage])
+        merged[one] = max(grade, merged.get(one, grade))
+      if own is not None:
+        merged.pop(int(own[query]), None)
+      judgements.append(merged)
+    return dataclasses.replace(
+        self, corpus=self.corpus.subset(first), judgements=judgements,
+        self_hits=own,
+    )
 
 
 def _queries_by_text(

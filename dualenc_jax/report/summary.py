@@ -10,6 +10,7 @@ from dualenc_jax.results import benchmarks
 from dualenc_jax.results.benchmarks import Benchmark, EvaluatedSet
 from dualenc_jax.results.folder import (
   BASELINES,
+  describe_copies,
   describe_seen,
   Model,
   Result,
@@ -194,6 +195,8 @@ def card(contents: Contents) -> Iterator[tuple[str, str]]:
     yield 'Measured on', ': '.join(filter(None, [set_name(result), counts]))
     if found := facts.get(SEEN):
       yield '', describe_seen(found)
+    if copies := describe_copies(facts):
+      yield '', copies
   limits = (
       'Only what is listed here was measured. Texts of another subject,'
       ' language or length may be found less well: an evaluation on some of'

@@ -97,12 +97,12 @@ def group(keys: Collection[Key]) -> list[EvaluatedSet]:
 
   All parts of CQADupStack are one set; if one is missing each is its own. A
   split that the papers do not measure is of no benchmark, nor is a ranking of
-  documents.
+  documents, or of equal texts as one.
   """
   by_name = {
       (key.task, key.dataset, key.split): key
       for key in keys
-      if not key.of_documents
+      if key.as_in_papers
   }
   wanted: list[Any] = [(Benchmark.QA, name, [one]) for one, name in _QA.items()]
   for dataset, name in _BEIR.items():

@@ -17,7 +17,9 @@ from dualenc_jax.suggest import did_you_mean
 # Two results that differ in one of these are not of the same queries, or not
 # of the same corpus.
 _OF_QUERIES = ('source', 'queries')
-_OF_CORPUS = ('corpus', 'passages', 'document_separator', 'depth')
+_OF_CORPUS = (
+    'corpus', 'passages', 'document_separator', 'depth', 'relevance_level'
+)
 # What is reported when training ends, the first that exists.
 _OF_TRAINING = ('MRR', 'nDCG@10', 'Top-20', 'log_likelihood')
 
@@ -172,6 +174,8 @@ def check_same(
       hint += ' --common_queries compares the queries that both have.'
     if field == 'document_separator':
       hint = 'Evaluate both with it, or both without --max_passage.'
+    if field == 'relevance_level':
+      hint = 'Evaluate both with it, or both without --relevance_level.'
     if field == 'depth' and result.key.task == 'run':
       hint = f'--k={min(one, other)} uses the best hits of both.'
     raise UserError(

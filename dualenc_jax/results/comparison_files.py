@@ -14,7 +14,12 @@ from dualenc_jax.io import files
 from dualenc_jax.results import benchmarks, tables
 from dualenc_jax.results.benchmarks import EvaluatedSet
 from dualenc_jax.results.comparison import Comparison, Difference
-from dualenc_jax.results.folder import describe_seen, Model, SEEN
+from dualenc_jax.results.folder import (
+  describe_copies,
+  describe_seen,
+  Model,
+  SEEN,
+)
 
 _NAMED = 5  # Results that are left out, the others are only counted.
 # Sets by metrics that one table of all models has room for.
@@ -230,13 +235,6 @@ def _cells(d: Difference) -> Iterator[Cell]:
 
 def _scope_notes(comparison: Comparison) -> Iterator[str]:
   """What the figures are of."""
-  results = comparison.baseline.results.values()
-  levels = {r.provenance.get('relevance_level') for r in results}
-  for level in levels - {None}:
-    yield (
-        f'Relevant are passages of grade {level} or more; the gains of nDCG are'
-        ' the grades.'
-    )
   if comparison.options.common_queries:
     yield 'Only over queries that both have.'
   sets = [d.evaluated for d in comparison.differences]
@@ -272,6 +270,8 @@ def _notes_on(comparison: Comparison, model: Model) -> Iterator[str]:
     for each in (baseline, model):
       if counts := each.results[key].provenance.get(SEEN):
         yield f'{each.name} on {name}: {describe_seen(counts)}'
+    if copies := describe_copies(baseline.results[key].provenance):
+      yield f'{name}: {copies}'
   yield from tables.mixed_notes(
       {m.name: [m.results[key] for key in names] for m in (baseline, model)}
   )

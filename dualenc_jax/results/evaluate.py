@@ -5,6 +5,7 @@ Beside its own results, in the same folder, are those of BM25 and of both fused.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import logging
 import os
 import pathlib
 from typing import Any
@@ -38,6 +39,7 @@ from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.text.words import words
 
 RERANK_FOLDER = folder_lib.SYSTEMS[-1]
+_LOG = logging.getLogger(__name__)
 # What a result says of its teacher, as far as it is there.
 _OF_TEACHER = (
     'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template'
@@ -61,6 +63,8 @@ class Options:
       None for the evaluated task's.
     learnt: queries that the model has learnt from, among which those that it is
       measured by are looked for; None for no such look.
+    relevance_level: the least grade of a relevant passage.
+    equal_texts: whether passages of one text are one.
     candidates: l, of an index that is searched in two steps; None for its own.
   """
 
@@ -74,6 +78,8 @@ class Options:
   trained_on: Experiment | None = None
   learnt: Sequence[str] | None = None
   candidates: int | None = None
+  relevance_level: int = 1
+  equal_texts: bool = False
 
   @property
   def depth(self) -> int:
@@ -83,7 +89,8 @@ class Options:
   def label(self, task: Dataset) -> str:
     """The label of a task's results."""
     of_documents = self.document_separator is not None
-    return task.label + folder_lib.DOCUMENTS * of_documents
+    label = task.label + folder_lib.DOCUMENTS * of_documents
+    return label + folder_lib.EQUAL_TEXTS * self.equal_texts
 
 
 def default_output(model_dir: str | os.PathLike[str]) -> pathlib.Path:
@@ -155,9 +162,7 @@ def evaluate(
   write('', found[''], own)
 
   def validation() -> tuple[RetrievalSet, np.ndarray, Any]:
-    other = RetrievalSet.of_split(
-        experiment, VALIDATION, options.document_separator
-    )
+    other = _set(experiment, VALIDATION, options)
     same = other.corpus.cache.header == ranked.corpus.cache.header
     return (
         other,
@@ -247,11 +252,17 @@ def evaluate_bm25(
   return result
 
 
+def _set(experiment: Any, split: str, options: Options) -> RetrievalSet:
+  ranked = RetrievalSet.of_split(experiment, split, options.document_separator)
+  ranked = dataclasses.replace(ranked, relevance_level=options.relevance_level)
+  return ranked.with_equal_texts_as_one() if options.equal_texts else ranked
+
+
 def _opened(
     experiment: Any, split: str, folder: pathlib.Path, options: Options
 ) -> RetrievalSet:
   """What is ranked; what would stop it later stops it before the encoding."""
-  ranked = RetrievalSet.of_split(experiment, split, options.document_separator)
+  ranked = _set(experiment, split, options)
   files.make_folder(folder, 'another --output_dir')
   trec.check_ids('query id', ranked.query_ids)
   trec.check_ids('id', ranked.ranked_ids)
@@ -266,7 +277,8 @@ def facts_of(
   corpus = ranked.corpus.cache.header
   own = task.identity(split)
   named = {*task.FILES} - {'hard_negatives'}
-  return {
+  level, copies = options.relevance_level, ranked.unjudged_copies()
+  facts = {
       'task': task.task_name,
       'dataset': task.dataset,
       'label': options.label(task),
@@ -279,4 +291,11 @@ def facts_of(
       'document_separator': options.document_separator,
       'source': ranked.cache.header['source'],
       'corpus': {name: corpus[name] for name in ('split', 'source')},
+      # As `compare` has it: the usual value is not there.
+      **({'relevance_level': level} if level > 1 else {}),
+      **({'equal_texts': 'one'} if options.equal_texts else {}),
+      **({folder_lib.COPIES: copies} if copies else {}),
   }
+  if told := folder_lib.describe_copies(facts):
+    _LOG.warning(told)
+  return facts

@@ -39,10 +39,13 @@ BASELINES = ('bm25', 'hybrid')
 SYSTEMS = (*BASELINES, 'rerank')
 # Of means that were summed in another order.
 _TOLERANCE = 1e-9
-# Ends the label of results that rank documents by their best passage.
-DOCUMENTS = '-documents'
+# Ends the labels of results that rank documents by their best passage, and of
+# those that take passages of one text as one.
+DOCUMENTS, EQUAL_TEXTS = '-documents', '-equal-texts'
 # The fact how many queries of a result the model has learnt from.
 SEEN = 'seen_queries'
+# The fact in how many queries a relevant passage has an unjudged copy.
+COPIES = 'unjudged_copies'
 # What is read again of a result; metrics are shares of 0 to 1.
 _SHAPE = {
     'metrics': {str: int | float},
@@ -60,7 +63,10 @@ _SHAPE = {
         for how in ('', '_same', '_near')
     },
     **dict.fromkeys(
-        ('checkpoint_step?', 'queries?', 'passages?', 'k?', 'depth?'),
+        (
+            'checkpoint_step?', 'queries?', 'passages?', 'k?', 'depth?',
+            'relevance_level?', f'{COPIES}?',
+        ),
         int | None,
     ),
 }
@@ -155,7 +161,8 @@ class Key(NamedTuple):
   """What was evaluated: a task, such as 'beir', and its data set, or None.
 
   The label is both in one, 'beir-scifact'; 'beir-scifact-documents' where
-  documents were ranked by the best of their passages.
+  documents were ranked by the best of their passages, and
+  'beir-scifact-equal-texts' where passages of one text were one.
   """
 
   task: str
@@ -167,9 +174,9 @@ class Key(NamedTuple):
     return f'{self.label} {self.split}'.strip()
 
   @property
-  def of_documents(self) -> bool:
-    """Whether documents were ranked, which the papers do not."""
-    return self.label.endswith(DOCUMENTS)
+  def as_in_papers(self) -> bool:
+    """Whether passages were ranked, each on its own."""
+    return not self.label.endswith((DOCUMENTS, EQUAL_TEXTS))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -301,6 +308,7 @@ def write_result(
       Ranking(*(part[:, :k] for part in result.ranking)),
       ranked.query_ids,
       ranked.ranked_ids,
+      'dualenc' + EQUAL_TEXTS * ('equal_texts' in facts),
   )
   query_ids, values = values_by_query(ranked, result)
   write_per_query(folder / PER_QUERY, query_ids, values)
@@ -349,7 +357,8 @@ def _example(
   hits = result.ranking.indices[query]
   hits = hits[hits >= 0].tolist()
   scores = result.ranking.scores[query].tolist()
-  gold = {item for item, grade in judged.items() if grade >= 1}
+  least = ranked.relevance_level
+  gold = {item for item, grade in judged.items() if grade >= least}
   rank = next((i for i, hit in enumerate(hits, 1) if hit in gold), None)
   relevant = min(gold, default=None) if rank is None else hits[rank - 1]
   return {
@@ -383,6 +392,17 @@ def _item(ranked: 'RetrievalSet', item: int) -> dict[str, str]:
 
 def _cut(text: str) -> str:
   return text if len(text) <= _LENGTH else text[:_LENGTH] + '...'
+
+
+def describe_copies(facts: Mapping[str, Any]) -> str:
+  """A sentence on the fact `COPIES`, '' without it."""
+  if not (copies := facts.get(COPIES)):
+    return ''
+  return (
+      f'For {copies:,} of {facts["queries"]:,} queries a relevant passage has a'
+      ' copy in the corpus that is not judged relevant: of the two the id'
+      ' decides which ranks first. --equal_texts=one measures them as one.'
+  )
 
 
 def describe_seen(counts: Mapping[str, int]) -> str:

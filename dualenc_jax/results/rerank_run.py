@@ -1,6 +1,7 @@
 """A TREC run re-ranked by a teacher's scores, measured before and after."""
 
 from collections.abc import Mapping
+import dataclasses
 import logging
 import pathlib
 from typing import Any
@@ -36,7 +37,10 @@ def rerank_run(
     UserError: the run has queries or passages that the task has not, or scores
       are missing or not finite.
   """
-  ranked = RetrievalSet.of_split(experiment, split)
+  ranked = dataclasses.replace(
+      RetrievalSet.of_split(experiment, split),
+      relevance_level=options.relevance_level,
+  )
   run = trec.read_run(path)
   if not run:
     raise UserError(f'{path} is empty. Give a TREC run with hits.')
@@ -91,7 +95,9 @@ def _write(
       query: {hit: hits[hit] for hit in best_first(hits)[:k]}
       for query, hits in run.items()
   }
-  scores = metrics.evaluate_run(cut, qrels, str(folder))
+  scores = metrics.evaluate_run(
+      cut, qrels, str(folder), ranked.relevance_level
+  )
   files.make_folder(folder, 'another --output_dir')
   lines = [
       f'{query} Q0 {hit} {rank} {np.float32(score):.9g} dualenc\n'

@@ -173,23 +173,36 @@ def _run(
   """The name of a system and its run: a file, or the run.trec of a folder."""
   if path.is_file():
     if path.name == RUN and (path.parent / folder.METRICS).exists():
-      return folder.read_model(path.parent).name, path
+      model = folder.read_model(path.parent)
+      _check_copies(*model.results.values())
+      return model.name, path
     return pathlib.Path(path.name.removesuffix('.gz')).stem, path
   model = folder.read_model(path, baseline=baseline)
-  places = [result.where for result in model.results.values()]
-  files = [pathlib.Path(where, RUN) for where in places]
+  results = {pathlib.Path(r.where, RUN): r for r in model.results.values()}
   found = [
-      file for file in files
+      file for file in results
       if file.exists() and judged.qrels.keys() & trec.read_run(file).keys()
   ]
   if len(found) == 1:
+    _check_copies(results[found[0]])
     return model.name, found[0]
   hint = 'Give one of these folders.'
   raise UserError(
       f'{path} has {len(found) or "no"} {RUN} with queries of --qrels'
-      f' {judged.path}; expected one. Its results: {", ".join(places)}. '
+      f' {judged.path}; expected one. Its results:'
+      f' {", ".join(r.where for r in results.values())}. '
       + (hint if found else 'Evaluate it on the set of the qrels.')
   )
+
+
+def _check_copies(result: Result) -> None:
+  """Refuses a run of equal texts as one: its ids are not all judged ones."""
+  if result.provenance.get('equal_texts'):
+    raise UserError(
+        f'{result.where} has equal texts as one, by the id of the first, which'
+        ' --qrels may not judge. Leave out --qrels, or evaluate it without'
+        ' --equal_texts.'
+    )
 
 
 def _of_runs(

@@ -217,13 +217,29 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
   """What differs between results, by the model's name, of one table.
 
   A sentence for each model whose results are of several checkpoints or training
-  runs, or of passages and of documents; none where all are alike.
+  runs, or of passages and of documents; none where all are alike. One for each
+  grade beyond 1 from which passages are relevant.
   """
-  return tuple(
+  figures = (
       f'Figures{f" of {name}" if len(results) > 1 else ""} are of {what}.'
       for name, own in results.items()
       for what in _mixed(own)
   )
+  return *figures, *_levels([r for own in results.values() for r in own])
+
+
+def _levels(results: Sequence[Result]) -> Iterator[str]:
+  sets: dict[int, list[str]] = {}
+  for result in results:
+    level = result.provenance.get('relevance_level') or 1
+    sets.setdefault(level, []).append(str(result.key))
+  for level, names in sets.items():
+    if level > 1:
+      where = f' on {", ".join(dict.fromkeys(names))}' if len(sets) > 1 else ''
+      yield (
+          f'Relevant{where} are passages of grade {level} or more; the gains of'
+          ' nDCG are the grades.'
+      )
 
 
 def _mixed(results: Sequence[Result]) -> Iterator[str]:

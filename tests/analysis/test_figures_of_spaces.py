@@ -143,17 +143,6 @@ def test_maps_name_every_point(both):
   assert (np.diff(shares, axis=1) >= 0).all()
 
 
-def test_tsne_keeps_clusters_apart_and_is_the_same_twice():
-  cluster = np.repeat([0, 1, 2], 20)
-  vectors = toy_set.unit_vectors(60) + 5 * np.eye(3, toy_set.DIM)[cluster]
-  points = figures.tsne(vectors)
-  assert points.shape == (60, 2)
-  distances = np.linalg.norm(points[:, None] - points, axis=-1)
-  np.fill_diagonal(distances, np.inf)
-  np.testing.assert_array_equal(cluster[distances.argmin(axis=1)], cluster)
-  np.testing.assert_array_equal(figures.tsne(vectors), points)
-
-
 @pytest.mark.parametrize('count', [50, 5])
 def test_components_equal_those_of_a_full_decomposition(count):
   vectors = toy_set.unit_vectors(count) * np.linspace(3, 0.1, toy_set.DIM) + 2

@@ -101,12 +101,6 @@ def test_models_side_by_side(model, tmp_path, capsys):
     analyze.main(flags)
 
 
-def test_a_task_of_several_data_sets_is_refused(model):
-  with pytest.raises(UserError, match='--task=beir is several data sets: .*'
-                     'beir-scifact.*--task=beir/NAME'):
-    analyze.main([f'--model_dir={model}', '--task=beir', '--gin.DATA_ROOT=x'])
-
-
 @pytest.mark.parametrize(
     'flags, message',
     [

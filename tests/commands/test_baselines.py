@@ -183,16 +183,27 @@ def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
   assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page
 
 
-def test_bm25_needs_no_model(model, tmp_path):
-  bm25.main([
+def test_bm25_needs_no_model(model, tmp_path, capsys):
+  given = [
       '--tasks=beir/scifact', f'--gin.DATA_ROOT={model.parent / "data"}',
       '--gin.BEIR_TOLERANCE=1.0', f'--output_dir={tmp_path / "out"}',
-      '--k1=0.9', '--b=0.4', '--language=none', ALL,
-  ])
+  ]
+  bm25.main([*given, '--k1=0.9', '--b=0.4', '--language=none', ALL])
   folder = tmp_path / 'out' / 'beir-scifact-test'
   assert_scores(folder, BM25(list(TINY.corpus.values()), 0.9, 0.4, None))
   assert result_of(folder)['language'] is None
-  assert 'BM25' in (tmp_path / 'out' / 'tables.md').read_text()
+  assert result_of(folder)['unjudged_copies'] == 3
+  # 3 of the 12 passages are copies.
+  bm25.main([*given, '--equal_texts=one', '--relevance_level=2'])
+  assert 'For 3 of 4 queries a relevant' in capsys.readouterr().err
+  one = tmp_path / 'out' / 'beir-scifact-equal-texts-test'
+  facts = {'equal_texts': 'one', 'passages': 9, 'relevance_level': 2}
+  assert facts.items() <= result_of(one).items()
+  with pytest.raises(UserError, match='has equal texts as one'):
+    qrels = model.parent / 'data' / 'beir' / 'scifact' / 'qrels' / 'test.tsv'
+    compare.main([f'{one}/run.trec', str(folder), f'--qrels={qrels}'])
+  tables = (tmp_path / 'out' / 'tables.md').read_text()
+  assert 'BM25' in tables and 'Relevant are passages of grade 2 or' in tables
   # Of files.
   path = str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 20))
   bm25.main([path, path, path, f'--output_dir={tmp_path / "o"}'])

@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 import tiny_evaluation
 import tiny_run
 import tiny_towers
@@ -190,16 +189,6 @@ def test_towers_with_projections_of_their_own(tmp_path, caplog):
 def test_a_dim_that_there_is_not(model, dim):
   with pytest.raises(UserError, match=f'The dim is {dim}; expected 1 to'):
     Retriever.from_dir(model, dim=dim)
-
-
-def test_without_a_projection_there_is_nothing_to_cut(model, tmp_path, capfd):
-  source = tmp_path / 'encoder'
-  run('convert', model, '--to=safetensors', f'--out={source}', '--no-verify')
-  tensors = load_file(source / 'weights.safetensors')
-  del tensors['projection/kernel']
-  save_file(tensors, source / 'weights.safetensors')
-  refused(capfd, 'has no projection to cut', 'convert', source,
-          '--to=safetensors', '--dim=8', f'--out={tmp_path / "x"}')
 
 
 @pytest.mark.slow

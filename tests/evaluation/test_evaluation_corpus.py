@@ -1,5 +1,7 @@
 """Evaluation over a corpus split: ids, grades, answers, and the commands."""
 
+import dataclasses
+
 import metrics_reference
 import numpy as np
 import pytest
@@ -94,16 +96,45 @@ def test_metrics_over_a_corpus_are_those_of_the_definitions(cache_of):
   rng = np.random.default_rng(0)
   order = np.stack([rng.permutation(12) for _ in QUERIES])
   # 'c', judged not relevant throughout, counts as 0.
-  each = [
-      metrics_reference.of_order([f'd{p}' for p in row], QRELS[query])
-      for query, row in zip(QUERIES, order)
-  ]
-  expected = {name: np.mean([v[name] for v in each]) for name in each[0]}
-  metrics = score(ranking_of(order), found).metrics
-  assert metrics == pytest.approx(expected)
+  for level in (1, 2):
+    each = [
+        metrics_reference.of_order([f'd{p}' for p in row], QRELS[query], level)
+        for query, row in zip(QUERIES, order)
+    ]
+    expected = {name: np.mean([v[name] for v in each]) for name in each[0]}
+    at_level = dataclasses.replace(found, relevance_level=level)
+    assert at_level.gold == [[3] if level == 2 else [1, 3], *at_level.gold[1:]]
+    metrics = score(ranking_of(order), at_level).metrics
+    assert metrics == pytest.approx(expected)
   nothing = np.full((len(QUERIES), 12), -np.inf, np.float32)
   (metrics,) = (e.metrics for e in by_scores.evaluate(zip(nothing), found))
   assert {*metrics.values()} == {0.0}
+  with pytest.raises(UserError, match='of grade 4 or more'):
+    score(ranking_of(order), dataclasses.replace(found, relevance_level=4))
+
+
+def test_copies_that_are_not_judged(cache_of):
+  """They are counted, and as one they have the highest of their grades."""
+  caches = cache_of('test', judged()), cache_of('corpus', corpus_rows())
+  found = RetrievalSet.from_cache(*caches)
+  assert found.unjudged_copies() == 2
+  one = found.with_equal_texts_as_one()
+  assert one.unjudged_copies() == 0
+  assert list(one.corpus.texts) == list(dict.fromkeys(TEXTS.values()))
+  assert qrels_of(one) == {**QRELS, 'b': {'d3': 1, 'd2': -1}}
+  # A query that is a copy is no hit for itself, and nor is the other.
+  rows = [
+      example(q, TEXTS[p], query_id=q, passage_id=p, relevance=grade)
+      for q, p, grade in (
+          ('a', 'd3', 2), ('a', 'd7', 0), ('d7', 'd3', 1), ('d7', 'd1', 1)
+      )
+  ]
+  own = cache_of('own', rows)
+  found = RetrievalSet.from_cache(own, caches[1], without_self_hits=True)
+  assert found.unjudged_copies() == 1
+  one = found.with_equal_texts_as_one()
+  assert qrels_of(one) == {'a': {'d3': 2}, 'd7': {'d1': 1}}
+  assert one.self_hits.tolist() == [-1, 3]
 
 
 def test_without_a_corpus_equal_texts_are_one(cache_of):

@@ -73,19 +73,6 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
   assert not list(tmp_path.glob('*.partial'))
 
 
-def test_models_have_styles_of_their_own():
-  styles = [tuple(drawing.model_style(i).values()) for i in range(20)]
-  assert len(set(styles)) == 20
-
-
-def test_there_are_as_many_panels_as_models():
-  for names in ('a', 'abcd', 'abcde'):
-    canvas = Canvas()
-    draw_maps(canvas, names)
-    titles = [axis.get_title('left').strip() for axis in canvas.axes]
-    assert titles == [*names]
-
-
 def test_a_panel_is_square_and_holds_all_points():
   canvas = Canvas()
   points = np.array([[0.0, 0], [10, 1]]), np.array([[3.0, -1]])

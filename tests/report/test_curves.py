@@ -94,9 +94,3 @@ def test_a_long_curve_is_thin_and_has_its_means_and_its_extremes():
       8 * (heights[-2] - heights[0]), rel=0.02
   )
   assert np.ptp(means[:, 1]) < 0.05 * np.ptp(raw[:, 1])
-
-
-def test_smoothed_values_are_means_around_each():
-  values = np.random.default_rng(0).normal(size=101)
-  expected = [values[max(i - 4, 0) : i + 5].mean() for i in range(101)]
-  np.testing.assert_allclose(curves._smoothed(values, 9), expected, atol=1e-12)
