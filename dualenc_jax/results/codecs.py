@@ -1,9 +1,7 @@
-"""The comparison of codecs on a result: sizes, quality, time, figures."""
+"""The comparison of codecs on a result: sizes, quality and time."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import importlib.util
-import itertools
 import logging
 import pathlib
 import shutil
@@ -20,21 +18,16 @@ from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.metrics import DEPTH
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.figures import figure as figure_lib, table as table_lib
-from dualenc_jax.figures.drawing import model_style, percent
-from dualenc_jax.figures.figure import Figure
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.results.folder import values_by_query, write_result
 from dualenc_jax.results.significance import paired
-from dualenc_jax.search.two_steps import search_of, TwoSteps
+from dualenc_jax.search.two_steps import search_of
 
 FOLDER = 'codecs'
 _PREFERRED = 'nDCG@10', 'MRR', 'P@1'
 _DEEP = 'Recall@1000', 'Recall@100', 'top-100'
 # Passages that are encoded together.
 _BLOCK = 2**14
-_DOTTED = {'color': '#9a9a9a', 'linewidth': 0.8, 'linestyle': ':'}
-# By codec of two steps a metric by l, the candidates that are scored again.
-_Curves = Mapping[str, Mapping[int, float | None]]
 _LOG = logging.getLogger(__name__)
 
 
@@ -74,7 +67,7 @@ def evaluate(
     facts: Mapping[str, Any], k: int, depth: int,
     training_queries: Callable[[], np.ndarray],
 ) -> Table:
-  """Evaluates codecs, and writes a result folder for each, table and figures.
+  """Evaluates codecs, and writes a result folder for each, and a table.
 
   Args:
     specs: of the codecs.
@@ -96,7 +89,7 @@ def evaluate(
       compression.FLOATS[str(passages.dtype)], size, 0, first.metrics, None,
       _milliseconds(passages, queries, ranked, depth), 0.0,
   )
-  found, curves = [whole], {}
+  found = [whole]
   learning = any(spec.needs_queries for spec in specs)
   more = training_queries() if learning else None
   # Documents of several passages, and queries that are passages, are ranked
@@ -118,19 +111,12 @@ def evaluate(
         spec.name, size, codec.bytes_once, result.metrics, p, milliseconds,
         seconds,
     ))
-    if codec.rescored is not None:
-      curves[spec.name] = over_candidates(coded, queries, ranked, metric)
     how = {'codec': spec.name, 'bytes_per_passage': codec.bytes_per_passage}
     output = folder / spec.name.replace(':', '-')
     write_result(output, ranked, result, k, {**facts, **how})
   table = _table(found, metric, ranked, facts)
   table_lib.write(folder, 'codecs', [table])
   figure_lib.write_csv(folder / 'codecs.csv', _columns(found))
-  if importlib.util.find_spec('matplotlib'):
-    figure_lib.save(_over_bytes(found, metric, table.title), folder)
-    if curves:
-      figure = _over_candidates(whole, metric, curves, table.title)
-      figure_lib.save(figure, folder)
   return table
 
 
@@ -148,23 +134,6 @@ def encoded(codec: Codec, vectors: Any) -> Coded:
     block = np.asarray(vectors[start : start + _BLOCK], np.float32)
     codes[start : start + len(block)] = codec.encode(block)
   return Coded(codec, codes)
-
-
-def over_candidates(
-    coded: Coded, queries: np.ndarray, ranked: RetrievalSet, metric: str
-) -> dict[int, float | None]:
-  """A metric by l, the candidates of the first step that are scored again.
-
-  0 is the order of the first step alone. Hits beyond l stand in that order.
-  """
-  search = TwoSteps(coded, ranked.corpus.ids)
-  wanted = (0, 10, 20, 50, 100, 200, 500, 1000)
-  several = [count for count in wanted if count <= len(coded)]
-  found = search.by_candidates(queries, several, min(1000, len(coded)))
-  return {
-      count: evaluation.score(ranking, ranked).metrics.get(metric)
-      for count, ranking in zip(several, found)
-  }
 
 
 def _milliseconds(
@@ -240,87 +209,3 @@ def _share(value: float | None) -> Cell:
   if value is None:
     return Cell(MISSING)
   return Cell(f'{100 * value:.2f}', exact=repr(value))
-
-
-def _over_bytes(found: Sequence[_Measured], metric: str, title: str) -> Figure:
-  """Quality over bytes, with rows of one kind joined.
-
-  Figure 4 of Thakur et al. (2022) where these are pq of 32 to 192 times less.
-  """
-  shown = [one for one in found if one.metrics.get(metric) is not None]
-  sizes = [one.bytes_per_passage for one in shown]
-  values = [one.metrics[metric] for one in shown]
-
-  def draw(canvas: Any) -> None:
-    axis = canvas.subplots()
-    kinds = itertools.groupby(sorted(shown, key=_kind), _kind)
-    curves = {
-        kind: sorted((o.bytes_per_passage, o.metrics[metric]) for o in own)
-        for kind, own in kinds
-    }
-    _plot(axis, curves.items())
-    for one, *place in zip(shown, sizes, values):
-      axis.annotate(
-          one.name, place, (4, 4), textcoords='offset points', fontsize=7
-      )
-    axis.axhline(values[0], **_DOTTED)
-    axis.set_xscale('log', base=2)
-    axis.xaxis.set_major_formatter(lambda x, _: f'{x:g}')
-    axis.set_xlabel('bytes a passage')
-    axis.set_ylabel(metric)
-    percent(axis)
-    canvas.legend(loc='outside right upper')
-
-  return Figure(
-      'codecs-bytes',
-      f'{metric} over bytes a passage',
-      f'{title}. The dotted line is that of the embeddings as they are.',
-      {
-          'codec': [one.name for one in shown],
-          'bytes_per_passage': sizes,
-          'compression': _smaller(shown),
-          metric: values,
-      },
-      (7.5, 4.2),
-      draw,
-  )
-
-
-def _over_candidates(
-    whole: _Measured, metric: str, curves: _Curves, title: str
-) -> Figure:
-  def draw(canvas: Any) -> None:
-    axis = canvas.subplots()
-    _plot(axis, ((name, by_l.items()) for name, by_l in curves.items()))
-    axis.axhline(whole.metrics[metric], **_DOTTED)
-    axis.set_xscale('symlog', linthresh=10)
-    axis.set_xlabel('passages that are scored again (l)')
-    axis.set_ylabel(metric)
-    percent(axis)
-    canvas.legend(loc='outside upper left')
-
-  rows = [
-      (name, count, value)
-      for name, by_l in curves.items()
-      for count, value in by_l.items()
-  ]
-  return Figure(
-      'codecs-two-steps',
-      f'{metric} over the candidates of the first step',
-      f'{title}. 0 is the order by Hamming distance alone; the dotted line is'
-      ' that of the embeddings as they are.',
-      dict(zip(('codec', 'rescored', metric), map(list, zip(*rows)))),
-      (6.0, 4.0),
-      draw,
-  )
-
-
-def _plot(axis: Any, curves: Iterable[tuple[str, Any]]) -> None:
-  """Draws points (x, y) by the name of their curve."""
-  for number, (name, points) in enumerate(curves):
-    axis.plot(*zip(*points), marker='o', label=name, **model_style(number))
-
-
-def _kind(one: _Measured) -> str:
-  """What codecs of several sizes have in common."""
-  return '+'.join(part.partition(':')[0] for part in one.name.split('+'))

@@ -6,10 +6,11 @@ nearest to the signs of the query are ordered by the float query,
   sum_d q_d (2 bit_d - 1).
 
 Both steps are exact, with ties by the ids, so that the hits are the same on any
-mesh. All other passages stand behind these l, by their Hamming distance.
+mesh. In ranks of relevant passages all others stand behind these l, by their
+Hamming distance.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -52,31 +53,10 @@ class TwoSteps:
           f' {self._passages.codec.name} scores only {self.rescored} again.'
           f' Request fewer, or use binary:{min(k, count)}.'
       )
-    found = next(self.by_candidates(queries, [self.rescored], self.rescored))
-    return Ranking(*(part[:, :k] for part in found))
-
-  def by_candidates(
-      self, queries: np.ndarray, several: Sequence[int], count: int
-  ) -> Iterator[Ranking]:
-    """Yields a ranking for each of several l, by one search.
-
-    Each has the `count` best of the first step, of which l are scored again;
-    the rest keep their order, and their scores mean nothing.
-    """
-    first = self._first.top_k(queries, count)
-    all_near = first.indices[:, : max(several)]
+    near = self._first.top_k(queries, self.rescored).indices
     own = self._passages.codec.queries(np.asarray(queries, np.float32))
-    scores = ranking_lib.of_candidates(own, self._passages, all_near)
-    for rescored in several:
-      if not rescored:
-        yield first
-        continue
-      near, rest = np.split(first.indices, [rescored], axis=1)
-      best = best_hits(scores[:, :rescored], near, self._ids, rescored)
-      yield Ranking(
-          np.concatenate([best.scores, first.scores[:, rescored:]], axis=1),
-          np.concatenate([best.indices, rest], axis=1),
-      )
+    scores = ranking_lib.of_candidates(own, self._passages, near)
+    return best_hits(scores, near, self._ids, k)
 
   def gold_ranks(
       self, queries: np.ndarray, gold: Sequence[Sequence[int]],

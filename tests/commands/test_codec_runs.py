@@ -152,8 +152,6 @@ def test_codecs_in_one_table(table):
     assert name in ('fp32', own.get('codec'))
     ndcg = pytest.approx(float(row['nDCG@10']), rel=1e-5)
     assert own['metrics']['nDCG@10'] == ndcg
-  for stem in ('codecs-bytes', 'codecs-two-steps'):
-    assert (table / 'codecs' / f'{stem}.png').stat().st_size > 1000
 
 
 def test_a_codec_learns_from_queries_of_training(model, table):
