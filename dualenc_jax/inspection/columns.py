@@ -8,6 +8,7 @@ import numpy as np
 
 from dualenc_jax.inspection import mojibake
 from dualenc_jax.inspection.summary import Lengths, Texts
+from dualenc_jax.readers import list_cells
 from dualenc_jax.readers.rows import Found, SHOWN
 from dualenc_jax.text.tokenizer import UNK, Vocabulary
 
@@ -134,6 +135,7 @@ class TextColumn:
     self._tokens = Column(np.int32)
     self._unknown = 0
     self._blank, self._mojibake, self._replaced = Found(), Found(), Found()
+    self._lists = Found()
 
   @property
   def hashes(self) -> np.ndarray:
@@ -155,6 +157,8 @@ class TextColumn:
     for i, text in enumerate(texts):
       if text and not text.strip():
         self._blank.add(place(i))
+      if list_cells.is_one(text):
+        self._lists.add(place(i))
       if not text.isascii():
         if excerpt := mojibake.find(text):
           self._mojibake.add(f'{place(i)} "{excerpt}"')
@@ -183,6 +187,7 @@ class TextColumn:
         most_repeated=int(counts[most]),
         most_repeated_at=place(most) if counts[most] else '',
         blank=self._blank,
+        lists=self._lists,
         mojibake=self._mojibake,
         replaced=self._replaced,
         ids_of_several_texts=several_texts,

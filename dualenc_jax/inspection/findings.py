@@ -38,6 +38,9 @@ _OF_PAIRS = (
 _OF_TEXTS = (
     (Level.WRONG, 'blank', '{plural} of nothing but whitespace',
      'Mend them, or take them out.'),
+    (Level.SUSPICIOUS, 'lists', '{plural} that are lists, with brackets and'
+     ' quotes', '--gin.LIST_CELLS=True makes texts of their own of them, of'
+     ' passages and hard negatives in files of pairs; or mend the file.'),
     (Level.SUSPICIOUS, 'mojibake',
      '{plural} that look decoded with the wrong encoding',
      'Decode the original as what it is (UTF-8, mostly), or mend them with'

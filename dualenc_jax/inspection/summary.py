@@ -55,6 +55,7 @@ class Texts:
     most_repeated: times that the most frequent text occurs.
     most_repeated_at: the first place of that text.
     blank: texts of nothing but whitespace.
+    lists: texts that are lists of texts, by `list_cells.is_one`.
     mojibake: texts that were decoded with the wrong encoding, by their looks.
     replaced: texts with U+FFFD, which stands for bytes that could not be
       decoded.
@@ -67,6 +68,7 @@ class Texts:
   most_repeated: int
   most_repeated_at: str
   blank: Found
+  lists: Found
   mojibake: Found
   replaced: Found
   ids_of_several_texts: Found

@@ -1,6 +1,5 @@
 """Natural Questions over Wikipedia, in the files of DPR."""
 
-import ast
 from collections.abc import Iterator, Mapping, Sequence
 import csv
 import dataclasses
@@ -10,7 +9,13 @@ from typing import Any
 
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import expect, SourceUnavailable
-from dualenc_jax.readers import json_array, pairs_formats, quoted, rows
+from dualenc_jax.readers import (
+    json_array,
+    list_cells,
+    pairs_formats,
+    quoted,
+    rows,
+)
 from dualenc_jax.readers.files_dataset import FilesDataset
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
@@ -228,8 +233,8 @@ def _passage(row: Mapping[str, str]) -> list[str]:
 def _asked(row: Mapping[str, str]) -> tuple[str, list[str]]:
   query, answers = rows.text(row, 'question'), row.get('answers', '')
   try:
-    return _question(query), _answers(ast.literal_eval(answers))
-  except (ValueError, SyntaxError, RecursionError, MemoryError):
+    return _question(query), _answers(list_cells.parse(answers))
+  except ValueError:
     return _question(query), _answers(None)
 
 

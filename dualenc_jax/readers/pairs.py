@@ -11,7 +11,13 @@ from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import example
 from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.io import hub, untrusted
-from dualenc_jax.readers import arrow, column_aliases, pairs_formats, rows
+from dualenc_jax.readers import (
+    arrow,
+    column_aliases,
+    list_cells,
+    pairs_formats,
+    rows,
+)
 from dualenc_jax.readers.files_dataset import FilesDataset
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.suggest import did_you_mean
@@ -67,6 +73,8 @@ class Pairs(FilesDataset):
       names, in order; those of no use may have any name.
     column_aliases: take 'anchor', 'positive' and the others of
       `column_aliases.ALIASES` where query, passage and negatives are missing.
+    list_cells: take texts that are lists, of JSON or Python, for these: what
+      there is in a column of CSV instead of lists. Not of queries.
     strict: whether the first bad row is an error that names file and line, in
       Parquet the row, from 1 on; else bad rows, and of rows just the hard
       negatives that are passages of them, are left out and the log says how
@@ -93,6 +101,7 @@ class Pairs(FilesDataset):
   format: str | None = None
   columns: Sequence[str] | None = None
   column_aliases: bool = False
+  list_cells: bool = False
   strict: bool = True
 
   def __post_init__(self):
@@ -161,14 +170,22 @@ class Pairs(FilesDataset):
         self._warn_of_unread(path, columns)
       for attribute in [a for a in unseen if self._find(row, a)]:
         del unseen[attribute]
+      if self.list_cells:
+        row = {
+            name: value if name == self.query else list_cells.read(name, value)
+            for name, value in row.items() if self._wants(name)
+        }
       return self._pairs(row)
 
     number = dropped = 0
+    listed = rows.Found()
     try:
       for number, (pairs, false_negatives) in rows.checked(
           path, table.numbered, parse, self.strict
       ):
         dropped += false_negatives
+        if any(map(list_cells.is_one, _texts(pairs))):
+          listed.add(f'{path}:{number}')
         for pair in pairs:
           yield pair | {'location': f'{path}:{number}'}
     except rows.NoGoodRow:
@@ -182,6 +199,12 @@ class Pairs(FilesDataset):
       _LOG.warning(
           '%s: dropped %d hard negatives that are positives of their rows.',
           path, dropped,
+      )
+    if listed.count and rows.collected() is None:
+      _LOG.warning(
+          '%s: %d rows have a text that is a list, the first at %s. It is taken'
+          ' as it is, with brackets and quotes; --gin.LIST_CELLS=True reads the'
+          ' list.', path, listed.count, listed.places[0],
       )
 
   def _pairs(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
@@ -364,7 +387,9 @@ class Pairs(FilesDataset):
     return path
 
 
-_NO_COLUMNS = (*_SPLITS, 'format', 'columns', 'column_aliases', 'strict')
+_NO_COLUMNS = (
+    *_SPLITS, 'format', 'columns', 'column_aliases', 'list_cells', 'strict'
+)
 # The attributes that name a column, with their defaults.
 _COLUMNS = {
     field.name: field.default
@@ -378,6 +403,12 @@ _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
 def _flag(attribute: str) -> str:
   """What sets an attribute on the command line."""
   return f'--gin.{attribute.upper()}_COLUMN=...'
+
+
+def _texts(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+  """All texts of a row's examples, which share query and hard negatives."""
+  yield from (pair['passage'] for pair in pairs)
+  yield from (pairs[0]['query'], *pairs[0]['negatives'])
 
 
 def _titled(

@@ -60,7 +60,7 @@ def test_every_oddity_is_counted():
       # Repeats the first; the second id of the query; a positive is negative.
       row(2, 'whales', half, [half], ('q2', 'p1')),
       # The negative is a passage of another row; p1 is another text, too.
-      row(3, 'whales', drift, [half, 'x'], ('q1', 'p1')),
+      row(3, 'whales', drift, [half, '["x"]'], ('q1', 'p1')),
       row(4, 'same', 'same', ids=('q3', 'p4')),
       row(5, '  ', 'It\xe2\x80\x99s', ids=('q4', 'p5')),
       row(6, 'lost', '\ufffd', ['\u3000'], ('q5', 'p6')),
@@ -87,6 +87,7 @@ def test_every_oddity_is_counted():
   assert (split.negatives.count, split.negatives.distinct) == (5, 4)
   assert queries.blank == Found(1, ['f:5'])
   assert split.negatives.blank == Found(1, ['f:6'])
+  assert split.negatives.lists == Found(1, ['f:3'])
   assert passages.mojibake.places == ['f:5 "It\xe2\\x80\\x99s"']
   assert passages.replaced == Found(1, ['f:6 "\ufffd"'])
   assert queries.texts_of_several_ids == Found(1, ['f:2 and 1'])

@@ -73,6 +73,20 @@ def test_bad_csv_names_the_line_where_the_row_begins(tmp_path):
   assert read(path, columns=('query', 'passage')) == [['q', 'p']]
 
 
+@pytest.mark.parametrize('cell, found', [
+    ("['a', 'it\\'s']", ['a', "it's"]), ('["a", "\\u0062"]', ['a', 'b']),
+    ('[]', []), ('[1] a [2]', ['[1] a [2]']),
+])
+def test_lists_in_cells(tmp_path, caplog, cell, found):
+  path = write(tmp_path / 'a.csv', [HARD[0], ['q', 'p', cell]])
+  assert read(path, list_cells=True) == [['q', 'p', *found]]
+  assert read(path) == [['q', 'p', cell]]
+  assert ('--gin.LIST_CELLS=True reads' in caplog.text) == (found != [cell])
+  # Of NumPy; to Python it is one text.
+  write(path, [HARD[0], ['q', "['a' 'b']", '']])
+  refused(lambda: read(path, list_cells=True), 'a.csv:2: ', 'no comma')
+
+
 def test_json_arrays(tmp_path):
   rows = [dict(zip(HARD[0], row)) for row in HARD[1:]]
   path = tmp_path / 'a.json'
@@ -120,22 +134,20 @@ def test_aliases_are_proposed_with_the_flag_that_takes_them(
   assert read(path, column_aliases=True) == [cells]
 
 
-@pytest.mark.parametrize('name, encoding', [
-    ('a.csv', 'utf-16'), ('a.tsv', 'utf-16-le'), ('a.json', 'utf-16-be'),
+TABLE = 'query,passage\nq,p\n'
+
+
+@pytest.mark.parametrize('name, content, message', [
+    ('a.csv', TABLE.encode('utf-16'), 'a.csv:1: the file is in UTF-16'),
+    ('a.json', TABLE.encode('utf-16-be'), 'a.json:1: the file is in UTF-16'),
+    ('a.json', b'[{"query": "caf\xe9"}]', "Latin-1 (Windows-1252)? In it this"),
+    # Broken UTF-8 is not taken for it.
+    ('a.jsonl', '{"query": "é'.encode() + b'\xc3"}', ':1: not UTF-8. Mend'),
 ])
-def test_utf_16_is_named(tmp_path, name, encoding):
+def test_other_encodings_are_named(tmp_path, name, content, message):
   path = tmp_path / name
-  path.write_bytes('query,passage\nq,p\n'.encode(encoding))
-  refused(lambda: read(path), f'{name}:1: the file is in UTF-16')
-
-
-def test_latin_1_is_named_and_broken_utf_8_is_not_taken_for_it(tmp_path):
-  path = tmp_path / 'a.json'
-  path.write_bytes(b'[{"query": "caf\xe9", "passage": "p"}]')
-  refused(lambda: read(path), 'not UTF-8. Latin-1', 'café')
-  path = tmp_path / 'a.jsonl'
-  path.write_bytes('{"query": "é", "passage": "'.encode() + b'\xc3"}')
-  refused(lambda: read(path), 'a.jsonl:1: not UTF-8. Mend')
+  path.write_bytes(content)
+  refused(lambda: read(path), message)
 
 
 def test_documents_of_each_form(tmp_path):

@@ -77,7 +77,8 @@ def test_scores_are_left_where_they_are_not_asked_for(folder):
     (['q1\td1\td3\t2', 'q1\td2\td4\t3'],
      ['mined:1: the margins of this query are over several', "'d1', 'd2'"]),
     (['q9\td0\td3\t2'], ['has hard negatives of none of the 2 queries']),
-    ([MARGINS[0], 'q1\td1\td3\t2', MARGINS[1]], ['sort -s -k1,1']),
+    ([MARGINS[0], 'q1\td1\td3\t2', MARGINS[1]],
+     ["mined:3: query 'q0' already", 'sort -s -k1,1']),
 ])
 def test_bad_scores(folder, rows, parts):
   refused(lambda: read(folder, rows), *parts)

@@ -88,11 +88,6 @@ def test_bad_rows(tmp_path, line, reason):
   assert negatives(path, strict=False) == [[], [BREAD], [BREAD]]
 
 
-def test_a_query_in_two_places(tmp_path):
-  path = write(tmp_path / 'a', '100\t1', '101\t2', '100\t3')
-  refused(lambda: negatives(path), ":3: query '100' already", 'sort -s')
-
-
 def test_fingerprint_covers_the_file(tmp_path):
   path = write(tmp_path / 'a', '100\t1')
   reader = MsMarco(root=str(TOY), hard_negatives=str(path))
