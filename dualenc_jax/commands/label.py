@@ -160,16 +160,7 @@ def _calibration(
         found.slope > 0, '--calibration', args.calibration, 'a slope above 0'
     )
   if found is None:
-    whose = (
-        'which is a file of scores, has no calibration'
-        if isinstance(teacher, pathlib.Path)
-        else 'has no calibration of its newest checkpoint'
-    )
-    raise UserError(
-        f'{args.teacher} {whose}, but thresholds need probabilities. Give'
-        ' --calibration=SLOPE,INTERCEPT: 1,0 if the scores are logits. A'
-        ' cross-encoder trained with a validation split has its own.'
-    )
+    raise no_calibration(args.teacher)
   if args.prior is not None:
     trained, wanted = _numbers('--prior', args.prior, ':')
     expect(
@@ -181,6 +172,17 @@ def _calibration(
     found = dataclasses.replace(found, intercept=found.intercept + shift)
   _LOG.info('A score s is the probability %s.', found.describe())
   return found.probabilities
+
+
+def no_calibration(teacher: str) -> UserError:
+  """The error that nothing makes probabilities of a teacher's scores."""
+  what = ', a file of scores,' if pathlib.Path(teacher).is_file() else ''
+  return UserError(
+      f'{teacher}{what} has no calibration, but thresholds need probabilities.'
+      ' Give --calibration=SLOPE,INTERCEPT: 1,0 if the scores are logits. A'
+      ' cross-encoder trained with a validation split has its own, of its'
+      ' newest checkpoint.'
+  )
 
 
 def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:

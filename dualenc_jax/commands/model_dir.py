@@ -72,21 +72,9 @@ def load(
     passage_prompt: the same of passages.
   """
   check_is_one(folder)
-  path = pathlib.Path(folder) / saved_config.CONFIG
   # A config is a program: beside another checkpoint it is a stranger's.
-  model_dirs.wanted(path.parent, step)
-  of_folder = [
-      f'MODEL_DIR = {folder!r}',
-      *saved_config.other_set(saved_config.read(path), bindings),
-  ]
-  vocabulary = path.with_name(saved_config.VOCABULARY)
-  if vocabulary.exists():
-    of_folder.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
-  experiment = build_experiment(
-      [_SAVED, *before, str(path), *files],
-      [*of_folder, *bindings],
-      search_paths,
-  )
+  model_dirs.wanted(pathlib.Path(folder), step)
+  experiment = saved_experiment(folder, files, bindings, search_paths, before)
   trained_for = experiment.tokenizer
   task: Any = experiment.task
   tokenizer = trained_for.prompted(prompt, passage_prompt)
@@ -141,14 +129,34 @@ def load(
         params, tokenizer, embedder, found, experiment, codec=codec
     )
 
-  model = model_dirs.restore(path.parent, step, use_of)
+  path = pathlib.Path(folder)
+  model = model_dirs.restore(path, step, use_of)
   used = model.provenance['checkpoint_step']
-  newest = model_dirs.steps(path.parent)[-1]
+  newest = model_dirs.steps(path)[-1]
   # Where the newest is damaged an older one may be used that is not the best.
-  is_best = used != newest and used == model_dirs.best_step(path.parent)
+  is_best = used != newest and used == model_dirs.best_step(path)
   best = f', the best (the newest is {newest}),' if is_best else ''
   _LOG.info('Restored step %d%s of %s.', used, best, folder)
   return model
+
+
+def saved_experiment(
+    folder: str, files: Sequence[str], bindings: Sequence[str],
+    search_paths: Sequence[str], before: Sequence[str] = (),
+) -> Experiment:
+  """The experiment of a model_dir's config; arguments of `load`."""
+  path = pathlib.Path(folder) / saved_config.CONFIG
+  of_folder = [
+      f'MODEL_DIR = {folder!r}',
+      *saved_config.other_set(saved_config.read(path), bindings),
+  ]
+  vocabulary = path.with_name(saved_config.VOCABULARY)
+  if vocabulary.exists():
+    of_folder.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
+  return build_experiment(
+      [_SAVED, *before, str(path), *files], [*of_folder, *bindings],
+      search_paths,
+  )
 
 
 def load_from_args(

@@ -82,10 +82,9 @@ def main(argv: Sequence[str] | None = None) -> None:
       print(f'# {name}{": given" if name in kept else own_line}')
     return
   checks.check_queries(recipe, given, lines)
-  training = checks.check_training(
+  for text in checks.check_stages(
       recipe, given, lines, coming, args, macros
-  )
-  for text in training:
+  ):
     print(text, flush=True)
   files.make_folder(work_dir, 'another --work_dir')
   done: list[runner.Done] = []

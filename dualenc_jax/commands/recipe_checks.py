@@ -2,32 +2,56 @@
 
 import argparse
 from collections.abc import Collection, Iterator, Mapping, Sequence
-import functools
+import contextlib
+import dataclasses
 import importlib
 import pathlib
+import tempfile
 from typing import Any
 
 import gin
 
 from dualenc_jax import compression
-from dualenc_jax.commands import cli, config, rerank, train
-from dualenc_jax.errors import UserError
+from dualenc_jax.commands import (
+  cli,
+  config,
+  label,
+  model_dir,
+  rerank,
+  saved_config,
+  tasks,
+  train,
+)
+from dualenc_jax.data import Dataset
+from dualenc_jax.errors import SourceUnavailable, UserError
 from dualenc_jax.generation import given_queries
+from dualenc_jax.inference import calibration
 from dualenc_jax.interop import model_dirs
+from dualenc_jax.readers import Pairs
 from dualenc_jax.recipes import Recipe, runner, Stage
+from dualenc_jax.results import while_training
+from dualenc_jax.results.folder import VALIDATION
 from dualenc_jax.run.experiment import Experiment
 
 
-def check_line(line: Sequence[str], coming: Collection[str]) -> None:
-  """Refuses what a command would before any stage runs, but what is coming."""
+def _parsed(
+    line: Sequence[str], search_paths: Sequence[str] = ()
+) -> tuple[Any, argparse.Namespace]:
+  """The module of a command line, and its flags."""
   command, rest = cli.split(line)
   if command not in cli.COMMANDS:
     raise UserError(cli.no_command(command))
   module = importlib.import_module(cli.module_name(command))
   parser = module.make_parser()
-  takes_gin = parser.get_default('gin_search_paths') is not None
-  parse = functools.partial(config.parse_args, parser)
-  args = (parse if takes_gin else parser.parse_args)(rest)
+  if parser.get_default('gin_search_paths') is None:
+    return module, parser.parse_args(rest)
+  paths = [f'--gin_search_paths={path}' for path in search_paths]
+  return module, config.parse_args(parser, [*rest, *paths])
+
+
+def check_line(line: Sequence[str], coming: Collection[str]) -> None:
+  """Refuses what a command would before any stage runs, but what is coming."""
+  module, args = _parsed(line)
   if hasattr(module, 'check_flags'):
     # The codec of an index to come is none yet.
     given = {'codec': None, 'codecs': (), **vars(args)}
@@ -58,40 +82,121 @@ def check_queries(
             given_queries.check(given[stage.name, output], corpus)
 
 
-def check_training(
+def check_stages(
     recipe: Recipe, given: runner.Given, lines: Mapping[str, Sequence[str]],
     coming: Mapping[str, Stage], args: argparse.Namespace,
     macros: Mapping[str, Mapping[str, str]],
 ) -> Iterator[str]:
   """Yields what will be trained and how long, as far as that is known yet.
 
-  A config that cannot be built is refused before any stage runs.
+  Before any stage runs, a config that cannot be built is refused, and data that
+  lacks what a stage reads of it. What a stage makes is taken to be right.
   """
-  paths = [f'--gin_search_paths={path}' for path in args.gin_search_paths]
-  for stage in recipe.stages:
-    outputs = {(stage.name, output) for output in stage.outputs}
-    is_given = outputs and outputs <= given.keys()
-    if stage.command != 'train' or stage.name not in lines or is_given:
-      continue
-    line = [*lines[stage.name][1:], *paths]
-    asked = config.parse_args(train.make_parser(), line)
-    if not coming.keys().isdisjoint(asked.gin_file):
-      continue
-    try:
-      experiment = train.build(asked)
-      _check_codes(experiment, coming)
-      objective: Any = experiment.objective
-      teacher = getattr(objective, 'teacher', None)
-      if teacher is not None and teacher not in coming:
-        objective.check_teacher(experiment.tokenizer.vocabulary)
-    except UserError as e:
-      # What is not there yet is no error.
-      if not any(path in str(e) for path in coming):
-        raise of_stage(stage.name, e, macros) from e
-    else:
-      steps, size = experiment.steps, experiment.batch_size
-      rate = experiment.optimizer.describe(steps)
-      yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
+  # Of models to come: what trains them, and folders with their configs.
+  trained: dict[str, Experiment] = {}
+  configs: dict[str, str] = {}
+  with tempfile.TemporaryDirectory() as temporary:
+    for stage in recipe.stages:
+      outputs = {(stage.name, output) for output in stage.outputs}
+      if stage.name not in lines or outputs and outputs <= given.keys():
+        continue
+      module, asked = _parsed(lines[stage.name], args.gin_search_paths)
+      if module is not train and not hasattr(asked, 'tasks'):
+        continue
+      model = module is not train and getattr(asked, 'model_dir', None) or ''
+      reads = {model, *asked.gin_file}
+      if not coming.keys().isdisjoint(reads - configs.keys()):
+        continue
+      asked.gin_file = [configs.get(file, file) for file in asked.gin_file]
+      if module is label and not _is_calibrated(asked, coming, trained):
+        error = label.no_calibration(asked.teacher)
+        raise of_stage(stage.name, error, macros)
+      with _of_what_is_there(stage.name, coming, macros):
+        if module is not train:
+          _check_task(asked, configs.get(model, model))
+          continue
+        experiment = train.build(asked)
+        own = pathlib.Path(temporary, stage.name)
+        own.mkdir()
+        file = experiment.tokenizer.vocabulary.file
+        saved_config.write(str(own), config.operative_config(), file)
+        place = pathlib.Path(args.work_dir, stage.name)
+        trained[str(place)] = experiment
+        configs |= {
+            str(place): str(own),
+            str(place / saved_config.CONFIG): str(own / saved_config.CONFIG),
+        }
+        _check_codes(experiment, coming)
+        objective: Any = experiment.objective
+        teacher = getattr(objective, 'teacher', None)
+        if teacher is not None and teacher not in coming:
+          objective.check_teacher(experiment.tokenizer.vocabulary)
+        steps, size = experiment.steps, experiment.batch_size
+        rate = experiment.optimizer.describe(steps)
+        yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
+        while_training.check(experiment)
+        for task, _ in experiment.task.parts():
+          _check_split(experiment, task, 'train')
+
+
+@contextlib.contextmanager
+def _of_what_is_there(
+    name: str, coming: Collection[str], macros: Mapping[str, Mapping[str, str]]
+) -> Iterator[None]:
+  """Raises an error as a stage's, unless it is of what is not there yet."""
+  try:
+    yield
+  except UserError as e:
+    if not any(path in str(e) for path in coming):
+      raise of_stage(name, e, macros) from e
+
+
+def _check_task(args: argparse.Namespace, model: str) -> None:
+  """Refuses a task without the split that is read of it, '' for no model."""
+  names = args.tasks or ()
+  inputs: Any
+  if model:
+    inputs = model_dir.saved_experiment(
+        model, args.gin_file, args.gin_bindings, args.gin_search_paths,
+        tasks.gin_files(names),
+    )
+    chosen = tasks.chosen(inputs, names, args.split)
+  else:
+    inputs, chosen = tasks.without_model(args)
+  if names:
+    chosen = tasks.available(chosen, getattr(args, 'skip_missing', False))
+  for task, split in chosen:
+    if getattr(args, 'queries', None):
+      split = task.corpus_split(split) or split
+    _check_split(inputs, task, split)
+
+
+def _check_split(inputs: Any, task: Dataset, split: str) -> None:
+  """Refuses a split that is not there, and whose first rows are bad."""
+  try:
+    task.check_split(split)
+    task.most_examples(split, 1)
+    if isinstance(task, Pairs):
+      next(task.examples(split))
+  except SourceUnavailable:
+    # A token cache may serve.
+    dataclasses.replace(inputs, task=task).cache(split)
+
+
+def _is_calibrated(
+    args: argparse.Namespace, coming: Collection[str],
+    trained: Mapping[str, Experiment],
+) -> object:
+  """Whether the scores of a teacher become probabilities, as far as known."""
+  place = pathlib.Path(args.teacher)
+  if args.calibration is not None:
+    return True
+  if args.teacher in coming:
+    run = trained.get(args.teacher)
+    return run is None or run.eval_every and VALIDATION in run.task.splits()
+  if not model_dirs.is_one(place):
+    return False
+  return calibration.of_step(place, model_dirs.wanted(place, None)[0])
 
 
 def _check_codes(experiment: Experiment, coming: Mapping[str, Stage]) -> None:
@@ -148,7 +253,8 @@ def hint(macros: Mapping[str, str], refusal: str | None = None) -> str:
   for flag, macro in macros.items():
     name = flag.removeprefix('gin.')
     word = f'--{flag}' if name == flag else name
-    if name.upper() != macro and (refusal is None or word in refusal):
+    is_other = name.upper() != macro
+    if is_other if refusal is None else macro != name and word in refusal:
       shown.append(f'{word} is --gin.{macro}')
   return f' In the recipe its {", ".join(shown)}.' if shown else ''
 

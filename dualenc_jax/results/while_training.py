@@ -45,7 +45,24 @@ _LOG = logging.getLogger(__name__)
 
 def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
   """What measures a run, and may end it: by metrics, and by alignment."""
+  check(experiment)
   return [*_evaluations(experiment, plan), *_alignment(experiment, plan)]
+
+
+def check(experiment: Experiment) -> None:
+  """Raises UserError where KEEP_BEST or UNTIL lacks the split validation."""
+  for name in ('keep_best', 'until'):
+    wants = getattr(experiment, name) is not None
+    if wants and VALIDATION not in experiment.task.splits():
+      try:
+        task = experiment.task.for_split(VALIDATION)
+        task.check_split(VALIDATION)
+        raise task.no_split(VALIDATION, task.splits())
+      except UserError as e:
+        raise UserError(
+            f'{name.upper()} is given, which is measured on split {VALIDATION},'
+            f' and there is none: {e}'
+        ) from e
 
 
 def _evaluations(experiment: Experiment, plan: Plan) -> list[Hook]:
@@ -60,12 +77,6 @@ def _evaluations(experiment: Experiment, plan: Plan) -> list[Hook]:
   evaluate = _evaluator(experiment, plan)
   if not experiment.eval_every or evaluate is None:
     return []
-  task = experiment.task
-  if experiment.keep_best is not None and VALIDATION not in task.splits():
-    raise UserError(
-        f'KEEP_BEST is given, but the task {task.task_name} has no {VALIDATION}'
-        ' split to choose by. Give one, or KEEP_BEST=None.'
-    )
   parts = [_hook(experiment, evaluate, *part) for part in _parts(experiment)]
   warn = functools.partial(_warn_of_overlap, experiment)
   return [Hook(warn, at_start=True, at_end=False), *parts]
@@ -269,12 +280,6 @@ def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
     raise UserError(
         'UNTIL is given, but the towers share their encoder, so there is'
         ' nothing to align. Give --gin_file=architectures/light_query.gin.'
-    )
-  if VALIDATION not in experiment.task.splits():
-    raise UserError(
-        f'UNTIL is given, and the task {experiment.task.task_name} has no'
-        f' {VALIDATION} split, on whose queries alignment is measured. Give a'
-        ' task that has one: VALIDATION_FILE of tasks/pairs.gin, say.'
     )
   embedder = objective.embedder(
       plan.abstract.params, experiment.partitioner, experiment.eval_batch_size

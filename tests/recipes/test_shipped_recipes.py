@@ -106,29 +106,39 @@ def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ('name', 'more', 'trained'),
+    ('name', 'more', 'message', 'trained'),
     [
         (
-            'daft',
-            [
-                '--replace=teacher={model}', '--gin.QUERY_LAYERS=1',
-                '--gin.EVAL_EVERY=2',
-            ],
+            'daft', '--replace=teacher={model} --gin.EVAL_EVERY=2', 'status 3',
             'matched aligned daft',
         ),
-        ('jpq', ['--replace=dense={model}', '--gin.CODEC=opq:16x4'], 'jpq'),
-        ('pair_ablations', [], 'retriever teacher pretrained finetuned'),
+        (
+            'jpq', '--replace=dense={model} --gin.CODEC=opq:16x4', 'status 3',
+            'jpq',
+        ),
+        (
+            'pair_ablations', '', 'status 3',
+            'retriever teacher pretrained finetuned',
+        ),
+        # Of the config of a model to come.
+        ('daft', '--gin.VALIDATION_FILE=None', 'aligned: UNTIL is .*no fi', ''),
+        ('daft', '--gin.TEST_FILE=None', 'teacher_results: pairs has no f', ''),
+        ('pair', '--gin.TEST_FILE={bad}', "evaluation: .*:1: column 'q", ''),
+        ('pair', '--gin.VALIDATION_FILE=None', 'labels: .* no calibration', ''),
+        ('pair', '--replace=teacher.model={bad}', 'labels: .*, a file of ', ''),
     ],
 )
-def test_all_stages_that_train_are_built_before_the_first_runs(
-    tmp_path, monkeypatch, capsys, name, more, trained
+def test_what_stages_need_is_looked_at_before_the_first_runs(
+    tmp_path, monkeypatch, capsys, name, more, message, trained
 ):
   monkeypatch.setattr(command, '_execute', lambda *_: 3)
-  model = tiny_evaluation.shared_model()
-  with pytest.raises(UserError, match='failed, with status 3'):
+  bad, given = tmp_path / 'bad.jsonl', given_of(tmp_path, name)
+  bad.write_text('{"q": "a", "passage": "b"}\n')
+  more = more.format(model=tiny_evaluation.shared_model(), bad=bad)
+  with pytest.raises(UserError, match=message):
     command.main([
         f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
-        *given_of(tmp_path, name), *(flag.format(model=model) for flag in more),
+        *given, *more.split(),
     ])
   lines = capsys.readouterr().out.splitlines()
   names = [line.partition(':')[0] for line in lines if ' steps of ' in line]
