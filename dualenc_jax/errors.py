@@ -1,4 +1,8 @@
-"""`UserError`, the one error type that a user is meant to read."""
+"""`UserError`, the one error type that a user is meant to read; statuses."""
+
+import os
+import signal
+from typing import Any, NoReturn
 
 
 class UserError(ValueError):
@@ -23,3 +27,16 @@ class SourceUnavailable(UserError):
 RUN_AGAIN = 75
 # The same after Ctrl-C: who pressed it wants no loop to go on.
 INTERRUPTED = 130
+
+
+def stop(number: int, frame: Any = None) -> NoReturn:
+  """Handles a signal where no step is to be saved: ends the program."""
+  del frame
+  # Printing may be what was interrupted.
+  name = signal.Signals(number).name
+  os.write(
+      2,
+      f'\n{name}: stopped; there was no step to save. Run the same command'
+      ' again to go on.\n'.encode(),
+  )
+  raise SystemExit(RUN_AGAIN)

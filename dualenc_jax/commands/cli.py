@@ -10,7 +10,7 @@ import traceback
 
 import dualenc_jax
 from dualenc_jax.commands import huge_pages, interrupts, quick_help
-from dualenc_jax.errors import INTERRUPTED, UserError
+from dualenc_jax.errors import INTERRUPTED, stop, UserError
 from dualenc_jax.parallel import joining
 from dualenc_jax.suggest import did_you_mean
 
@@ -42,6 +42,8 @@ COMPUTING = {
     'quickstart', 'train', 'evaluate', 'rerank', 'generate', 'mine', 'label',
     'analyze', 'encode', 'search', 'latency',
 }
+# Those that a signal stops, and that then go on: with a status of its own.
+RESUMED = {'train', 'recipe', 'adapt'}
 
 
 def usage() -> str:
@@ -73,7 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
   if from_shell and command in COMPUTING and '--help' not in argv:
     huge_pages.restart()
-  if from_shell and os.getpid() == 1:
+  if from_shell and command in RESUMED:
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+      signal.signal(number, stop)
+  elif from_shell and os.getpid() == 1:
     # The first process of a container ignores what it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
   # As with `python -m`, a user's own modules are found where they stand.

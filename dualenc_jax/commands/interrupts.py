@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost, and that does not strike within an import."""
+"""Signals that are not lost, and that do not strike within an import."""
 
 import _thread
 from collections.abc import Iterator
@@ -11,19 +11,24 @@ from typing import Any
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-  """Holds Ctrl-C back; at the end it is a KeyboardInterrupt.
+  """Holds back signals that have a handler; the first comes at the end.
 
   An import of JAX that is broken off ends with an error of another kind, or
   with a crash.
   """
-  came = []
-  before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+  came: list[int] = []
+  before = {
+      number: signal.signal(number, lambda number, _: came.append(number))
+      for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+      if callable(signal.getsignal(number))
+  }
   try:
     yield
   finally:
-    signal.signal(signal.SIGINT, before)
-  if came:
-    raise KeyboardInterrupt
+    for number, handler in before.items():
+      signal.signal(number, handler)
+  for number in came[:1]:
+    signal.raise_signal(number)
 
 
 def keep() -> None:

@@ -12,7 +12,7 @@ import time
 from typing import Any
 import urllib.request
 
-from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN
+from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN, stop
 from dualenc_jax.training.checkpoints import Checkpoints
 
 # `kill`, preemption; Ctrl-C; SLURM's --signal=USR1@60.
@@ -113,19 +113,11 @@ class Stopping:
       writer.close()
 
   def _handle(self, number: int, frame: Any) -> None:
-    del frame
     if self._stepping or self.asked_by is not None:
       return
     if number == signal.SIGINT:
       raise KeyboardInterrupt
-    # Printing may be what was interrupted.
-    name = signal.Signals(number).name
-    os.write(
-        2,
-        f'\n{name}: stopped; there was no step to save. Run the same command'
-        ' again to go on.\n'.encode(),
-    )
-    raise SystemExit(RUN_AGAIN)
+    stop(number, frame)
 
   def _read(self, reader: socket.socket) -> None:
     with reader:

@@ -1,13 +1,14 @@
-"""Ctrl-C in an import, and in a callback of the garbage collector."""
+"""Signals in an import, and in a callback of the garbage collector."""
 
 import gc
+import importlib
 import signal
 import sys
 import time
 
 import pytest
 
-from dualenc_jax.commands import interrupts
+from dualenc_jax.commands import cli, huge_pages, interrupts
 
 
 def test_a_held_one_comes_at_the_end():
@@ -21,6 +22,30 @@ def test_a_held_one_comes_at_the_end():
   assert signal.getsignal(signal.SIGINT) is before
   with interrupts.held():
     pass
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
+def test_a_run_that_is_not_yet_loaded_may_start_again(
+    monkeypatch, number, capfd
+):
+  """With the status of one that has saved its step, not the signal's."""
+  monkeypatch.setattr(sys, 'argv', ['dualenc', 'train'])
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'unraisablehook', None)
+  monkeypatch.setenv(huge_pages.SWITCH, '0')
+  monkeypatch.setattr(
+      importlib, 'import_module', lambda name: signal.raise_signal(number)
+  )
+  both = signal.SIGTERM, signal.SIGUSR1
+  before = {each: signal.getsignal(each) for each in both}
+  try:
+    with pytest.raises(SystemExit) as stopped:
+      cli.main()
+  finally:
+    for each, handler in before.items():
+      signal.signal(each, handler)
+  assert stopped.value.code == 75
+  assert f'{number.name}: stopped' in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
