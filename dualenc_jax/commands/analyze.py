@@ -68,7 +68,8 @@ def make_parser() -> flags.Parser:
       '--model_dir', action='append', required=True,
       help='folder of a trained model; repeatable, to compare models',
   )
-  add('--step', type=int, help='checkpoint of each model (default the newest)')
+  add('--step', type=flags.whole(0),
+      help='checkpoint of each model (default the newest)')
   flags.add_dim(parser)
   add(
       '--dims', type=_dims, metavar='N[,N]',

@@ -16,6 +16,7 @@ import shlex
 
 from dualenc_jax.commands import config, data_command, flags, runtime, tasks
 from dualenc_jax.errors import expect, UserError
+from dualenc_jax.io import untrusted
 from dualenc_jax.results import evaluate, folder as results, tables
 from dualenc_jax.results.baselines import Baselines, Words
 from dualenc_jax.results.folder import VALIDATION
@@ -76,11 +77,11 @@ def add_flags(
   """Adds k1, b and the language of BM25."""
   add = parser.add_argument
   add(
-      f'{prefix}k1', dest='bm25_k1', type=float, default=bm25_lib.K1,
+      f'{prefix}k1', dest='bm25_k1', type=flags.number, default=bm25_lib.K1,
       help='BM25: saturation of repeated words (default %(default)s)',
   )
   add(
-      f'{prefix}b', dest='bm25_b', type=float, default=bm25_lib.B,
+      f'{prefix}b', dest='bm25_b', type=flags.number, default=bm25_lib.B,
       help='BM25: penalty of long passages (default %(default)s)',
   )
   add(
@@ -109,7 +110,7 @@ def share(text: str) -> float | str:
   if text == hybrid.RRF:
     return text
   try:
-    value = float(text)
+    value = untrusted.number(text)
     hybrid.check_weight(value)
   except (ValueError, UserError):
     raise argparse.ArgumentTypeError(

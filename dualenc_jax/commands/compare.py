@@ -92,7 +92,7 @@ def make_parser() -> flags.Parser:
       '--permutations', type=flags.whole(), default=10_000,
       help='permutations of the randomization test (default %(default)s)',
   )
-  add('--seed', type=int, default=0,
+  add('--seed', type=flags.whole(0), default=0,
       help='random seed of the permutations (default %(default)s)')
   add(
       '--output_dir', type=flags.path, metavar='DIR',

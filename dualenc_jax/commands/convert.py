@@ -201,7 +201,7 @@ def make_parser() -> flags.Parser:
       ' to the Hugging Face hub',
   )
   parser.add_argument(
-      '--step', type=int,
+      '--step', type=flags.whole(0),
       help='checkpoint of a model_dir (default the best kept, else the newest)',
   )
   flags.add_dim(parser)
@@ -217,7 +217,7 @@ def make_parser() -> flags.Parser:
   )
   for tower in ('query', 'passage'):
     parser.add_argument(
-        f'--{tower}_length', type=int,
+        f'--{tower}_length', type=flags.whole(),
         help=f'maximum tokens of a {tower} (default that of the source)',
     )
     parser.add_argument(

@@ -9,6 +9,7 @@ import re
 from typing import Any, NoReturn
 
 from dualenc_jax.errors import expect, UserError
+from dualenc_jax.io import untrusted
 from dualenc_jax.suggest import did_you_mean
 
 # Help that several commands have.
@@ -59,7 +60,7 @@ def whole(least: int = 1) -> Callable[[str], int]:
   """The type of a flag that is a whole number, not below `least`."""
 
   def parse(text: str) -> int:
-    if not re.fullmatch(r'[+-]?\d+', text):
+    if not re.fullmatch('[+-]?[0-9]+', text):
       raise argparse.ArgumentTypeError(f'is {text}; expected a whole number')
     if int(text) < least:
       raise argparse.ArgumentTypeError(f'is {text}; expected at least {least}')
@@ -70,7 +71,7 @@ def whole(least: int = 1) -> Callable[[str], int]:
 
 def number(text: str) -> float:
   """The type of a flag that is a finite number."""
-  value = _number(text)
+  value = untrusted.number(text)
   if not math.isfinite(value):
     raise argparse.ArgumentTypeError(f'is {text}; expected a number')
   return value
@@ -78,19 +79,12 @@ def number(text: str) -> float:
 
 def gib(text: str) -> int:
   """The type of a flag in GiB: bytes, more than none."""
-  size = _number(text) * 2**30
+  size = untrusted.number(text) * 2**30
   if not 0 < size < math.inf:
     raise argparse.ArgumentTypeError(
         f'is {text}; expected a number above 0, such as 80'
     )
   return int(size)
-
-
-def _number(text: str) -> float:
-  try:
-    return float(text)
-  except ValueError:
-    return math.nan
 
 
 def listed(text: str) -> list[str]:
@@ -107,7 +101,7 @@ def path(text: str) -> pathlib.Path:
 
 def seconds(text: str) -> float:
   """The type of a flag that is a time, HH:MM or HH:MM:SS, above 0."""
-  found = re.fullmatch(r'(\d+):([0-5]\d)(?::([0-5]\d))?', text)
+  found = re.fullmatch('([0-9]+):([0-5][0-9])(?::([0-5][0-9]))?', text)
   hours, minutes, rest = map(int, found.groups('0')) if found else (0, 0, 0)
   if not (hours or minutes or rest):
     raise argparse.ArgumentTypeError(
@@ -157,8 +151,8 @@ def add_equal_texts(parser: argparse.ArgumentParser) -> None:
 def add_hosts(parser: argparse.ArgumentParser) -> None:
   """Adds --host_index and --host_count."""
   add = parser.add_argument
-  add('--host_index', type=int, help='number of this machine, from 0')
-  add('--host_count', type=int, default=1,
+  add('--host_index', type=whole(0), help='number of this machine, from 0')
+  add('--host_count', type=whole(), default=1,
       help='number of machines that share the work (default %(default)s)')
 
 

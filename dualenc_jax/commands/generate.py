@@ -127,20 +127,20 @@ def make_parser() -> flags.Parser:
       ' released generators)')
   add('--query_length', type=flags.whole(2), default=64,
       help='maximum tokens of a query, EOS included (default %(default)s)')
-  add('--temperature', type=float, default=1.0,
+  add('--temperature', type=flags.number, default=1.0,
       help='sampling temperature; 0 is greedy (default %(default)s)')
   add('--top_k', type=flags.whole(0), default=25,
       help='sample from the K most probable tokens; 0 for all (default'
       ' %(default)s)')
-  add('--top_p', type=float, default=0.95,
+  add('--top_p', type=flags.number, default=0.95,
       help='sample from the fewest of them that together have this probability'
       ' (default %(default)s)')
   add('--seed', type=flags.whole(0), default=0,
       help='random seed (default %(default)s)')
-  add('--max_copied', type=float, default=1.0, metavar='SHARE',
+  add('--max_copied', type=flags.number, default=1.0, metavar='SHARE',
       help='leave out queries that copy more than this share of their words, in'
       ' one piece, from the passage (default %(default)s; such as 0.8)')
-  add('--min_log_probability', type=float, metavar='X',
+  add('--min_log_probability', type=flags.number, metavar='X',
       help='leave out queries whose mean log-probability per token is lower')
   generated_by_models.add_flags(parser)
   add('--batch_size', type=flags.whole(), metavar='N',

@@ -37,7 +37,7 @@ from dualenc_jax.errors import expect, SourceUnavailable, UserError
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.inference.calibration import Calibration
 from dualenc_jax.inference.teacher import Teacher
-from dualenc_jax.io import files, writer
+from dualenc_jax.io import files, untrusted, writer
 from dualenc_jax.mining import filters, label_output, labelling, labels
 from dualenc_jax.results import evaluate
 from dualenc_jax.text.ragged import fingerprints
@@ -128,9 +128,9 @@ def make_parser() -> flags.Parser:
   add('--prior', metavar='TRAINED:WANTED',
       help='negatives per positive that the teacher was calibrated on, and'
       ' those that the thresholds stand for, such as 4:1')
-  add('--above', type=float, default=0.9,
+  add('--above', type=flags.number, default=0.9,
       help='lower bound of the probability of a positive (default %(default)s)')
-  add('--below', type=float, default=0.1,
+  add('--below', type=flags.number, default=0.1,
       help='upper bound of the probability of a negative (default %(default)s)')
   add('--positives', choices=labels.POSITIVES, default='best',
       help='passages above --above to take per query (default %(default)s)')
@@ -187,7 +187,7 @@ def no_calibration(teacher: str) -> UserError:
 
 def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
   try:
-    first, second = map(float, text.split(between))
+    first, second = map(untrusted.number, text.split(between))
   except ValueError:
     first = second = math.nan
   expect(

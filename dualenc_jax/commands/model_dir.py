@@ -208,7 +208,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of a command that reads a trained model."""
   add = parser.add_argument
   add('--model_dir', required=True, help='folder of a trained model')
-  add('--step', type=int,
+  add('--step', type=flags.whole(0),
       help='checkpoint (default the best, if KEEP_BEST kept one, else the'
       ' newest)')
   flags.add_dim(parser)

@@ -100,7 +100,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('--model_dir',
       help='search with this dual encoder; its task is the default task')
-  add('--step', type=int,
+  add('--step', type=flags.whole(0),
       help='checkpoint of --model_dir (default the newest)')
   flags.add_dim(parser)
   flags.add_prompts(parser)

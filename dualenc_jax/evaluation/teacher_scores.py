@@ -21,6 +21,7 @@ from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.host import Host
+from dualenc_jax.readers import qrels
 
 # Pairs after which scores are written: of a killed run these are not lost.
 BLOCK = 2**11
@@ -269,23 +270,27 @@ def _entries(path: pathlib.Path) -> Iterator[Entry]:
 
 
 def _parsed(lines: Iterable[str], path: pathlib.Path) -> Iterator[Entry]:
-  """Yields the scores of TSV lines."""
+  """Yields the scores of TSV lines; a header says which columns they are in."""
+  columns: tuple[int, ...] = 3, 0, 1, 2
   for number, line in enumerate(lines, start=1):
-    if number == 1 and line.rstrip().lower().endswith('\tscore'):
-      continue  # Names of the columns.
-    yield *_parse(line, f'{path}:{number}'), number
+    where = f'{path}:{number}'
+    if number == 1 and (header := qrels.header(where, line)):
+      columns = header
+    else:
+      yield *_parse(line, where, *columns), number
 
 
-def _parse(line: str, where: str) -> tuple[str, str, float]:
+def _parse(
+    line: str, where: str, width: int, *places: int
+) -> tuple[str, str, float]:
   fields = line.rstrip('\r\n').split('\t')
-  try:
-    query, passage, text = fields
-    value = float(text)
-  except ValueError:
+  if len(fields) != width:
     raise UserError(
         f'{where}: {line.strip()[:80]!r}; expected query id, passage id and'
         ' score separated by tabs, or the six fields of a TREC run.'
-    ) from None
+    )
+  query, passage, text = (fields[place] for place in places)
+  value = untrusted.number(text)
   if not math.isfinite(value):
     raise UserError(f'{where}: the score is {text}; expected a finite number.')
   return query, passage, value

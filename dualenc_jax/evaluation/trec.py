@@ -1,8 +1,8 @@
 """TREC run files, a hit a line, `qid Q0 docid rank score tag`, and qrels.
 
-White space separates fields. An id's white space is written as in a URL, 'a b'
-as a%20b, and nothing else is: see `field`. Readers compare ids in that form, so
-that nothing has to be undone.
+What C's `isspace` takes for white space, as trec_eval does, separates fields.
+Within an id it is written as in a URL, 'a b' as a%20b, and nothing else is: see
+`field`. Readers compare ids in that form, so that nothing has to be undone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +15,13 @@ import urllib.parse
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, untrusted
 from dualenc_jax.readers import qrels as qrels_reader, rows
 from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.search.ranking import Ranking
 
 Run = Mapping[str, Mapping[str, float]]
+_SPACE = re.compile(r'[ \t-\r]')
 # Ids that are read and checked at a time.
 _CHUNK = 1 << 16
 
@@ -35,8 +36,7 @@ def write_run(
   trec_eval orders the file as `ranking` is. The file, in place of an older one,
   appears whole or not at all. Ids must pass `check_ids`; those of passages, by
   row, may be slow: each hit's is read once. The tag, the run's name, has no
-  white
-  space.
+  white space.
   """
   path = pathlib.Path(path)
   query_ids = list(map(field, query_ids))
@@ -69,7 +69,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   run: dict[str, dict[str, float]] = {}
   for number, line in rows.lines(path):
     try:
-      query_id, passage_id, score = _parse(rows.decode(line))
+      query_id, passage_id, score = _parse(line)
       hits = run.setdefault(query_id, {})
       if passage_id in hits:
         raise BadRow(
@@ -120,23 +120,23 @@ def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   return qrels
 
 
-def _parse(line: str) -> tuple[str, str, float]:
+def _parse(line: bytes) -> tuple[str, str, float]:
   """Query id, passage id and score; raises BadRow."""
   fields = line.split()
+  if fields[0] == b'#' or line.startswith(b'#') and len(fields) != 6:
+    raise BadRow('a comment: expected hits alone.')
   if len(fields) != 6:
     raise BadRow(
         f'{len(fields)} fields: expected the six of a TREC run, '
         "'qid Q0 docid rank score tag'."
     )
-  try:
-    score = float(fields[4])
-  except ValueError:
-    score = math.nan
+  query_id, passage_id, text = map(rows.decode, fields[:5:2])
+  score = untrusted.number(text)
   if not math.isfinite(score):
     raise BadRow(
-        f'score {fields[4]!r} in the fifth field: expected a finite number.'
+        f'score {text!r} in the fifth field: expected a finite number.'
     )
-  return fields[0], fields[2], score
+  return query_id, passage_id, score
 
 
 def _ids_of_hits(
@@ -155,10 +155,7 @@ def _ids_of_hits(
 
 def field(name: str) -> str:
   """An id as in a run file: UTF-8, white space percent-encoded."""
-  # Most ids have none, and `split` is the rule by which runs are read.
-  if name.split() == [name]:
-    return name
-  return re.sub(r'\s', lambda found: urllib.parse.quote(found[0]), name)
+  return _SPACE.sub(lambda found: urllib.parse.quote(found[0]), name)
 
 
 def check_ids(name: str, ids: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ A link is followed, as those of a hub's cache must be, to whatever regular file
 it leads to. What a file says, though, leads to nothing outside of its folder.
 """
 
+import math
 import os
 import pathlib
 import re
@@ -121,6 +122,16 @@ def shown(value: Any) -> str:
   """A value in a message, cut where it is long."""
   text = repr(value)
   return text[:80] + '...' * (len(text) > 80)
+
+
+def number(value: Any) -> float:
+  """A number, or what ASCII spells as one; NaN for all else, such as '1_0'."""
+  if isinstance(value, str) and ('_' in value or not value.isascii()):
+    return math.nan
+  try:
+    return float(value)
+  except (TypeError, ValueError, OverflowError):
+    return math.nan
 
 
 def visible(text: str) -> str:

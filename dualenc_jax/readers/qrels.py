@@ -1,19 +1,26 @@
 """Qrels: grades of judged passages of queries, read from a file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import untrusted
 from dualenc_jax.readers import rows
 from dualenc_jax.readers.rows import BadRow
 
-# What the last column of a header line is called.
-_GRADE_COLUMNS = (b'score', b'relevance', b'rel', b'label', b'grade')
+# What a header calls the columns, in small letters alone.
+_COLUMNS = (
+    ('queryid', 'query', 'qid', 'topic', 'topicid'),
+    ('corpusid', 'passageid', 'passage', 'pid', 'documentid', 'document',
+     'docid', 'docno', 'doc', 'did'),
+    ('score', 'relevance', 'rel', 'label', 'grade', 'judgment', 'judgement'),
+)
 # trec_eval counts passages by grade, up to the highest: memory and time.
 LARGEST_GRADE = 10**6
 # Bytes of judgements that are one value.
@@ -55,23 +62,31 @@ def read(
 ) -> Qrels:
   """Reads a qrels file, plain or .gz, of a form that its content tells.
 
-  - BEIR: query id, passage id and grade, separated by tabs, with a header line
-    or without.
+  - BEIR: query id, passage id and grade, separated by tabs, cells in quotes or
+    not.
   - TREC and MS MARCO: query id, an unused column, passage id and grade,
-    separated by tabs or spaces.
+    separated by tabs or what else trec_eval takes for white space.
   - JSON: {query id: {passage id: grade}}.
 
-  `strict` and `flag` are as of `rows.checked`. No rows, and two grades for the
-  same query and passage, are a UserError, too.
+  A header line, which has the name of a column and no grade, says which
+  columns these are, of any number in any order.
+
+  `strict` and `flag` are as of `rows.checked`. No rows, two grades for the
+  same query and passage, and a header that lacks one of the three columns or
+  has it twice are a UserError, too.
   """
   numbered = rows.lines(path)
   first = list(itertools.islice(numbered, 1))
   if first and first[0][1].lstrip().startswith(b'{'):
     found = _json_rows(path)
   else:
-    if first and first[0][1].split()[-1].lower() not in _GRADE_COLUMNS:
-      numbered = itertools.chain(first, numbered)
-    found = rows.checked(path, numbered, _parse, strict, flag)
+    columns: tuple[int, ...] = ()
+    for number, names in first:
+      columns = header(f'{path}:{number}', names.decode('utf-8', 'replace'))
+    numbered = numbered if columns else itertools.chain(first, numbered)
+    is_trec = functools.cache(lambda: _is_trec(path))
+    parse = functools.partial(_parse, columns, is_trec)
+    found = rows.checked(path, numbered, parse, strict, flag)
   judgements: dict[tuple[str, str], Judgement] = {}
   count = 0
   for line, (query_id, passage_id, grade) in found:
@@ -98,21 +113,78 @@ def cell(name: str) -> str:
   return '"' + name.replace('"', '""') + '"' if '"' in name else name
 
 
-def _parse(line: bytes) -> tuple[str, str, int]:
-  text = rows.decode(line)
-  cells = text.split('\t') if '\t' in text else text.split()
-  if len(cells) == 4:
-    del cells[1]
-  if len(cells) != 3:
+def header(where: str, line: str) -> tuple[int, ...]:
+  """How many columns a header has, and where query id, passage id and grade or
+  score are; nothing for a line that is no header.
+
+  Raises:
+    UserError, naming `where`: one of the three is missing, or there twice.
+  """
+  cells = line.rstrip('\r\n').split('\t' if '\t' in line else None)
+  cells = list(map(_unquoted, cells))
+  names = [re.sub('[^a-z]', '', cell.lower()) for cell in cells]
+  found = [[i for i, n in enumerate(names) if n in known] for known in _COLUMNS]
+  graded = not math.isnan(untrusted.number(cells[-1]))
+  if graded or line.startswith('#') or not any(found):
+    return ()
+  if any(len(places) != 1 for places in found):
+    raise UserError(
+        f'{where}: the columns are {", ".join(map(repr, cells))};'
+        ' expected query-id, corpus-id and score, each once. Rename them.'
+    )
+  return len(cells), *itertools.chain(*found)
+
+
+def _parse(
+    columns: tuple[int, ...], is_trec: Callable[[], bool], line: bytes
+) -> tuple[str, str, int]:
+  """A line's judgement, by a header's columns if there are any."""
+  width, *places = columns or (0, 0, -2, -1)
+  tabs = line.count(b'\t') + 1 == width if width else _by_tabs(line, is_trec)
+  # With tabs, #topic may be an id.
+  if line.startswith(b'# ' if tabs else b'#') and not (width and tabs):
+    raise BadRow('a comment, expected judgements alone')
+  if tabs:
+    cells = rows.decode(line).split('\t')
+    cells = list(map(_unquoted, cells)) if b'"' in line else cells
+  else:
+    # As by `isspace` of C; `str` would split at a no-break space, too.
+    cells = rows.decode(b'\t'.join(line.split())).split('\t')
+  if width and len(cells) != width:
+    raise BadRow(f'{len(cells)} columns, expected {width} as in the header')
+  if not width and len(cells) not in (3, 4):
     run = ' as a run file has' if len(cells) == 6 else ''
     raise BadRow(
         f'{len(cells)} columns{run}, expected query id, passage id and grade,'
         ' or four with an unused one after the query id'
     )
-  query_id, passage_id = map(_unquoted, cells[:2])
+  query_id, passage_id, grade = (cells[place] for place in places)
   if not query_id or not passage_id:
     raise BadRow('the query id or the passage id is empty')
-  return query_id, passage_id, _grade(cells[2])
+  return query_id, passage_id, _grade(grade)
+
+
+def _by_tabs(line: bytes, is_trec: Callable[[], bool]) -> bool:
+  """Whether only tabs separate; else trec_eval's white space, mixed or not."""
+  cells, fields = line.split(b'\t'), line.split()
+  if len(cells) == 3:
+    return not (_may_be_trec(fields) and is_trec())
+  return len(cells) > 1 and (cells == fields or len(fields) != 4)
+
+
+def _may_be_trec(fields: Sequence[bytes]) -> bool:
+  return len(fields) == 4 and fields[1] in (b'0', b'Q0')
+
+
+def _is_trec(path: pathlib.Path) -> bool:
+  """Whether 'q 0<tab>d<tab>1' is a line of four fields, no id being 'q 0'.
+
+  It is where no line of three cells is sure to be BEIR's.
+  """
+  return all(
+      line.count(b'\t') != 2 or _may_be_trec(line.split())
+      for _, line in rows.lines(path)
+  )
 
 
 def _unquoted(cell: str) -> str:
@@ -120,11 +192,8 @@ def _unquoted(cell: str) -> str:
   return quoted[1].replace('""', '"') if quoted else cell
 
 
-def _grade(value: str | int | float) -> int:
-  try:
-    grade = float(value)
-  except (TypeError, ValueError, OverflowError):
-    grade = math.nan
+def _grade(value: Any) -> int:
+  grade = untrusted.number(value)
   if not grade.is_integer():
     raise BadRow(f'grade {value!r} is not an integer')
   if abs(grade) > LARGEST_GRADE:

@@ -344,10 +344,7 @@ def check_text(name: str, value: Any, empty: bool = False) -> None:
 
 def number(name: str, value: Any, least: float = -math.inf) -> float:
   """A finite number of the column `name`, or its text; raises BadRow."""
-  try:
-    found = math.nan if isinstance(value, bool) else float(value)
-  except (TypeError, ValueError, OverflowError):
-    found = math.nan
+  found = math.nan if isinstance(value, bool) else untrusted.number(value)
   if not (math.isfinite(found) and found >= least):
     wanted = 'finite number' if least < 0 else f'number, {least:g} or more'
     raise BadRow(f'{name!r} holds {value!r}; expected a {wanted}')

@@ -18,7 +18,7 @@ import numpy as np
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import trec
-from dualenc_jax.io import files, json_file
+from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.search.ranking import Ranking
 
 if TYPE_CHECKING:  # They import JAX, which a comparison does without.
@@ -150,10 +150,7 @@ def read_per_query(path: pathlib.Path) -> PerQuery:
 
 def _number(cell: str) -> float:
   """NaN for an empty cell, infinite for what is not a finite number."""
-  try:
-    value = float(cell or 'nan')
-  except ValueError:
-    return math.inf
+  value = untrusted.number(cell)
   return value if math.isfinite(value) or not cell else math.inf
 
 

@@ -32,6 +32,8 @@ def test_values(parser):
     'flag, expected',
     [
         ('--k=0', '--k is 0; expected at least 1'),
+        ('--k=\u0661', '--k is \u0661; expected a whole number'),
+        ('--memory=1_0', '--memory is 1_0; expected a number above 0'),
         ('--memory=nan', '--memory is nan; expected a number above 0'),
         ('--foldr=x', "arguments: --foldr=x. Did you mean '--folder'? `d"),
         ('--xyz', 'unrecognized arguments: --xyz. `dualenc'),

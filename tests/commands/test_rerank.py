@@ -169,11 +169,13 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   metrics = json.loads((tmp_path / 'out' / 'metrics.json').read_text())
   assert metrics['metrics']['P@1'] == pytest.approx(np.mean(values))
   assert metrics['teacher'] == {'scores': 's.tsv'}
-  # A teacher that does not help; a line of names is read over.
+  # A teacher that does not help; a line of names says where scores are.
   path = write_scores(
       tiny, tmp_path / 's.tsv', lambda q, p: -made.qrels.get(q, {}).get(p, 0)
   )
-  path.write_text('query_id\tpassage_id\tscore\n' + path.read_text())
+  lines = ['qid\tpid\tscore', *path.read_text().splitlines()]
+  cells = [line.split('\t')[::-1] for line in lines]
+  path.write_text(''.join('\t'.join(row) + '\n' for row in cells))
   rerank.main(flags(tiny, tmp_path / 'worse', path))
   assert 'WARNING: the teacher does not beat' in capsys.readouterr().out
 

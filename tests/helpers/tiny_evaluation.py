@@ -106,7 +106,7 @@ def run_of(folder: pathlib.Path) -> dict[str, list[tuple[str, float]]]:
   """The hits of run.trec and their scores by query, in the file's order."""
   hits = {}
   for line in (folder / 'run.trec').read_text().splitlines():
-    query, q0, passage, rank, score, _ = line.split()
+    query, q0, passage, rank, score, _ = line.split(' ')
     own = hits.setdefault(query, [])
     own.append((passage, float(score)))
     assert (q0, int(rank)) == ('Q0', len(own))

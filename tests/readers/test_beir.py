@@ -132,20 +132,12 @@ def test_duplicate_ids(toy, caplog, name, id_):
 @pytest.mark.parametrize('name, line, reason', [
     ('corpus.jsonl', {'_id': 'd6', 'title': 'x'}, "'text' is missing"),
     ('corpus.jsonl', {'_id': 'x', 'text': 'x', 'title': 3}, "'title' holds"),
-    ('qrels/train.tsv', 'q1\td4', '2 columns, expected'),
 ])
 def test_bad_rows_name_file_and_line(toy, name, line, reason):
   path = append(toy / name, line)
   place = f'{path}:{len(path.read_bytes().splitlines())}'
   assert error_of(toy, 'train', reason).startswith(f'{place}: ')
   assert pairs(read(toy, 'train', strict=False)) == TRAIN
-
-
-def test_two_grades_for_one_pair(toy):
-  path = append(toy / 'qrels' / 'test.tsv', 'q2\td2\t2')
-  assert len(read(toy, 'test')) == 4  # The same once more is no harm.
-  append(path, 'q2\td2\t1')
-  error_of(toy, 'test', f'{path}:7: grade 1 for', 'line 2')
 
 
 def test_empty_passages_are_evaluated_but_not_learnt(toy, caplog):

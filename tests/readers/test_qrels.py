@@ -11,6 +11,11 @@ FORMS = {
     'header': ['query-id\tcorpus-id\tscore', *BARE],
     'no header': BARE,
     'four columns': [line.replace('\t', '\t0\t', 1) for line in BARE],
+    'named columns': [
+        'rank\tscore\tCorpus_ID\tqid',
+        *(f'1\t{grade}\t{passage}\t{query}' for query, passage, grade in ROWS),
+    ],
+    'quoted': ['"' + line.replace('\t', '"\t"') + '"' for line in BARE],
     'json': ['{', '"q1": {"d1": 1, "d 2": 0},', '"q2": {"d1": 3}}'],
     'carriage returns': [f'{line}\r' for line in (BARE[0], '', *BARE[1:])],
     'byte order mark': [f'\ufeff{BARE[0]}', *BARE[1:]],
@@ -29,10 +34,14 @@ def test_forms(tmp_path, form, name):
   assert read(write(tmp_path / name, *FORMS[form])) == ROWS
 
 
-def test_trec_with_spaces_and_repeats(tmp_path):
-  path = write(tmp_path / 'a.txt', '19 Q0 10 0', '19  Q0  11   -1', '19 0 10 0')
-  assert read(path) == [('19', '10', 0), ('19', '11', -1)]
-  assert qrels.read(path).rows == 3
+def test_white_space_and_repeats_as_trec_eval_has_them(tmp_path):
+  lines = '19 Q0 10 0', '19  Q0\t11   -1', '19\t0 10\t0', '19 0 a\u00a0b 1 '
+  path = write(tmp_path / 'a.txt', *lines)
+  assert read(path) == [('19', '10', 0), ('19', '11', -1), ('19', 'a\xa0b', 1)]
+  assert qrels.read(path).rows == 4
+  # Not where another line has an id with a space for sure.
+  ids = [('why 0', 'd', 1), ('why 1', 'd', 1)]
+  assert read(write(path, 'why 0\td\t1', 'why 1\td\t1')) == ids
 
 
 def test_ids_with_quotes_as_csv_writes_them(tmp_path):
@@ -45,7 +54,12 @@ def test_ids_with_quotes_as_csv_writes_them(tmp_path):
 @pytest.mark.parametrize('line, message', [
     ('', 'has no judgements'),
     ('query-id\tcorpus-id\tscore', 'has no judgements'),
-    *((f'q\td\t{x}', f"a.tsv:1: grade '{x}'") for x in ('nan', '0.5')),
+    *((f'q\td\t{x}', f"a.tsv:1: grade '{x}'")
+      for x in ('nan', '0.5', '1_0', '\u0661')),
+    ('# by 3', 'a.tsv:1: a comment'),
+    ('a\tb\tscore', "a.tsv:1: the columns are 'a', 'b', 'score'; expected"),
+    ('q d', 'a.tsv:1: 2 columns, expected'),
+    ('q\td\t1\nq\td\t2', "a.tsv:2: grade 2 for query 'q' and passage 'd', whi"),
     (b'q\t\xff\t1', 'a.tsv:1: not UTF-8'),
     ('q\td\t1\nquery-id\tcorpus-id\tscore', "a.tsv:2: grade 'score'"),
     ('{"q": ["d"]}', "query 'q' has no object of passage ids"),
