@@ -5,6 +5,7 @@ Beside its own results, in the same folder, are those of BM25 and of both fused.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import json
 import logging
 import os
 import pathlib
@@ -33,13 +34,23 @@ from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
 from dualenc_jax.readers.near_duplicates import near_pairs
 from dualenc_jax.results import codecs, folder as folder_lib
-from dualenc_jax.results.baselines import Baselines, Dense, HYBRID_FOLDER
+from dualenc_jax.results.baselines import (
+  Baselines,
+  BM25_FOLDER,
+  Dense,
+  HYBRID_FOLDER,
+)
 from dualenc_jax.results.folder import VALIDATION, write_result
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.text.words import words
 
 RERANK_FOLDER = folder_lib.SYSTEMS[-1]
 _LOG = logging.getLogger(__name__)
+# Facts in which results of one model on one set may differ.
+_INCIDENTAL = (
+    'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
+    folder_lib.SEEN, 'system', 'k1', 'b', 'language',
+)
 # What a result says of its teacher, as far as it is there.
 _OF_TEACHER = (
     'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template'
@@ -143,10 +154,6 @@ def evaluate(
     score = teacher_scores.of(options.teacher, ranked, folder / RERANK_FOLDER)
     assert score is not None
     new = rerank.evaluate(found[''], ranked, score, options.rerank_depth)
-  # Those of an earlier evaluation are not of this model.
-  for name in folder_lib.SYSTEMS:
-    folder_lib.remove_result(folder / name)
-  files.write(folder / 'config.gin', config)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
   if options.learnt is not None:
@@ -155,6 +162,8 @@ def evaluate(
   if isinstance(passages, Coded):
     coded = passages.codec
     own |= {'codec': coded.name, 'bytes_per_passage': coded.bytes_per_passage}
+  _remove_others(folder, facts, own)
+  files.write(folder / 'config.gin', config)
 
   def write(name: str, result: Evaluation, how: Mapping[str, Any]) -> None:
     write_result(folder / name, ranked, result, options.k, {**facts, **how})
@@ -177,7 +186,6 @@ def evaluate(
   ):
     found[name] = result
     write(name, result, {**own, **how} if name == HYBRID_FOLDER else how)
-  codecs.remove(folder / codecs.FOLDER)
   if options.codecs:
     table = codecs.evaluate(
         options.codecs, found[''], queries, passages, ranked,
@@ -189,6 +197,33 @@ def evaluate(
     found[RERANK_FOLDER] = new
     write(RERANK_FOLDER, new, own | rerank_facts(options))
   return found
+
+
+def _remove_others(
+    folder: pathlib.Path, facts: Mapping[str, Any], own: Mapping[str, Any]
+) -> None:
+  """Removes earlier results beside a model's, of another model or data.
+
+  What is only not measured again stays; BM25 is of no model.
+  """
+  if not _is_of(folder / BM25_FOLDER, facts):
+    folder_lib.remove_result(folder / BM25_FOLDER)
+  if not _is_of(folder, {**facts, **own}):
+    for name in (HYBRID_FOLDER, RERANK_FOLDER):
+      folder_lib.remove_result(folder / name)
+    codecs.remove(folder / codecs.FOLDER)
+
+
+def _is_of(folder: pathlib.Path, facts: Mapping[str, Any]) -> bool:
+  """Whether a result is there and would have these facts, made again."""
+  try:
+    found = folder_lib.read_result(folder)
+  except UserError:
+    return False
+  before = {**found.key._asdict(), **found.provenance}
+  now = json.loads(json.dumps(facts))
+  names = {*before, *now} - {*_INCIDENTAL}
+  return all(before.get(name) == now.get(name) for name in names)
 
 
 def _training_queries(model: Loaded, experiment: Experiment) -> np.ndarray:

@@ -6,6 +6,7 @@ a metric does not apply to the query, which is not in that mean then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
 import io
@@ -323,6 +324,8 @@ def remove_result(folder: pathlib.Path) -> None:
   """Removes a result, if there is one; a teacher's scores in it stay."""
   for name in (METRICS, RUN, PER_QUERY, _EXAMPLES):
     (folder / name).unlink(missing_ok=True)
+  with contextlib.suppress(OSError):
+    folder.rmdir()
 
 
 def values_by_query(

@@ -104,12 +104,22 @@ def test_hybrid_is_made_of_the_two(results, weight):
   assert metrics['MRR'] == pytest.approx(reciprocal_ranks(found, TINY.qrels))
 
 
-def test_only_what_is_asked_for_and_nothing_of_before(model, results, tmp_path):
+def test_what_is_not_measured_again_stays_if_it_is_of_the_same(
+    model, results, tmp_path
+):
   folder = shutil.copytree(results['rrf'], tmp_path / 'results')
-  for names in (['bm25'], []):
-    run(model, folder, f'--baselines={",".join(names)}')
-    found = [path.parent.name for path in folder.glob('*/metrics.json')]
-    assert sorted(found) == names
+  (folder / 'codecs').mkdir()
+  (folder / 'codecs' / 'codecs.csv').touch()
+  before = {*folder.rglob('*')}
+  run(model, folder)
+  assert {*folder.rglob('*')} == before
+  for part, fact, value, left in (
+      ('.', 'checkpoint_step', 1, ['bm25']), ('bm25', 'source', 'x', [])
+  ):
+    changed = result_of(folder / part) | {fact: value}
+    (folder / part / 'metrics.json').write_text(json.dumps(changed))
+    run(model, folder)
+    assert [path.name for path in folder.glob('*/')] == left
 
 
 def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
