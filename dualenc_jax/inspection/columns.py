@@ -2,6 +2,7 @@
 
 import array
 from collections.abc import Callable, Sequence
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from dualenc_jax.readers.rows import Found, SHOWN
 from dualenc_jax.text.tokenizer import UNK, Vocabulary
 
 NONE = 0
+LONG_WORD = 1000
+# Of scripts with spaces between words.
+_LONG_WORD = re.compile('[!-\u058f]{%d}' % LONG_WORD)
 
 
 def hashes(texts: Sequence[str]) -> np.ndarray:
@@ -135,7 +139,7 @@ class TextColumn:
     self._tokens = Column(np.int32)
     self._unknown = 0
     self._blank, self._mojibake, self._replaced = Found(), Found(), Found()
-    self._lists = Found()
+    self._lists, self._long_words = Found(), Found()
 
   @property
   def hashes(self) -> np.ndarray:
@@ -159,6 +163,11 @@ class TextColumn:
         self._blank.add(place(i))
       if list_cells.is_one(text):
         self._lists.add(place(i))
+      if len(text) >= LONG_WORD and any(
+          len(word) >= LONG_WORD and _LONG_WORD.search(word)
+          for word in text.split()
+      ):
+        self._long_words.add(place(i))
       if not text.isascii():
         if excerpt := mojibake.find(text):
           self._mojibake.add(f'{place(i)} "{excerpt}"')
@@ -188,6 +197,7 @@ class TextColumn:
         most_repeated_at=place(most) if counts[most] else '',
         blank=self._blank,
         lists=self._lists,
+        long_words=self._long_words,
         mojibake=self._mojibake,
         replaced=self._replaced,
         ids_of_several_texts=several_texts,

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import enum
 
-from dualenc_jax.inspection import summary
+from dualenc_jax.inspection import columns, summary
 from dualenc_jax.readers.rows import Found
 
 # Shares beyond which something is a finding.
 _MANY_CUT, _MANY_UNKNOWN, _MANY_REPEATED, _FEW_UNIQUE = 0.05, 0.01, 0.01, 0.5
+# Fewer different pairs of a split than this are.
+_FEW_PAIRS = 10
 
 
 class Level(enum.Enum):
@@ -38,6 +40,10 @@ _OF_PAIRS = (
 _OF_TEXTS = (
     (Level.WRONG, 'blank', '{plural} of nothing but whitespace',
      'Mend them, or take them out.'),
+    (Level.SUSPICIOUS, 'long_words',
+     f'{{plural}} with a word of {columns.LONG_WORD:,} characters or more',
+     'Not of a language: coded data, or spaces that are lost. Mend them, or'
+     ' take them out.'),
     (Level.SUSPICIOUS, 'lists', '{plural} that are lists, with brackets and'
      ' quotes', '--gin.LIST_CELLS=True makes texts of their own of them, of'
      ' passages and hard negatives in files of pairs; or mend the file.'),
@@ -85,9 +91,11 @@ class Finding:
 def findings(inspection: summary.Inspection) -> list[Finding]:
   """All findings, the worst first."""
   found: list[Finding] = []
+  options = inspection.options.values()
+  lenient = all(each.get('strict') is False for each in options)
   for split in inspection.splits:
     found += _use(split)
-    found += _rows(split)
+    found += _rows(split, lenient)
     found += _counted(_OF_PAIRS, split, split.name)
     for what, texts in split.kinds:
       words = {'what': what, 'plural': _PLURALS[what]}
@@ -151,12 +159,15 @@ def _use(split: summary.Split) -> Iterator[Finding]:
     )
 
 
-def _rows(split: summary.Split) -> Iterator[Finding]:
-  advice = 'Mend the files; without these rows there are none.'
-  if split.rows:
+def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
+  if not split.rows:
+    advice = 'Mend the files; without these rows there are none.'
+  elif lenient:
+    advice = 'STRICT=False leaves them out. Mend the files to have them, too.'
+  else:
     advice = (
-        'Mend the files, or leave such rows out with --gin.STRICT=False;'
-        ' without it training and `dualenc data prepare` stop there.'
+        'Mend the files, or leave such out with --gin.STRICT=False; without'
+        ' it training and `dualenc data prepare` stop there.'
     )
   for reason, found in split.refused.items():
     what = f'refused, {reason}'
@@ -169,6 +180,13 @@ def _rows(split: summary.Split) -> Iterator[Finding]:
   ):
     advice = 'Give them one, or take them out.'
     yield from _some(Level.WRONG, split.name, Found(count), what, advice)
+  if 0 < split.distinct_pairs < _FEW_PAIRS and not split.limited:
+    yield Finding(
+        Level.SUSPICIOUS, split.name,
+        f'different pairs: no more than {split.distinct_pairs}',
+        'A pair learns from the passages of others, and figures over a few'
+        ' queries are chance. See whether the file is whole.',
+    )
   many = split.repeated_pairs.count > _MANY_REPEATED * split.pairs
   yield from _some(
       Level.SUSPICIOUS if many else Level.NOTE,

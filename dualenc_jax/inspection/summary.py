@@ -55,6 +55,7 @@ class Texts:
     most_repeated: times that the most frequent text occurs.
     most_repeated_at: the first place of that text.
     blank: texts of nothing but whitespace.
+    long_words: texts with a word of `columns.LONG_WORD` characters or more.
     lists: texts that are lists of texts, by `list_cells.is_one`.
     mojibake: texts that were decoded with the wrong encoding, by their looks.
     replaced: texts with U+FFFD, which stands for bytes that could not be
@@ -69,6 +70,7 @@ class Texts:
   most_repeated_at: str
   blank: Found
   lists: Found
+  long_words: Found
   mojibake: Found
   replaced: Found
   ids_of_several_texts: Found

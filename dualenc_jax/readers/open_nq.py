@@ -135,22 +135,24 @@ class OpenNQ(FilesDataset):
     return self._questions(path, split)
 
   def _pairs(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
-    bare = dropped = 0
+    bare = 0
+    faults = rows.Faults(self.strict, 'negatives')
     for number, (pairs, false_negatives) in rows.checked(
         path, json_array.elements(path), self._parse_pairs, self.strict
     ):
       bare += not pairs
-      dropped += false_negatives
+      if false_negatives:
+        faults.add(
+            'a positive passage is among the negatives', f'{path}:{number}',
+            count=false_negatives,
+        )
       for pair in pairs:
         yield pair | {'location': f'{path}:{number}'}
-    for count, what in (
-        (bare, 'questions without a positive'),
-        (dropped, 'negatives that are a positive of their question'),
-    ):
-      if count:
-        logging.getLogger(__name__).info(
-            '%s: left out %d %s.', path, count, what
-        )
+    faults.warn(path)
+    if bare:
+      logging.getLogger(__name__).info(
+          '%s: left out %d questions without a positive.', path, bare
+      )
 
   def _parse_pairs(self, row: Any) -> tuple[list[dict[str, Any]], int]:
     """The rows of an element, none without a positive; negatives left out."""
@@ -163,8 +165,6 @@ class OpenNQ(FilesDataset):
     given = [p['passage'] for p in self._passages(row, *self.negatives)]
     negatives = [passage for passage in given if passage.strip() not in texts]
     false_negatives = len(given) - len(negatives)
-    if false_negatives and (self.strict or rows.collected() is not None):
-      raise rows.BadRow('a positive passage is among the negatives')
     query = _question(rows.text(row, 'question'))
     more: dict[str, Any] = {
         'negatives': negatives[: self.max_negatives],

@@ -177,13 +177,18 @@ class Pairs(FilesDataset):
         }
       return self._pairs(row)
 
-    number = dropped = 0
-    listed = rows.Found()
+    number, listed = 0, rows.Found()
+    faults = rows.Faults(self.strict, 'hard negatives')
     try:
       for number, (pairs, false_negatives) in rows.checked(
           path, table.numbered, parse, self.strict
       ):
-        dropped += false_negatives
+        if false_negatives:
+          faults.add(
+              f'{self.passage!r} is among its hard negatives,'
+              f' {self.negatives!r}',
+              f'{path}:{number}', count=false_negatives,
+          )
         if any(map(list_cells.is_one, _texts(pairs))):
           listed.add(f'{path}:{number}')
         for pair in pairs:
@@ -195,11 +200,7 @@ class Pairs(FilesDataset):
     if not number:
       raise UserError(f'{path} has no rows.')
     self._check_seen(path, unseen, columns)
-    if dropped:
-      _LOG.warning(
-          '%s: dropped %d hard negatives that are positives of their rows.',
-          path, dropped,
-      )
+    faults.warn(path)
     if listed.count and rows.collected() is None:
       _LOG.warning(
           '%s: %d rows have a text that is a list, the first at %s. It is taken'
@@ -251,10 +252,6 @@ class Pairs(FilesDataset):
     if self.positive_scores:
       own = rows.numbers(row, self.positive_scores, len(texts))
       more = [{TEACHER_SCORES.name: [score, *kept_scores]} for score in own]
-    if false_negatives and (self.strict or rows.collected() is not None):
-      raise BadRow(
-          f'{self.passage!r} is among its hard negatives, {self.negatives!r}'
-      )
     return [
         example(passage=text, passage_id=id_, name=name, **values, **extra)
         for text, id_, name, extra in zip(passages, passage_ids, names, more)

@@ -43,22 +43,22 @@ def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
   assert status == 0
   first, second = report['splits']
   assert [first['name'], second['name']] == ['train', 'validation']
-  assert (first['rows'], first['pairs'], first['distinct_pairs']) == (5, 5, 4)
+  assert (first['rows'], first['pairs'], first['distinct_pairs']) == (6, 6, 5)
   refused = {k: (v['count'], v['places']) for k, v in first['refused'].items()}
   assert refused['not JSON'] == (1, [f'{train}:4'])
   assert refused["'query' is empty"] == (1, [f'{train}:5'])
   assert len(refused) == 3 and all(n == 1 for n, _ in refused.values())
   assert [f'{train}:6'] in [places for _, places in refused.values()]
   assert first['passages']['mojibake']['count'] == 1
-  assert first['passages']['lengths']['truncated'] == 1 / 5
+  assert first['passages']['lengths']['truncated'] == 1 / 6
   assert report['overlaps'][0]['pairs']['count'] == 1
   levels = [finding['level'] for finding in report['findings']]
-  assert levels.count('wrong') == 3 and levels.count('suspicious') == 4
+  assert levels.count('wrong') == 3 and levels.count('suspicious') == 6
   told = capsys.readouterr().out
   written = (tmp_path / 'out/report.md').read_text('utf-8')
   assert told.startswith(written)
   assert 'report.md, report.json, lengths.png' in told
-  assert '20.0% of passages are cut to 256 tokens' in written
+  assert '16.7% of passages are cut to 256 tokens' in written
   picture = (tmp_path / 'out/lengths.png').read_bytes()
   assert picture[:4] == b'\x89PNG'
 
@@ -81,7 +81,10 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   write(tmp_path / 'train.jsonl', [*rows, *GOOD])
   status, report = run(tmp_path, train)
   assert status == 0
-  assert any('STRICT=False' in f['advice'] for f in report['findings'])
+  flag = '--gin.STRICT=False'
+  assert any(flag in f['advice'] for f in report['findings'])
+  report = run(tmp_path, train, flag)[1]
+  assert 'STRICT=False leaves them out' in report['findings'][0]['advice']
 
 
 def test_strict_limit_and_split(tmp_path, capsys):
@@ -90,7 +93,7 @@ def test_strict_limit_and_split(tmp_path, capsys):
   assert run(tmp_path, odd, '--strict', '--limit=2')[0] == 0
   assert run(tmp_path, odd)[0] == 0
   assert run(tmp_path, odd, '--strict')[0] == 2
-  assert '1 findings are wrong or suspicious' in capsys.readouterr().err
+  assert '2 findings are wrong or suspicious' in capsys.readouterr().err
   _, report = run(tmp_path, odd, odd, odd, '--limit=1', '--split=test')
   (split,) = report['splits']
   assert (split['name'], split['rows'], split['limited']) == ('test', 1, True)

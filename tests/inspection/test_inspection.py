@@ -63,7 +63,8 @@ def test_every_oddity_is_counted():
       row(3, 'whales', drift, [half, '["x"]'], ('q1', 'p1')),
       row(4, 'same', 'same', ids=('q3', 'p4')),
       row(5, '  ', 'It\xe2\x80\x99s', ids=('q4', 'p5')),
-      row(6, 'lost', '\ufffd', ['\u3000'], ('q5', 'p6')),
+      row(6, 'lost', '\ufffd', ['\u3000', 'a' * 1000, '中' * 1000],
+          ('q5', 'p6')),
       row(7, 'judged', drift, ids=('q6', 'p7'), relevance=0),
       row(8, 'alone', ''),
       row(9, '', drift),
@@ -77,14 +78,15 @@ def test_every_oddity_is_counted():
   assert split.equal_texts == Found(1, ['f:4'])
   assert split.positive_negatives == Found(1, ['f:2'])
   assert split.other_positive_negatives == Found(1, ['f:3'])
-  assert (split.fewest_negatives, split.most_negatives) == (0, 2)
+  assert (split.fewest_negatives, split.most_negatives) == (0, 3)
   assert split.without_negatives == 2
   queries, passages = split.queries, split.passages
   assert (queries.count, queries.distinct) == (8, 6)
   assert (queries.most_repeated, queries.most_repeated_at) == (3, 'f:1')
   assert (passages.count, passages.distinct) == (8, 5)
   assert passages.unique == 5 / 8
-  assert (split.negatives.count, split.negatives.distinct) == (5, 4)
+  assert (split.negatives.count, split.negatives.distinct) == (7, 6)
+  assert split.negatives.long_words == Found(1, ['f:6'])
   assert queries.blank == Found(1, ['f:5'])
   assert split.negatives.blank == Found(1, ['f:6'])
   assert split.negatives.lists == Found(1, ['f:3'])
@@ -102,6 +104,7 @@ def test_every_oddity_is_counted():
       Level.SUSPICIOUS: (
           'pairs whose query is their passage: 1',
           'passage ids that name several texts: 1',
+          'different pairs: no more than 5',
       ),
   }.items():
     told = '\n'.join(what for _, what in found(inspection, level))

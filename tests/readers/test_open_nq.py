@@ -159,7 +159,7 @@ def test_a_positive_in_negatives_is_dropped_there(tmp_path, caplog):
   bad('train', tmp_path, ':1: a positive passage is among')
   (row,) = read('train', tmp_path, strict=False)
   assert row['negatives'] == ['T n']
-  assert 'left out 1 negatives' in caplog.text
+  assert 'skipped 1 negatives' in caplog.text
 
 
 @pytest.mark.parametrize('split, line, message', [

@@ -105,7 +105,7 @@ def test_a_positive_among_the_hard_negatives(tmp_path, caplog, row, options):
   refused(lambda: read(path, **options), f"{path}:2: 'passage' is among its")
   examples = read(path, strict=False, **options)[1:]
   assert column(examples, 'negatives') == [['n']] * len(examples)
-  assert f'dropped {len(row["negatives"]) - 1} hard negatives' in caplog.text
+  assert f'skipped {len(row["negatives"]) - 1} hard negatives' in caplog.text
 
 
 def test_splits_are_files_of_which_the_content_counts(tmp_path):
