@@ -12,7 +12,8 @@ which is part of the file and works in any SentencePiece runtime, splits
 identifiers into words, `parse_iso_date` into 'parse iso date' and `HTTPServer`
 into 'http server', so that identifiers in passages and words in queries share
 pieces. It also lower-cases ASCII letters and puts a space before a letter that
-follows punctuation, so that `self.parse(` has the same piece as ' parse'.
+follows punctuation, so that `self.parse(` has the same piece as ' parse'. Forms
+of Unicode are not unified: give it NFC.
 """
 
 from collections.abc import Iterator, Sequence

@@ -207,7 +207,9 @@ def _compare(
 ) -> None:
   """Encodes texts with the source and with what was written of it."""
   folders = {p: pathlib.Path(p) for p in source.folders} | {name: folder}
-  texts = _alike(texts or verify.real_texts(), weights.usage, folders, say)
+  texts = _alike(
+      texts or verify.real_texts(), weights.usage, folders, folder, say
+  )
   say(f'Comparing {len(texts)} texts ...')
   sides = [
       ('dualenc_jax', verify.ours(weights)),
@@ -257,12 +259,14 @@ def _folder_of(path: str | pathlib.Path) -> pathlib.Path:
 
 def _alike(
     texts: Sequence[str], usage: Usage,
-    folders: Mapping[str, pathlib.Path], say: Callable[[str], None],
+    folders: Mapping[str, pathlib.Path], out: pathlib.Path,
+    say: Callable[[str], None],
 ) -> Sequence[str]:
   """The texts that all tokenizers give the ids of the SentencePiece file.
 
   Others would show that tokenizers differ, in very few texts, and not whether
-  the model is the same. UserError where one differs in more than a tenth.
+  the model is the same; they are said, and in the README of the output where
+  its own differs. UserError where one differs in more than a tenth.
   """
   kept = set(range(len(texts)))
   for name, folder in folders.items():
@@ -278,7 +282,11 @@ def _alike(
           f'{found} {usage.vocabulary}, such as {texts[min(other)][:100]!r}.'
           ' Give the vocabulary that the model was trained with, --vocabulary=.'
       )
-    say(f'{found} the SentencePiece file; they are left out.')
+    found += f' the SentencePiece file, such as {texts[min(other)][:200]!r}'
+    say(f'{found}; they are left out.')
+    if folder == out:
+      with (out / 'README.md').open('a') as readme:
+        readme.write(f'\n{found}.\n')
     kept -= other
   return [texts[i] for i in sorted(kept)]
 

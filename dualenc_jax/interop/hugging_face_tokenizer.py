@@ -6,11 +6,15 @@ the end of it, has 100 more such words, and knows no normalisation but T5's.
 """
 
 import base64
+from collections.abc import Iterable
 import json
 import pathlib
+import re
 import shutil
 import string
+import sys
 from typing import Any
+import unicodedata
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop.vocabulary import Model as _Model, read_model
@@ -31,7 +35,11 @@ _UNCHANGED = dict.fromkeys(
 )
 # string.punctuation, inside of a character class.
 _MARKS = r'!-/:-@\[-`{-~'
-_UNIGRAM, _USER_DEFINED = 1, 4
+_UNIGRAM, _NORMAL, _USER_DEFINED = 1, 1, 4
+# Keeps characters apart: no character, so that no text has it.
+_APART = '\ufdd0'
+# What joins the character before it, inside of a character class.
+_JOINING = r'\n\p{M}\x{200c}\x{200d}\x{ff9e}\x{ff9f}\x{1f3fb}-\x{1f3ff}'
 
 
 def read(folder: pathlib.Path) -> Usage:
@@ -96,7 +104,9 @@ def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
           for i, piece in enumerate(control)
       ],
       'normalizer': _normalizer(proto, path),
-      'pre_tokenizer': _pre_tokenizer(control),
+      'pre_tokenizer': _pre_tokenizer(
+          p.piece for p in proto.pieces if p.type != _NORMAL
+      ),
       'post_processor': {
           'type': 'TemplateProcessing',
           'single': [first, end],
@@ -123,14 +133,14 @@ def _rounded(score: float) -> float:
   return round(score * 2**14) / 2**14
 
 
-def _pre_tokenizer(control: list[str]) -> dict[str, Any]:
-  """Cuts before each space, and inside of what reads like a control piece.
+def _pre_tokenizer(special: Iterable[str]) -> dict[str, Any]:
+  """Cuts before each space, and inside of what reads like a special piece.
 
-  Their model would match '</s>' as a piece; SentencePiece never does.
+  Their model would match '</s>' and '<0x41>'; SentencePiece never does.
   """
-  rests = '|'.join(piece[1:] for piece in control)
+  inside = '|'.join(f'{re.escape(p[0])}(?={re.escape(p[1:])})' for p in special)
   cut = {
-      'type': 'Split', 'pattern': {'Regex': f'<(?={rests})'},
+      'type': 'Split', 'pattern': {'Regex': inside},
       'behavior': 'MergedWithPrevious', 'invert': False,
   }
   return {'type': 'Sequence', 'pretokenizers': [_metaspace('never'), cut]}
@@ -186,17 +196,24 @@ def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
     # the marks where a rule is for the letter: these rules are steps of others.
     steps.append(_replace(_between_words(), ' '))
     steps.append(_replace(r'[\t\n\r\f\v_\x{a0}\x{feff}]', ' '))
-    steps += [
-        {'type': 'Replace', 'pattern': {'String': a}, 'content': a.lower()}
-        for a in string.ascii_uppercase
-    ]
+    steps += [_replace(a, a.lower()) for a in string.ascii_uppercase]
   elif spec.precompiled_charsmap:
-    # Not NFC before it: that puts the marks of Arabic and Hebrew into another
-    # order, which SentencePiece does not.
     rules = base64.b64encode(spec.precompiled_charsmap).decode()
-    steps.append({'type': 'Precompiled', 'precompiled_charsmap': rules})
+    # `Precompiled` takes a letter with its marks for one character, and drops
+    # marks: it gets each alone, and what SentencePiece composes NFC does.
+    # At the start of a text nothing is inserted: tokenizers would crash.
+    joining, together = f'(?!\\A)(?=[{_JOINING}])', _replace(_APART, '')
+    steps += [
+        _replace(joining, _APART),
+        {'type': 'Precompiled', 'precompiled_charsmap': rules},
+        together,
+        # NFC composes across marks, and sorts them, too.
+        _replace(f'{joining}(?!{_composed()})', _APART),
+        {'type': 'NFC'},
+        together,
+    ]
   if spec.remove_extra_whitespaces:
-    steps += [_replace(r'\A +| +\z', ''), _replace(' {2,}', ' ')]
+    steps += [_replace(rf'\A +|[ {_SPACE}]+\z', ''), _replace(' {2,}', ' ')]
   if spec.add_dummy_prefix:
     steps.append({'type': 'Prepend', 'prepend': _SPACE})
   steps.append(_replace(' ', _SPACE))
@@ -206,6 +223,31 @@ def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
 def _replace(pattern: str, content: str) -> dict[str, Any]:
   where = {'Regex': pattern}
   return {'type': 'Replace', 'pattern': where, 'content': content}
+
+
+def _composed() -> str:
+  """Marks behind what they become one character with, in NFC."""
+  before: dict[str, set[str]] = {}
+  for char in map(chr, range(sys.maxunicode + 1)):
+    for base, mark in _decomposed(char):
+      before.setdefault(mark, set()).add(base)
+  return '|'.join(
+      f'{mark}(?<=(?:{"|".join(sorted(bases))}){mark})'
+      for mark, bases in before.items()
+  )
+
+
+def _decomposed(char: str) -> list[tuple[str, str]]:
+  """What NFC makes this character of, marks in order: the last one apart."""
+  parts = unicodedata.decomposition(char).split()
+  if (
+      len(parts) != 2
+      or parts[0].startswith('<')  # It is the kind of a compatible text.
+      or unicodedata.normalize('NFC', char) != char
+  ):
+    return []
+  base, mark = (chr(int(part, 16)) for part in parts)
+  return [(base, mark), *((b + m, mark) for b, m in _decomposed(base))]
 
 
 def _between_words() -> str:

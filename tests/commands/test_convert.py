@@ -152,6 +152,8 @@ def test_a_tokenizer_that_differs(models, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(peers, 'other_ids', lambda *args: {0, 5})
   run(folder, 'safetensors', tmp_path / 'safetensors')
   assert 'difference over 62 texts' in capsys.readouterr().out
+  said = (tmp_path / 'safetensors/README.md').read_text()
+  assert 'of safetensors gives 2 of 64 texts other ids than the Sent' in said
   monkeypatch.setattr(peers, 'other_ids', lambda *args: set(range(9)))
   with pytest.raises(UserError, match='9 of 64 texts other ids than .*voc'):
     run(folder, 'safetensors', tmp_path / 'other')
@@ -251,6 +253,8 @@ def test_texts_are_real_and_different_or_of_a_file(
   assert len(set(texts)) == len(texts) == 64
   lengths = [len(text.split()) for text in texts]
   assert min(lengths) < 10 and max(lengths) > 100
+  decomposed, joiners = '\u0308 \u0302\u0301 \u11ab', '\u200c \u200d \ufe0f'
+  assert set(f'{decomposed} {joiners}') <= set(''.join(texts))
   run(models / 'sde', 'safetensors', tmp_path / 'out', short)
   assert 'over 2 texts' in capsys.readouterr().out
   (tmp_path / 'texts.txt').write_text('\n')

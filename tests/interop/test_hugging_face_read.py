@@ -81,15 +81,6 @@ def test_the_names_of_one_table(tmp_path, tables):
   assert others == set(names[1:])
 
 
-def test_half_precision_in_shards(tmp_path):
-  theirs = model('T5EncoderModel').to(torch.bfloat16)
-  theirs.save_pretrained(tmp_path, max_shard_size='10KB')
-  assert len(list(tmp_path.glob('*.safetensors'))) > 2
-  theirs = theirs.float()
-  check_equal(theirs, tmp_path)
-  check_equal(theirs, tmp_path / 'model.safetensors.index.json')
-
-
 def test_an_old_config_and_a_file_of_another_name(tmp_path):
   theirs = model('T5EncoderModel', 'relu')
   theirs.save_pretrained(tmp_path)

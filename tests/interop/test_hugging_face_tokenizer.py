@@ -2,29 +2,32 @@
 
 import argparse
 import ast
-import calendar
 import functools
+import inspect
 import itertools
 import json
 import pathlib
 import random
-import textwrap
+import statistics
+import tarfile
+import typing
+import unicodedata
 
 import numpy as np
 import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
+import small_vocabulary
 import transformers
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.interop import hugging_face_tokenizer
+from dualenc_jax.interop import hugging_face_tokenizer, verify
 from dualenc_jax.interop.weights import Usage
+from dualenc_jax.readers.python_code import find_functions
 from dualenc_jax.text.tokenizer import Vocabulary
 
-pytestmark = pytest.mark.slow
-
 SMALL = Vocabulary('python_code_8k').file
-MODULES = (argparse, ast, calendar, pathlib, random, textwrap)
+MODULES = argparse, ast, inspect, pathlib, random, statistics, tarfile, typing
 ODD = [
     '', ' ', '\n\t \n', ' a  b \r\n\x0b c\t', '</s>', '<pad>', '<unk>',
     'a</s>b', 'a </s> b</s>', '<<</s>>>', '<unk><unk>', '<pa', '<extra_id_0>',
@@ -32,7 +35,7 @@ ODD = [
     '\xa0x\xa0\xa0y\u3000z\u2028', '\x85x', '\ufeffbom', 'a\u200bb\xadc',
     '日本語テキスト नमस्ते 😀😀 🤷🏽‍♀️', '\x00a\x01b\x7f',
     'parseDate HTTPServer x.parse .aB a_b _c __init__ ABc aBC.D getHTTPCode2X',
-    'A\u0308pfel O\u0308l A\u033ex A\u200db B\ufe0f 한\u200d',
+    'A\u0308pfel O\u0308l A\u033ex A\u200db B\ufe0f 한\u200d', '▁', '▁x ▁▁ x▁ ',
     'word ' * 2000, 'x' * 5000,
 ]
 
@@ -40,15 +43,10 @@ ODD = [
 @functools.cache
 def texts():
   """Odd ones, and docstrings and functions of the standard library."""
-  result = list(ODD)
-  for module in MODULES:
-    source = pathlib.Path(module.__file__).read_text()
-    for node in ast.walk(ast.parse(source)):
-      if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        result.append(ast.get_docstring(node, clean=False) or '')
-        lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
-        result.append('\n'.join(lines))
-  return result
+  functions = [
+      f for m in MODULES for f in find_functions(pathlib.Path(m.__file__), '')
+  ]
+  return ODD + [f[side] for f in functions for side in ('query', 'passage')]
 
 
 def written(folder, vocabulary=SMALL, **lengths):
@@ -84,6 +82,24 @@ def same_choice(processor, ours, theirs):
   )
 
 
+def test_ids_of_odd_and_of_decomposed_texts(tmp_path):
+  """What has no piece is bytes, so that ids show every character."""
+  path = small_vocabulary.write(
+      tmp_path / 'v.model', vocab_size=600, byte_fallback=True,
+      normalization_rule_name='nmt_nfkc_cf',
+  )
+  letters = map(chr, [*range(0x20, 0xac00), *range(0xac00, 0xd7a4, 97)])
+  parts = {unicodedata.normalize('NFD', c) for c in letters if c.isalpha()}
+  given = sorted(p for p in parts if len(p) > 1) + verify.real_texts()[-8:]
+  assert len(given) > 900
+  different = differing(
+      written(tmp_path, path), Vocabulary(str(path)), given, 1 << 20
+  )
+  # SentencePiece itself gives these and their NFC other ids.
+  assert all('I\u0307' in t or '\u0345' in t for t, _, _ in different)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('own', [True, False])
 def test_ids_of_the_shipped_vocabulary_and_of_t5(shared, tmp_path, own):
   path = SMALL if own else shared / 'data/t5_spiece/spiece.model'
@@ -104,6 +120,7 @@ def test_ids_of_the_shipped_vocabulary_and_of_t5(shared, tmp_path, own):
     assert not differing(tokenizer, vocabulary, given, length)
 
 
+@pytest.mark.slow
 def test_every_way_to_join_words(tmp_path):
   """All texts of a few kinds of characters, against SentencePiece itself."""
   normalizer = written(tmp_path).backend_tokenizer.normalizer
@@ -115,6 +132,7 @@ def test_every_way_to_join_words(tmp_path):
       assert normalizer.normalize_str(text) == expected, text
 
 
+@pytest.mark.slow
 def test_what_is_read_of_a_folder(tmp_path):
   assert hugging_face_tokenizer.read(tmp_path) == Usage()
   written(tmp_path, query_length=32)
