@@ -14,6 +14,27 @@ from dualenc_jax.io import untrusted
 _LONGEST, _DEEPEST = 2**26, 64
 
 
+class RepeatedKey(ValueError):
+  """An object has a key twice, with different values."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """An object of its pairs; raises RepeatedKey."""
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    for key, value in pairs:
+      if value != found[key]:
+        raise RepeatedKey(
+            f'an object has the key {untrusted.shown(key)} twice, with'
+            ' different values'
+        )
+  return found
+
+
+# Of it all JSON that comes from outside is read.
+DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
 def read(
     path: os.PathLike[str], again: str = 'Copy it again.',
     absent: str | None = None, **types: Any,
@@ -69,7 +90,9 @@ def parse(
 ) -> Any:
   """A JSON object, or a list; raises UserError, naming `where`, if not."""
   try:
-    value = json.loads(content)
+    value = DECODER.decode(_text(content))
+  except RepeatedKey as e:
+    raise UserError(f'{where} has no one meaning: {e}. {again}') from e
   except (ValueError, RecursionError) as e:
     raise UserError(f'{where} is not JSON: {e}. {again}') from e
   _check_depth(value, where, again)
@@ -84,17 +107,20 @@ def parse(
 
 def loads(content: str | bytes) -> Any:
   """A value of anybody's JSON; ValueError, or UserError if it is too deep."""
-  if isinstance(content, str):
-    text = content
-  else:
-    # As json.loads does it: half a surrogate pair is no error.
-    text = content.decode(json.detect_encoding(content), 'surrogatepass')
+  text = _text(content)
   try:
-    value = json.loads(text)
+    value = DECODER.decode(text)
   except RecursionError as e:
     raise UserError('It has values within values, too deep.') from e
   check_depth(text, value)
   return value
+
+
+def _text(content: str | bytes) -> str:
+  if isinstance(content, str):
+    return content
+  # As json.loads does it: half a surrogate pair is no error.
+  return content.decode(json.detect_encoding(content), 'surrogatepass')
 
 
 def check_depth(content: str, value: Any) -> None:

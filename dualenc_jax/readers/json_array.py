@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 import io
-import json
 import pathlib
 import re
 from typing import Any
@@ -25,7 +24,7 @@ def elements(
   Raises:
     UserError: damaged gzip, a file that is cut off, not UTF-8, or not an array.
   """
-  decode = json.JSONDecoder().raw_decode
+  decode = json_file.DECODER.raw_decode
   count, text, at = 0, '', 0  # `text` is read on where `at` comes to its end.
 
   def error(what: str) -> UserError:
@@ -78,6 +77,8 @@ def elements(
       try:
         value, end = decode(text, at)
         json_file.check_depth(text[at:end], value)
+      except json_file.RepeatedKey as failed:
+        raise error(str(failed)) from None
       except (ValueError, RecursionError) as failed:
         if len(text) - at > longest or not grow():
           reason = getattr(failed, 'msg', None) or str(failed)

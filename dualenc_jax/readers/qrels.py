@@ -220,9 +220,12 @@ def _json_rows(
     for query_id, passages in rows.json_object(b'\n'.join(read)).items():
       if not isinstance(passages, dict):
         raise BadRow(f'query {query_id!r} has no object of passage ids')
+      rows.check_text('query id', query_id)
       for passage_id, grade in passages.items():
+        rows.check_text('passage id', passage_id)
         yield 0, (query_id, passage_id, _grade(grade))
   except BadRow as reason:
     raise UserError(
-        f'{path}: {reason}. Expected {{query id: {{passage id: grade}}}}.'
+        f'{path}: {reason.full or reason}.'
+        ' Expected {query id: {passage id: grade}}.'
     ) from None

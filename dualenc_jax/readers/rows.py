@@ -284,6 +284,8 @@ def json_object(line: bytes) -> dict[str, Any]:
     row = json_file.loads(decode(line))
   except UserError:
     raise BadRow('values within values, too deep to be read') from None
+  except json_file.RepeatedKey as e:
+    raise BadRow('an object has a key twice', str(e)) from None
   except ValueError:  # Also a number of 5,000 digits.
     raise BadRow('not JSON') from None
   return as_object(row, ' a line')

@@ -12,6 +12,7 @@ from dualenc_jax.io import json_file
     (b'{"a": 1,\n "b": }', 'is not JSON: .*line 2 column 7'),
     (b'[' * 100_000, 'is not JSON: '),
     (b'[1]', 'not a JSON object: it holds a list'),
+    (b'{"b": {"a": 1, "a": 2}}', "no one meaning: an object has the key 'a'"),
     (b'\xff', 'not text in UTF-8'),
     (b'{"b": 1}', "lacks 'a'"),
     (b'{"a": "1"}', "a is '1'; expected int or NoneType"),

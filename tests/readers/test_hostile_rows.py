@@ -54,6 +54,15 @@ def test_values_within_values(tmp_path, name, line, depth):
   assert 'deep' in told or 'JSON' in told
 
 
+def test_a_key_twice(tmp_path):
+  row = '{"query": "%s", "passage": "p", "query": "q"}'
+  for name, line in ('pairs.jsonl', row), ('array.json', f'[{row}]'):
+    path = write(tmp_path / name, line % 'r')
+    refused(lambda: READ[name](path), name, "the key 'query' twice")
+    # One value is no matter.
+    assert READ[name](write(path, line % 'q'))
+
+
 def test_a_packed_file_that_is_one_line(tmp_path, monkeypatch):
   monkeypatch.setattr(text_lines, 'LONGEST_LINE', 2**20)
   long = b'a' * (2**20 + 1)

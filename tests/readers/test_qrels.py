@@ -68,6 +68,8 @@ def test_ids_with_quotes_as_csv_writes_them(tmp_path):
     ('{"q": {"d": "x"}}', "grade 'x' is not an integer"),
     ('{"q": {"d": 1%s}}' % ('0' * 400), '00 is not an integer'),
     ('{"q": {"d": 1}', 'not JSON'),
+    ('{"q": {"d": 1}, "q": {"e": 1}}', "the key 'q' twice"),
+    ('{"q": {"\\ud800": 1}}', "'passage id' is not valid Unicode"),
 ])
 def test_bad_files(tmp_path, line, message):
   path = write(tmp_path / 'a.tsv', line)

@@ -18,8 +18,8 @@ def test_the_file_is_as_documented_and_comes_back_bit_for_bit(tmp_path):
       'P@1': np.array([1.0, math.nan, 0.5]), 'MRR': np.array([1.0, 1 / 3, 1.0])
   }
   write_per_query(path, ['a', 'b \u2028 é', 'c"'], values)
-  # Ids as in run files, so that white space is what parts a line.
-  odd = 'b%20%E2%80%A8%20é'
+  # Ids as in run files, so that what trec_eval splits at parts a line.
+  odd = 'b%20\u2028%20é'
   assert path.read_text() == (
       f'query_id\tP@1\tMRR\na\t1.0\t1.0\n{odd}\t\t0.3333333333333333\n'
       'c"\t0.5\t1.0\n'
