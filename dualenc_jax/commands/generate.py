@@ -30,6 +30,7 @@ from dualenc_jax.generation.sampling import Sampling
 from dualenc_jax.generation.shards import Shards
 from dualenc_jax.generation.writer import LENGTHS
 from dualenc_jax.interop import generators
+from dualenc_jax.io import json_file
 
 _FILTERS = 'max_copied', 'min_log_probability', *generated_by_models.FLAGS
 _LOG = logging.getLogger(__name__)
@@ -57,6 +58,13 @@ def main(argv: Sequence[str] | None = None) -> None:
       'passage_length': generator.passage_length,
       'corpus': fingerprint,
   })
+  # GPL's own layout: what is generated lies beside the corpus.
+  source = pathlib.Path(args.corpus).expanduser()
+  source = source / output.CORPUS if source.is_dir() else source
+  in_place = source.resolve() == (folder / output.CORPUS).resolve()
+  if not (args.overwrite or written.folder.exists()):
+    made = output.names(args.prefix, not in_place)
+    json_file.check_own(folder, output.FACTS, made, {}, dict)
   written.check(facts, args.overwrite)
   if written.missing():
     for line in plan.forecast(generator, written, host):
@@ -89,10 +97,6 @@ def main(argv: Sequence[str] | None = None) -> None:
       **{name: getattr(args, name) for name in _FILTERS},
       'command': shlex.join(['dualenc', 'generate', *(argv or ())]),
   }
-  # GPL's own layout: what is generated lies beside the corpus.
-  source = pathlib.Path(args.corpus).expanduser()
-  source = source / output.CORPUS if source.is_dir() else source
-  in_place = source.resolve() == (folder / output.CORPUS).resolve()
   said = output.write(
       folder, args.prefix, chosen, queries, counts, facts, not in_place
   )
@@ -150,7 +154,8 @@ def make_parser() -> flags.Parser:
       help='dtype of activations (default as trained; float32 for released'
       ' generators)')
   add('--overwrite', action='store_true',
-      help='replace existing queries of another generator or corpus')
+      help='replace queries of another generator or corpus, and files that'
+      ' others have made')
   flags.add_hosts(parser)
   runtime.add_flags(parser)
   return parser

@@ -57,6 +57,7 @@ def main(argv: Sequence[str]) -> None:
         shlex.join(['dualenc', 'rerank', *argv]),
         options,
         Host(args.host_index, args.host_count),
+        args.overwrite,
     )
   except teacher_scores.OthersLeft as e:
     print(e)
@@ -93,6 +94,8 @@ def make_parser() -> flags.Parser:
       help='hits per query in the new run file (default %(default)s)')
   add('--output_dir', default='reranked',
       help='folder of the results (default %(default)s)')
+  add('--overwrite', action='store_true',
+      help='replace results of another run, task or teacher in --output_dir')
   flags.add_relevance_level(parser)
   flags.add_hosts(parser)
   return parser

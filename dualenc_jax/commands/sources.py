@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Iterator, Mapping
 import dataclasses
-import json
 import logging
 import pathlib
 from typing import Any, NamedTuple
@@ -66,22 +65,11 @@ class Asked(NamedTuple):
       pairs: file there to train on.
       args: the flags; with --overwrite nothing is refused.
     """
-    if args.overwrite:
-      return
-    path, instead = folder / facts, 'Give another --output_dir, or --overwrite.'
-    if path.exists():
-      saved = json_file.read(path, instead, flags=dict, model=dict | None)
-      now = json.loads(json.dumps(_identity(self.facts(), vars(args))))
-      before = _identity(saved, saved['flags'])
-      if changed := [name for name in now if now[name] != before[name]]:
-        raise UserError(
-            f'{folder} has the results of another task or of other sources, by'
-            f' {", ".join(changed)} in {path}. {instead}'
-        )
-    elif (folder / pairs).exists():
-      raise UserError(
-          f'{folder / pairs} exists, but no {facts}, which would say that this'
-          f' command has made it. {instead}'
+    if not args.overwrite:
+      json_file.check_own(
+          folder, facts, [pairs], _identity(self.facts(), vars(args)),
+          lambda saved: _identity(saved, saved['flags']),
+          flags=dict, model=dict | None,
       )
 
 

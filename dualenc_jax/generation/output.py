@@ -18,6 +18,12 @@ _EXAMPLES = 20
 _LETTERS = 240
 
 
+def names(prefix: str, with_corpus: bool) -> list[str]:
+  """Of the files to train on."""
+  own = [f'{prefix}-queries.jsonl', f'{prefix}-qrels/train.tsv']
+  return [*own, *[CORPUS] * with_corpus]
+
+
 def write(
     folder: pathlib.Path,
     prefix: str,
@@ -52,12 +58,13 @@ def write(
       }
       for name, query in numbered
   )
-  files.write_json_lines(folder / f'{prefix}-queries.jsonl', rows_of_queries)
+  of_queries, of_qrels = names(prefix, False)
+  files.write_json_lines(folder / of_queries, rows_of_queries)
   qrels = ''.join(
       f'{name}\t{cell(passages[query.passage].id)}\t1\n'
       for name, query in numbered
   )
-  path = folder / f'{prefix}-qrels' / 'train.tsv'
+  path = folder / of_qrels
   files.make_folder(path.parent, 'another --output_dir')
   files.write(path, 'query-id\tcorpus-id\tscore\n' + qrels)
   said = [*_counted(passages, queries, counts)]

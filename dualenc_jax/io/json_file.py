@@ -1,6 +1,6 @@
 """JSON that may be damaged, read with errors that name the file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import json
 import os
 import pathlib
@@ -147,6 +147,37 @@ def _check_depth(value: Any, where: Any, again: str) -> None:
         for outer in level
         for inner in (outer.values() if isinstance(outer, dict) else outer)
     ]
+
+
+def check_own(
+    folder: pathlib.Path, facts: str, others: Iterable[str],
+    now: Mapping[str, Any], before: Callable[[Any], Mapping[str, Any]],
+    **types: Any,
+) -> None:
+  """Refuses to replace files of another task or of other sources.
+
+  Args:
+    folder: where the files go.
+    facts: the one of them that says what those of an earlier run are of; it is
+      written before the others.
+    others: which must not be there without it.
+    now: what the new ones are of.
+    before: the same of the object in `facts`, whose fields have these types.
+  """
+  path, instead = folder / facts, 'Give another --output_dir, or --overwrite.'
+  if path.exists():
+    known = before(read(path, instead, **types))
+    new = json.loads(json.dumps(now))
+    if changed := [name for name in new if new[name] != known.get(name)]:
+      raise UserError(
+          f'{folder} has the results of another task or of other sources, by'
+          f' {", ".join(changed)} in {path}. {instead}'
+      )
+  elif found := [name for name in others if (folder / name).exists()]:
+    raise UserError(
+        f'{folder / found[0]} exists, but no {facts}, which would say that this'
+        f' command has made it. {instead}'
+    )
 
 
 def check_format(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import hashlib
 import logging
 import pathlib
 from typing import Any
@@ -12,7 +13,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, teacher_scores, trec
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 from dualenc_jax.parallel.host import Host
 from dualenc_jax.results import evaluate
 from dualenc_jax.results.folder import METRICS, PER_QUERY, RUN, write_per_query
@@ -20,12 +21,15 @@ from dualenc_jax.search.ranking import best_first
 
 # The folder, in the result's, of the run as it was.
 BEFORE = 'before'
+# Facts of which others make results those of something else.
+_OWN = 'label', 'split', 'source', 'corpus', 'run_sha256', 'teacher'
 _LOG = logging.getLogger(__name__)
 
 
 def rerank_run(
     experiment: Any, split: str, path: pathlib.Path, folder: pathlib.Path,
     command: str, options: evaluate.Options, host: Host = Host(),
+    overwrite: bool = False,
 ) -> tuple[Scores, Scores]:
   """Re-ranks a run and writes the result folder, and that of the run itself.
 
@@ -34,8 +38,9 @@ def rerank_run(
 
   Raises:
     OthersLeft: as of `teacher_scores.of_teacher`.
-    UserError: the run has queries or passages that the task has not, or scores
-      are missing or not finite.
+    UserError: the run has queries or passages that the task has not, scores
+      are missing or not finite, or the folder has the results of another run,
+      task or teacher, which only `overwrite` replaces.
   """
   ranked = dataclasses.replace(
       RetrievalSet.of_split(experiment, split),
@@ -57,7 +62,13 @@ def rerank_run(
     )
   files.make_folder(folder, 'another --output_dir')
   facts = evaluate.facts_of(experiment, split, ranked, options)
-  facts |= {'command': command, 'run': path.name}
+  # Runs of many systems are called run.trec.
+  digest = hashlib.sha256(path.read_bytes()).hexdigest()
+  facts |= {'command': command, 'run': path.name, 'run_sha256': digest}
+  of_teacher = evaluate.rerank_facts(options)
+  if not overwrite:
+    now = {name: (facts | of_teacher)[name] for name in _OWN}
+    json_file.check_own(folder, METRICS, [RUN], now, dict)
   score = teacher_scores.of(options.teacher, ranked, folder, host)
   assert score is not None
   pairs = [
@@ -73,7 +84,7 @@ def rerank_run(
     below = {hit: lowest - i for i, hit in enumerate(hits[depth:], start=1)}
     new[query] = best | below
   before = _write(folder / BEFORE, run, ranked, options.k, facts)
-  facts |= evaluate.rerank_facts(options)
+  facts |= of_teacher
   return before, _write(folder, new, ranked, options.k, facts)
 
 

@@ -217,6 +217,12 @@ def test_a_changed_corpus_is_refused_unless_overwritten(
   assert 'corpus: ' in capsys.readouterr().err
   assert run(generator, other, out, THREE, '--overwrite') == 0
   assert 'is on number' in (out / FILES[0]).read_text()
+  # Nor are files that others have made.
+  own = tmp_path / FILES[0]
+  own.write_text('mine')
+  assert run(generator, other, tmp_path, THREE) == 2
+  assert 'corpus.jsonl exists, but no gen' in capsys.readouterr().err
+  assert own.read_text() == 'mine'
 
 
 @pytest.mark.parametrize(

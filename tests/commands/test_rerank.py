@@ -177,6 +177,11 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   cells = [line.split('\t')[::-1] for line in lines]
   path.write_text(''.join('\t'.join(row) + '\n' for row in cells))
   rerank.main(flags(tiny, tmp_path / 'worse', path))
+  # A result of another run is not replaced without a word.
+  other = f'--run={tmp_path}/out/run.trec'
+  with pytest.raises(UserError, match='results of another .*by run_sha256 in'):
+    rerank.main(flags(tiny, tmp_path / 'worse', path, other))
+  rerank.main(flags(tiny, tmp_path / 'worse', path, other, '--overwrite'))
   assert 'WARNING: the teacher does not beat' in capsys.readouterr().out
 
 
