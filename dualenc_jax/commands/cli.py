@@ -11,6 +11,7 @@ import traceback
 import dualenc_jax
 from dualenc_jax.commands import huge_pages, interrupts, quick_help
 from dualenc_jax.errors import INTERRUPTED, stop, UserError
+from dualenc_jax.io import files
 from dualenc_jax.parallel import joining
 from dualenc_jax.suggest import did_you_mean
 
@@ -118,7 +119,8 @@ def run(
 ) -> int:
   """Runs one command's `main`, with bad input as a message, not a traceback."""
   try:
-    command(sys.argv[1:] if argv is None else argv)
+    with files.none_left_empty():
+      command(sys.argv[1:] if argv is None else argv)
     return 0
   except UserError as e:
     joining.wait_for_verdict(e)

@@ -63,7 +63,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
   runtime.start()
   folder = pathlib.Path(args.output_dir)
-  files.make_folder(folder, 'another --output_dir')
   with writer.alone(folder, 'labels', 'another --output_dir'):
     command = shlex.join(['dualenc', 'label', *(argv or ())])
     _label(args, rules, within, folder, command)

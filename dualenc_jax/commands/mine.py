@@ -29,7 +29,7 @@ from dualenc_jax.commands import config, flags, rerank, runtime, sources
 from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.inference.teacher import check_spread
-from dualenc_jax.io import files, writer
+from dualenc_jax.io import writer
 from dualenc_jax.mining import filters, margins, negatives, output
 from dualenc_jax.results import evaluate
 
@@ -58,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   sources.check(args)
   runtime.start()
   folder = pathlib.Path(args.output_dir)
-  files.make_folder(folder, 'another --output_dir')
   with writer.alone(folder, 'mines', 'another --output_dir'):
     _mine(args, rules, folder, shlex.join(['dualenc', 'mine', *(argv or ())]))
 

@@ -28,7 +28,7 @@ import jax
 
 from dualenc_jax.commands import config, flags, recipe_checks as checks, runtime
 from dualenc_jax.errors import expect, INTERRUPTED, RUN_AGAIN, UserError
-from dualenc_jax.io import files, writer
+from dualenc_jax.io import writer
 from dualenc_jax.recipes import Recipe, runner, sweep
 from dualenc_jax.run import stopping
 from dualenc_jax.suggest import did_you_mean
@@ -86,7 +86,6 @@ def main(argv: Sequence[str] | None = None) -> None:
       recipe, given, lines, coming, args, macros
   ):
     print(text, flush=True)
-  files.make_folder(work_dir, 'another --work_dir')
   done: list[runner.Done] = []
   width = max(map(len, macros)) + 2
   with writer.alone(work_dir, 'runs a recipe', 'another --work_dir'):

@@ -15,6 +15,9 @@ import filelock
 
 from dualenc_jax.errors import UserError
 
+# Folders that `make_folder` has made in this process.
+_made: list[pathlib.Path] = []
+
 
 @contextlib.contextmanager
 def writing(
@@ -100,10 +103,24 @@ def write_json(path: pathlib.Path, value: Any, sync: bool = False) -> None:
 
 def make_folder(folder: pathlib.Path, instead: str = 'another folder') -> None:
   """Makes a folder; UserError where it, or a file in it, cannot be made."""
+  own = folder.absolute()
   with writing(folder, instead):
+    _made.extend(each for each in (own, *own.parents) if not each.exists())
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
       pass
+
+
+@contextlib.contextmanager
+def none_left_empty() -> Iterator[None]:
+  """Removes at the end what `make_folder` has made and nothing has filled."""
+  try:
+    yield
+  finally:
+    for folder in sorted(_made, reverse=True):  # Inner ones first.
+      with contextlib.suppress(OSError):
+        folder.rmdir()
+    _made.clear()
 
 
 def default_cache_dir() -> pathlib.Path:

@@ -108,7 +108,7 @@ class Writer:
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
-  """Keeps other processes out of a folder that exists.
+  """Keeps other processes out of a folder, which is made if it is missing.
 
   On one machine, and where a file system passes locks on to its server, that is
   the system's lock, which ends with its process. What a dead process has left
@@ -122,6 +122,7 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
     UserError: another process does it; which, and since when. Or what the last
       one has left cannot be read.
   """
+  files.make_folder(folder, instead)
   # Its own stand-in where the system has no locks would outlive a kill.
   lock = filelock.FileLock(folder / _LOCK, fallback_to_soft=False)
   try:
@@ -145,6 +146,9 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
     finally:
       writer.leave()
   finally:
+    with contextlib.suppress(OSError):
+      if os.listdir(folder) == [_LOCK]:
+        os.unlink(folder / _LOCK)
     lock.release()
 
 

@@ -145,6 +145,8 @@ def _run(
   started = time.perf_counter()
   status = execute(argv)
   if status:
+    if not folder.exists():
+      record.unlink()  # Refused, before anything was made.
     raise Failed(
         f'Stage {stage.name} failed, with status {status}; its error is above.'
         ' Mend it, and run the recipe again: it continues from here.'

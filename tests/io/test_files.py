@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import files
+from dualenc_jax.io import files, writer
 from dualenc_jax.io.files import GrowingFolder, new_folder
 
 
@@ -53,6 +53,17 @@ def test_text_that_utf8_has_no_bytes_for_is_named(tmp_path):
   with pytest.raises(UserError, match=r"surrogate pair, in 'a .ud83d b'"):
     files.write(tmp_path / 'x.txt', 'a \ud83d b')
   assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_made_and_not_filled_goes(tmp_path):
+  with pytest.raises(KeyError), files.none_left_empty():
+    files.make_folder(tmp_path / 'filled/empty')
+    (tmp_path / 'filled/file').touch()
+    with writer.alone(tmp_path / 'made/locked', 'trains', 'another'):
+      raise KeyError
+  assert [*tmp_path.rglob('*')] == [
+      tmp_path / 'filled', tmp_path / 'filled/file'
+  ]
 
 
 def make(folder, text):

@@ -282,3 +282,5 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
   ):
     own.write_text(RECIPE.replace(old, new))
     refused(message, *asked)
+  # A stage that its command refuses has begun nothing.
+  assert not any((tmp_path / 'work').rglob('*.json'))
