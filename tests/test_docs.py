@@ -1,4 +1,4 @@
-"""The commands of README and docs: their flags, gin files and macros exist."""
+"""Commands and scripts in pages: they, their flags, gin files, macros exist."""
 
 from collections.abc import Iterator
 import importlib
@@ -12,7 +12,7 @@ from dualenc_jax.commands import cli, config, quickstart
 from dualenc_jax.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))
+PAGES = ROOT / 'README.md', *sorted(ROOT.glob('[bd]*s/*.md'))
 # What a shell puts in their place.
 OPEN = re.compile(r'\$\(.*?\)|\$\w+')
 
@@ -36,7 +36,7 @@ def commands(page: pathlib.Path) -> Iterator[list[str]]:
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
 def test_commands_can_be_given(page):
   found = list(commands(page))
-  assert found or page.name not in ('README.md', 'tutorial.md', 'running.md')
+  assert found or page.name not in ('RESULTS.md', 'tutorial.md', 'running.md')
   for words in found:
     size = 2 if words[0] == 'data' else 1
     name = ' '.join(words[:size])
@@ -53,12 +53,34 @@ def test_commands_can_be_given(page):
         continue
       args = config.parse_args(parser, flags)
       known = {*config.shipped_files()}
-      assert {*args.gin_file} <= known, words
-      if is_whole and name in ('train', 'recipe') and args.gin_file:
+      folders = {file.partition('/')[0] for file in known}
+      ours = [f for f in args.gin_file if f.partition('/')[0] in folders]
+      assert {*ours} <= known, words
+      is_whole &= bool(ours) and ours == args.gin_file
+      if is_whole and name in ('train', 'recipe'):
         own = ['MODEL_DIR = "x"'] if name == 'train' else []
         config.load(args.gin_file, [*args.gin_bindings, *own], [])
     except UserError as e:
       raise AssertionError(f'dualenc {shlex.join(words)}: {e}') from e
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_what_sentences_and_scripts_name_exists(page):
+  text = page.read_text().replace('\\\n', ' ')
+  for words in re.findall(r'`dualenc ((?!-)[a-z][^`]*)`', text):
+    words = ' '.join(words.split())
+    name = re.match(r'(data )?\w+', words)[0]
+    assert name in cli.COMMANDS, words
+    module = importlib.import_module(cli.module_name(name))
+    known = module.make_parser().format_help()
+    for flag in re.findall(r'--(?!gin\.)\w+', words):
+      assert flag in known, words
+  scripts = ''.join(path.read_text() for path in ROOT.glob('benchmarks/*.py'))
+  for name in re.findall(r'\b(?:benchmarks|tests)/[\w/]+\.py', text):
+    assert (ROOT / name).is_file(), name
+  for line in re.findall(r'python benchmarks/.*', text):
+    for flag in re.findall(r' (--\w+)', line.partition('`')[0]):
+      assert f"'{flag}'" in scripts, line
 
 
 def test_what_the_quickstart_says_to_do_next_can_be_done(tmp_path):
