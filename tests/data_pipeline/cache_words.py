@@ -95,7 +95,6 @@ def main() -> None:
   else:
     setattr(os, function, counted(getattr(os, function), kill))
   cache_build.CHUNK = 7
-  cache_build.COMMIT_SECONDS = -1.0  # After every chunk.
   prepare(Words(int(count)), 'train', TOKENIZER, cache_dir)
 
 

@@ -24,7 +24,6 @@ from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.errors import UserError
 cache_build.sizes.count = lambda head: 3000
 cache_build.CHUNK = 100
-cache_build.COMMIT_SECONDS = -1.0
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 try:
   prepare(cache_words.Words(3000), 'train', cache_words.TOKENIZER, sys.argv[1])

@@ -1,4 +1,4 @@
-"""Finding, building and reusing token caches: resumable, within the disk."""
+"""Finding, building and reusing token caches."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
@@ -12,7 +12,6 @@ import logging
 import os
 import pathlib
 import shutil
-import time
 from typing import Any
 
 import filelock
@@ -24,8 +23,6 @@ from dualenc_jax.data.cache.format import (
   CacheWriter,
   DamagedCache,
   HEADER,
-  read_header,
-  state_of,
 )
 from dualenc_jax.data.columns import Column, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
@@ -44,12 +41,9 @@ from dualenc_jax.text.tokenizer import Tokenizer
 FORMAT = 5
 _UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})
 CHUNK = 4096
-COMMIT_SECONDS = 10.0
-# Below the folder of all caches: `<name>` is half of the cache of this name,
+# Below the folder of all caches: `<name>` is a part of the cache of this name,
 # `<name>.lock` is locked by the process that builds it.
 BUILDING = '.building'
-# How long half a cache of another source is kept.
-_KEPT_SECONDS = 7 * 86_400
 _INSTEAD = 'another folder with --gin.CACHE_DIR'
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # The first examples may be longer than the others: a forecast is refused only
@@ -72,8 +66,7 @@ def prepare(
   It is keyed by the task with its options, the split, the columns, the
   vocabulary's content, both lengths and the fingerprint of the source. It is
   `<cache_dir>/<task>-<split>-<16 hex digits of the key>`. Any number of
-  processes may prepare it at once: one builds it, the others wait. A process
-  that goes on where another was killed makes the same files.
+  processes may prepare it at once: one builds it, the others wait.
 
   Where the source or seqio is missing, the newest cache that agrees in all but
   the source serves, and the log says that the source was not checked.
@@ -130,10 +123,12 @@ def _unchecked(
 ) -> Cache:
   """The newest complete cache whose key agrees in all but the source."""
   wanted = {name: value for name, value in key.items() if name != 'source'}
-  found = _with(wanted, cache_dir)
-  for path in sorted(found, key=os.path.getmtime, reverse=True):
+  paths = cache_dir.glob(f'{glob.escape(_prefix(key))}*/{HEADER}')
+  for path in sorted(paths, key=os.path.getmtime, reverse=True):
     with contextlib.suppress(DamagedCache):
       cache = Cache.open(path.parent)
+      if any(cache.header.get(n) != value for n, value in wanted.items()):
+        continue
       log(
           f'Using the token cache {cache.folder} without checking that its'
           f' source is unchanged: {error}'
@@ -149,19 +144,6 @@ def _unchecked(
 def _prefix(key: Mapping[str, Any]) -> str:
   """What the folders of all caches of a task and split begin with."""
   return f'{key["task"]}-{key["split"]}-'.translate(_UNSAFE)
-
-
-def _with(
-    wanted: Mapping[str, Any], folder: pathlib.Path
-) -> dict[pathlib.Path, dict[str, Any]]:
-  """The headers of caches that have these values, by their paths."""
-  found = {}
-  for path in folder.glob(f'{glob.escape(_prefix(wanted))}*/{HEADER}'):
-    with contextlib.suppress(OSError, UserError):
-      header = read_header(path)
-      if all(header.get(name) == value for name, value in wanted.items()):
-        found[path] = header
-  return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,18 +182,18 @@ class CacheBuild:
       yield
 
   def run(self) -> None:
-    """Builds it, or goes on where a killed process was.
+    """Builds it.
 
     Raises:
       UserError: bad data, no examples, or a disk that is full, will be full or
         cannot be written. What was built is removed.
     """
-    self._remove_outdated()
+    self._remove_parts()
     work = self._growing.partial
     writer, total = None, None
     try:
       with CacheWriter(work, self.key) as writer:
-        examples, total = self._examples(writer.examples)
+        examples, total = self._examples()
         self._append(writer, examples, total)
         writer.finish()
       self._growing.complete()
@@ -235,33 +217,19 @@ class CacheBuild:
       ) from error
     self.log(f'Tokenised {writer.examples:,} examples.')
 
-  def _remove_outdated(self) -> None:
-    """Removes halves of caches that no process will go on with.
-
-    Nothing of them was committed; or their source is another and for a week
-    nothing was added: until then it may be a file of the same name in another
-    folder, whose build was killed and continues later.
-    """
-    wanted = {n: value for n, value in self.key.items() if n != 'source'}
-    pattern = f'{glob.escape(_prefix(self.key))}*'
-    for half in (self.cache_dir / BUILDING).glob(pattern):
-      if half.name == self.name or not half.is_dir():
-        continue
-      lock = filelock.FileLock(half.with_name(f'{half.name}.lock'), timeout=0)
+  def _remove_parts(self) -> None:
+    """Removes what killed processes have left of this and other caches."""
+    shutil.rmtree(self._growing.partial, ignore_errors=True)
+    for part in (self.cache_dir / BUILDING).glob('*/'):
+      lock = filelock.FileLock(part.with_name(f'{part.name}.lock'), timeout=0)
       with contextlib.suppress(OSError), lock:  # Timeout is one, too.
-        is_old = time.time() - half.stat().st_mtime > _KEPT_SECONDS
-        if is_old and state_of(half, wanted) or not state_of(half, {}):
-          shutil.rmtree(half)
-          self.log(f'Removed {half}: its source was changed, or it was empty.')
+        shutil.rmtree(part)
 
-  def _examples(self, done: int) -> tuple[Iterator[dict[str, Any]], int | None]:
-    """The examples that are not done, and about how many there are in all."""
+  def _examples(self) -> tuple[Iterator[dict[str, Any]], int | None]:
+    """The examples, and about how many there are."""
     split, task = self.key['split'], self.task
     self.log(
-        f'Going on with {self.folder}: {done:,} examples are done.'
-        if done
-        else f'Tokenising task {task.label!r}, split {split!r}, into'
-        f' {self.folder}.'
+        f'Tokenising task {task.label!r}, split {split!r}, into {self.folder}.'
     )
     examples = rows(task, split)
     head = list(itertools.islice(examples, CHUNK))
@@ -270,51 +238,29 @@ class CacheBuild:
           f'Task {task.label!r} has no examples in split {split!r}. Options:'
           f' {dict(task.options)}.'
       )
-    total: int | None = len(head)
-    if len(head) == CHUNK:
-      # A cache of the same source in other tokens knows it.
-      same = {n: self.key[n] for n in ('task', 'options', 'split', 'source')}
-      others = [*_with(same, self.cache_dir).values()]
-      total = others[0]['examples'] if others else sizes.count(head)
-    # Those that are done are read once more, but not tokenised.
-    rest = itertools.islice(itertools.chain(head, examples), done, None)
-    return rest, total
+    total = sizes.count(head) if len(head) == CHUNK else len(head)
+    return itertools.chain(head, examples), total
 
   def _append(
       self, writer: CacheWriter, examples: Iterator[Example], total: int | None
   ) -> None:
-    self.progress(writer.examples, total)
-    begun, committed = False, time.monotonic()
+    self.progress(0, total)
     while chunk := list(itertools.islice(examples, CHUNK)):
       writer.append(stack(chunk, self.table, self.tokenizer, self.threads))
       self.progress(writer.examples, total)
-      if not begun and total != writer.examples:
+      if len(chunk) == writer.examples and total:
         self._check_room(writer, total)
-      begun = True
-      if time.monotonic() - committed > COMMIT_SECONDS:
-        writer.commit()
-        committed = time.monotonic()
 
-  def _check_room(self, writer: CacheWriter, total: int | None) -> None:
-    """Logs how much disk the cache will need; raises where it is missing."""
-    each, free = writer.size / writer.examples, _free(self.cache_dir)
-    if total is None:
-      self.log(
-          f'{each:,.0f} bytes an example, how many there are is not known;'
-          f' {gigabytes(free)} are free.'
-      )
-      return
-    needed = each * max(total - writer.examples, 0)
-    text = (
-        f'{gigabytes(each * total)} for about {total:,} examples, of which'
-        f' {gigabytes(needed)} are to be written; {gigabytes(free)} are free'
-    )
+  def _check_room(self, writer: CacheWriter, total: int) -> None:
+    """Raises UserError where the disk has no room, by the first examples."""
+    size = writer.size / writer.examples * total
+    needed, free = size - writer.size, _free(self.cache_dir)
     if needed > _CLEARLY * free:
       raise UserError(
-          f'{self.folder} does not fit the disk: {text}. Make room, or give'
-          f' {_INSTEAD}.'
+          f'{self.folder} does not fit the disk: {gigabytes(size)} for about'
+          f' {total:,} examples; {gigabytes(needed)} are to be written and'
+          f' {gigabytes(free)} are free. Make room, or give {_INSTEAD}.'
       )
-    self.log(f'{text}.')
 
 
 def _free(folder: pathlib.Path) -> int:

@@ -1,4 +1,4 @@
-"""Token caches on disk: writers that survive a kill, and memory maps."""
+"""Token caches on disk: a writer, and memory maps."""
 
 from collections.abc import Mapping
 import contextlib
@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,13 @@ from dualenc_jax.text.ragged import Ragged
 _DTYPES = [np.dtype(code).name for code in np.typecodes['AllInteger'] + 'efd?']
 _BLOCK = 2**20  # Values that are written at once where one is repeated.
 HEADER = 'header.json'
-JOURNAL = 'journal.json'
 # Arrays with a value, or a row, an example.
 _OF_EXAMPLES = (
     'query_tokens', 'passage_tokens', 'query_fingerprints',
     'passage_fingerprints', 'query_texts', 'passage_texts', 'query_ids',
     'passage_ids', 'names', 'locations', 'relevances',
 )
-# Of a header or journal: (values, bytes) by file.
+# Of a header: (values, bytes) by file.
 _SHAPE = {'examples': int, 'files': {str: [int]}}
 
 
@@ -38,21 +36,14 @@ class ArrayWriter:
   `rows` are the values of the array, `size` the bytes of the file.
   """
 
-  def __init__(
-      self, folder: pathlib.Path, name: str, dtype, rows: int = 0, size: int = 0
-  ):
-    """Opens the file; what it has after `size` bytes, `rows` values, goes."""
+  def __init__(self, folder: pathlib.Path, name: str, dtype):
     self._dtype = np.dtype(dtype)
     self.path = folder / f'{name}.{self._dtype.name}'
-    self.rows, self.size = rows, size
-    self._file = open(self.path, 'a+b')
-    self._file.truncate(size)
+    self.rows, self.size = 0, 0
+    self._file = open(self.path, 'xb')
     self.last = self._dtype.type(0)
-    if size:
-      self._file.seek(size - self._dtype.itemsize)
-      self.last = np.frombuffer(self._file.read(), self._dtype)[0]
     # All values so far are equal, and the file has one of them at most.
-    self._is_constant = size <= self._dtype.itemsize
+    self._is_constant = True
 
   def append(self, values: np.ndarray) -> None:
     """Adds values [n] of this dtype."""
@@ -105,7 +96,7 @@ def map_array(path: pathlib.Path, rows: int) -> np.ndarray:
 
 
 def read_header(path: pathlib.Path) -> dict[str, Any]:
-  """A header or journal; UserError where no `CacheWriter` has written it."""
+  """A header; UserError where no `CacheWriter` has written it."""
   header = json_file.read(path)
   json_file.check(header, _SHAPE, path)
   for file, sizes in header['files'].items():
@@ -222,28 +213,20 @@ class Cache:
 
 
 class CacheWriter(contextlib.ExitStack):
-  """Appends examples to the files of a cache, in a folder of its own.
+  """Appends examples to the files of a cache, in a new folder of its own.
 
-  What has been committed survives a kill: a writer of the same folder and key
-  goes on after it. The files depend on the examples only, not on how these
-  were divided, nor on interruptions. `examples` have been written.
+  The files depend on the examples only, not on how these were divided.
+  `examples` have been written.
   """
 
   def __init__(self, folder: pathlib.Path, key: Mapping[str, Any]):
-    """Opens a folder, or makes it; what is not of this key is removed."""
+    """Makes the folder, which must not exist."""
     super().__init__()
+    folder.mkdir(parents=True)
     self.folder = folder
+    self.examples = 0
     self._key = dict(key)
-    state = state_of(folder, key)
-    if state is None:
-      shutil.rmtree(folder, ignore_errors=True)
-      folder.mkdir(parents=True)
-      state = {'examples': 0, 'files': {}}
-    files.sweep(folder)
-    self.examples = state['examples']
     self._files: dict[str, ArrayWriter] = {}
-    for file, sizes in state['files'].items():
-      self._file(*file.rsplit('.', 1), *sizes)
 
   @property
   def size(self) -> int:
@@ -263,19 +246,18 @@ class CacheWriter(contextlib.ExitStack):
         self._file(name, array.dtype).append(array)
     self.examples += len(arrays['query_tokens'])
 
-  def _file(self, name: str, dtype, *sizes: int) -> ArrayWriter:
+  def _file(self, name: str, dtype) -> ArrayWriter:
     if name not in self._files:
-      file = ArrayWriter(self.folder, name, dtype, *sizes)
-      self._files[name] = file
+      file = self._files[name] = ArrayWriter(self.folder, name, dtype)
       # On a full disk a close may fail; the others follow all the same.
       self.callback(file.close)
     return self._files[name]
 
-  def commit(self) -> None:
-    """Returns when the examples so far survive a kill."""
-    for file in self._files.values():
-      file.sync()
-    state = {
+  def finish(self) -> None:
+    """Writes the header, with which the cache is whole."""
+    for array in self._files.values():
+      array.sync()
+    header = {
         **self._key,
         'examples': self.examples,
         'negatives': self._files['negative_fingerprints'].rows,
@@ -284,29 +266,5 @@ class CacheWriter(contextlib.ExitStack):
             for file in self._files.values()
         },
     }
-    content = json.dumps(state, indent=2).encode() + b'\n'
-    with files.replacing(self.folder / JOURNAL, sync=True) as journal:
-      journal.write(content)
-
-  def finish(self) -> None:
-    """Makes it a complete cache, which is a journal called header."""
-    self.commit()
-    (self.folder / JOURNAL).rename(self.folder / HEADER)
-
-
-def state_of(
-    folder: pathlib.Path, key: Mapping[str, Any]
-) -> dict[str, Any] | None:
-  """The journal of a folder, None unless it is of this key and true."""
-  try:
-    # A kill between `finish` and what follows it leaves a header.
-    name = HEADER if (folder / HEADER).exists() else JOURNAL
-    state = read_header(folder / name)
-    sizes = [
-        ((folder / file).stat().st_size, size)
-        for file, (_, size) in state['files'].items()
-    ]
-  except (OSError, UserError):
-    return None
-  same = all(state.get(name) == value for name, value in key.items())
-  return state if same and all(has >= size for has, size in sizes) else None
+    with files.replacing(self.folder / HEADER, sync=True) as file:
+      file.write(json.dumps(header, indent=2).encode() + b'\n')
