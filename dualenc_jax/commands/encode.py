@@ -26,7 +26,7 @@ from dualenc_jax.index import header as header_lib, of_model
 from dualenc_jax.index.encoding import default_split, Source
 from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import truncation
-from dualenc_jax.readers import Texts
+from dualenc_jax.readers import rows, Texts
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     truncation.warn_of(chosen, model, args.model_dir)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
-    task = Texts(args.corpus, not args.skip_bad_rows)
+    task = Texts(args.corpus, not args.skip_bad_rows, rows.SKIP)
     experiment = dataclasses.replace(experiment, task=task)
     split = 'queries' if args.tower == 'query' else 'corpus'
   else:

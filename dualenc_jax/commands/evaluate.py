@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
     truncation.warn_of(codec, model, args.model_dir)
   learnt = None
   if args.learnt_queries is not None:
-    rows = Texts(args.learnt_queries).examples('queries')
+    rows = Texts(args.learnt_queries, flag='').examples('queries')
     learnt = [row['query'] for row in rows]
   of_all = evaluate.Options(
       args.k,

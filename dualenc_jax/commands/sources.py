@@ -16,7 +16,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.io import json_file
 from dualenc_jax.mining import candidates
 from dualenc_jax.mining.candidates import Candidates
-from dualenc_jax.readers import Texts
+from dualenc_jax.readers import rows, Texts
 from dualenc_jax.text.ragged import fingerprints
 
 _LOG = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ def asked(args: argparse.Namespace) -> Asked:
   inputs = dataclasses.replace(inputs, task=task)
   if args.queries is None:
     return Asked(inputs, split, RetrievalSet.of_split(inputs, split), model)
-  texts = Texts(args.queries, not args.skip_bad_rows)
+  texts = Texts(args.queries, not args.skip_bad_rows, rows.SKIP)
   return Asked(inputs, split, _unlabelled(inputs, split, texts), model)
 
 

@@ -11,7 +11,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.generation.generator import Generator
 from dualenc_jax.generation.shards import Passage, Shards
 from dualenc_jax.parallel.host import Host
-from dualenc_jax.readers import Texts
+from dualenc_jax.readers import rows, Texts
 
 # GPL's rule: so many queries in all, and at least three of a passage.
 BUDGET, LEAST = 250_000, 3
@@ -25,7 +25,7 @@ def read(path: str, strict: bool) -> tuple[list[Passage], str]:
 
   Unless `strict`, bad rows are left out.
   """
-  task = Texts(path, strict)
+  task = Texts(path, strict, rows.SKIP)
   passages, blank = [], 0
   for row in task.examples('corpus'):
     name, text = row['passage_id'], row['passage']

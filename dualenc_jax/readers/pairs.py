@@ -211,16 +211,15 @@ class Pairs(FilesDataset):
   def _pairs(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
     """The examples of a row, without their location, and how many hard
     negatives were left out as they are passages of the row; raises BadRow."""
-    for attribute in ('query', 'passage'):
-      if (name := getattr(self, attribute)) not in row:
-        missing = f'column {name!r} is missing'
-        hint = f'({_flag(attribute)} gives its name)'
-        if meant := column_aliases.did_you_mean(row, vars(self)):
-          hint += f'.{meant[:-1]}'
-        raise BadRow(
-            f'{missing} {hint}',
-            f'{missing} among {str(list(row))[:200]} {hint}',
-        )
+    need = {name: getattr(self, name) for name in ('query', 'passage')}
+    if lacking := {k: name for k, name in need.items() if name not in row}:
+      missing = f'no column {_named(lacking)}'
+      hint = f'(named by {_flags(lacking)})'
+      if meant := column_aliases.did_you_mean(row, vars(self)):
+        hint += f'.{meant[:-1]}'
+      raise BadRow(
+          f'{missing} {hint}', f'{missing} among {str(list(row))[:200]} {hint}'
+      )
     query = rows.text(row, self.query)
     texts = rows.texts(row, self.passage)
     if not texts:
@@ -308,12 +307,11 @@ class Pairs(FilesDataset):
   def _check_columns(
       self, path: pathlib.Path, columns: Sequence[str], hint: str
   ) -> None:
-    for attribute, name in self._required().items():
-      if not self._find(columns, attribute):
-        raise self._missing(
-            f'{path} has no column {name!r}.', name, columns, 'Columns:',
-            f'{_flag(attribute)}.{hint}',
-        )
+    need = self._required()
+    if lacking := {k: need[k] for k in need if not self._find(columns, k)}:
+      raise self._missing(
+          f'{path} has no column', lacking, columns, 'Columns:', hint
+      )
     for name in columns:
       if self._wants(name) and list(columns).count(name) > 1:
         raise UserError(
@@ -328,19 +326,25 @@ class Pairs(FilesDataset):
       columns: Sequence[str] | None,
   ) -> None:
     """Raises UserError for a column that no row has, `columns` the first's."""
-    for attribute, name in unseen.items() if columns is not None else ():
+    if unseen and columns is not None:
       raise self._missing(
-          f'{path}: no row has a column {name!r}.', name, columns or (),
-          'The first has', f'{_flag(attribute)}.',
+          f'{path}: no row has a column', unseen, columns, 'The first has'
       )
 
   def _missing(
-      self, what: str, name: str, columns: Sequence[str], those: str, flag: str
+      self,
+      what: str,
+      lacking: Mapping[str, str],
+      columns: Sequence[str],
+      those: str,
+      hint: str = '',
   ) -> UserError:
-    meant = column_aliases.did_you_mean(columns, vars(self))
+    meant = column_aliases.did_you_mean(columns, vars(self)) or ''.join(
+        did_you_mean(name, columns) for name in lacking.values()
+    )
     return UserError(
-        f'{what}{meant or did_you_mean(name, columns)} {those}'
-        f' {", ".join(columns)[:200]}. Give the right name with {flag}'
+        f'{what} {_named(lacking)}.{meant} {those} {", ".join(columns)[:200]}.'
+        f' Give the right names with {_flags(lacking)}.{hint}'
     )
 
   def _warn_of_unread(self, path: pathlib.Path, columns: Sequence[str]) -> None:
@@ -397,9 +401,14 @@ _COLUMNS = {
 _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
 
 
-def _flag(attribute: str) -> str:
-  """What sets an attribute on the command line."""
-  return f'--gin.{attribute.upper()}_COLUMN=...'
+def _named(lacking: Mapping[str, str]) -> str:
+  """Columns by the attributes that name them."""
+  return ' and no column '.join(map(repr, lacking.values()))
+
+
+def _flags(lacking: Collection[str]) -> str:
+  """What sets attributes on the command line."""
+  return ', '.join(f'--gin.{name.upper()}_COLUMN=...' for name in lacking)
 
 
 def _texts(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

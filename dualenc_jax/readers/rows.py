@@ -20,8 +20,9 @@ from dualenc_jax.suggest import did_you_mean
 
 S = TypeVar('S')
 T = TypeVar('T')
-# The flag by which every reader leaves out and counts what is wrong.
-LENIENT = '--gin.STRICT=False (strict)'
+# The flags by which every reader leaves out and counts what is wrong: of a
+# task, and of commands that are given a file.
+LENIENT, SKIP = '--gin.STRICT=False (strict)', '--skip_bad_rows'
 SHOWN = 3
 # A file beyond this is fingerprinted by its size and blocks spread over it.
 WHOLE = 2**28
@@ -116,9 +117,10 @@ class Faults:
     if (bad := collected()) is not None:
       bad.add(reason, place)
     elif self.strict:
+      instead = f', or leave out such {self.things} with {self.flag}'
+      instead *= bool(self.flag)
       raise UserError(
-          f'{place}: {error or reason}. Mend the file, or leave out such'
-          f' {self.things} with {self.flag}.'
+          f'{place}: {error or reason}. Mend the file{instead}.'
       ) from None
     self.counts[reason] += count
 

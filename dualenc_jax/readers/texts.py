@@ -1,6 +1,6 @@
 """Files of passages or of queries, to encode."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -16,7 +16,6 @@ from dualenc_jax.readers.texts_by_id import Row, unique
 
 # Of a TSV without a first line of names.
 _TSV = 'id', 'text', 'title'
-_FLAG = '--skip_bad_rows'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +42,7 @@ class Texts(FilesDataset):
     strict: whether a bad row, or an id that occurs twice, is an error that
       names file and line; else bad rows are left out, the first row of an id
       is kept, and the log says how many were left out.
+    flag: the flag that unsets it, for messages; '' where there is none.
   """
 
   task_name = 'texts'
@@ -50,6 +50,11 @@ class Texts(FilesDataset):
 
   path: str
   strict: bool = True
+  flag: str = rows.LENIENT
+
+  @property
+  def options(self) -> dict[str, Any]:
+    return {k: v for k, v in super().options.items() if k != 'flag'}
 
   def splits(self) -> tuple[str, ...]:
     return tuple(OF_TEXTS)
@@ -61,7 +66,7 @@ class Texts(FilesDataset):
     """Yields the texts in the order of the file."""
     path = self._file(split)
     side = 'query' if split == 'queries' else 'passage'
-    for row in unique(lambda: self._rows(path, split), self.strict, _FLAG):
+    for row in unique(lambda: self._rows(path, split), self.strict, self.flag):
       values = {side: row.text, f'{side}_id': row.id}
       yield example(**values, name=row.name, location=row.location)
 
@@ -97,7 +102,9 @@ class Texts(FilesDataset):
         raise BadRow('the text is empty')
       return name, passage, title
 
-    for number, row in rows.checked(path, numbered, parse, self.strict, _FLAG):
+    for number, row in rows.checked(
+        path, numbered, parse, self.strict, self.flag
+    ):
       yield Row(f'{path}:{number}', *row)
 
 
@@ -115,15 +122,10 @@ def _opened(
     wanted = {*ids, *texts, 'title'}
     table = pairs_formats.open_table(path, form, None, wanted.__contains__)
   columns = table.columns or (*ids, *texts)
-  missing = [
-      f'{what} ({rows.one_of(names)})'
-      for what, names in (('ids', ids), ('texts', texts))
-      if not {*names} & {*columns}
-  ]
-  if missing:
+  if missing := _missing(columns, ids, texts):
     raise UserError(
-        f'{path} has no column of {", and none of ".join(missing)}. Columns:'
-        f' {", ".join(columns)[:200]}. Rename one, or add one.'
+        f'{path} has {missing}. Columns: {", ".join(columns)[:200]}. Rename'
+        ' one, or add one.'
     )
   for name in (*ids, *texts, 'title'):
     if list(columns).count(name) > 1:
@@ -131,11 +133,27 @@ def _opened(
 
   def named(raw: Any) -> tuple[str, str, str]:
     row = table.parse(raw)
-    name = rows.identifier(row, rows.first(row, ids))
-    text = rows.text(row, rows.first(row, texts), empty=True)
+    try:
+      of_id, of_text = rows.first(row, ids), rows.first(row, texts)
+    except BadRow:
+      raise BadRow(_missing(row, ids, texts)) from None
+    name = rows.identifier(row, of_id)
+    text = rows.text(row, of_text, empty=True)
     return name, rows.title(row), text
 
   return named, table.numbered
+
+
+def _missing(
+    columns: Collection[str], ids: Sequence[str], texts: Sequence[str]
+) -> str:
+  """Says which of the columns there must be are missing; '' if none is."""
+  missing = [
+      f'{what} ({rows.one_of(names)})'
+      for what, names in (('ids', ids), ('texts', texts))
+      if not {*names} & {*columns}
+  ]
+  return f'no column of {", and none of ".join(missing)}' if missing else ''
 
 
 def _form(path: pathlib.Path) -> str:

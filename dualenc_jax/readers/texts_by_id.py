@@ -100,11 +100,11 @@ def unique(
       continue
     first = seen.setdefault(row.id, row)
     if first is not row:
+      instead = f', or keep only the first row of an id with {flag}'
       raise UserError(
           f'{row.location}: id {row.id!r} is also that of {first.location};'
           f' {len(repeated):,} ids in all occur more than once. Expected one'
-          ' row per id. Mend the file, or keep only the first row of an id with'
-          f' {flag}.'
+          f' row per id. Mend the file{instead * bool(flag)}.'
       )
 
 
