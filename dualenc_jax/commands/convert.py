@@ -41,7 +41,7 @@ from dualenc_jax.commands import flags, new_model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import conversion as index_conversion
 from dualenc_jax.interop import conversion
-from dualenc_jax.io import hub, json_file
+from dualenc_jax.io import hub, json_file, untrusted
 
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
 _OF_MODELS = (
@@ -99,7 +99,7 @@ def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
     )
   if not names:
     return []
-  if args.source and not all(name.isdecimal() for name in names):
+  if args.source and not all(map(untrusted.is_digits, names)):
     raise UserError(
         f"--merge={','.join(names)} with {args.source}: expected steps of it,"
         ' such as 8000,9000. To merge models, give all of them in --merge and'

@@ -33,6 +33,7 @@ from dualenc_jax.compression.codec import Codec
 from dualenc_jax.compression.quantisers import Floats
 from dualenc_jax.compression.training import Training
 from dualenc_jax.errors import expect, UserError
+from dualenc_jax.io import untrusted
 from dualenc_jax.suggest import did_you_mean_or_known
 
 # By dtype, the codecs that are nothing else.
@@ -47,7 +48,7 @@ def _int8(*options: str) -> parts_lib.Part:
       return parts_lib.Bytes()
     case ('uniform',):
       return parts_lib.Bytes(uniform=True)
-    case (text,) if text.startswith('q') and 0 < float(text[1:]) < 1:
+    case (text,) if text[:1] == 'q' and 0 < untrusted.number(text[1:]) < 1:
       return parts_lib.Bytes(quantile=float(text[1:]))
   raise ValueError
 
@@ -71,7 +72,7 @@ def _product(kind: type) -> Callable[[str], Any]:
 
 
 def _whole(text: str) -> int:
-  if not text.isdecimal() or int(text) < 1:
+  if not untrusted.is_digits(text) or int(text) < 1:
     raise ValueError
   return int(text)
 

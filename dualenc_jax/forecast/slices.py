@@ -67,7 +67,7 @@ GENERATIONS = {
     'h200': Generation(_gib(0.75 * 139.8), 989e12, 2**19, 450e9, 0),
 }
 _FLAT = '1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16'.split()
-_NAME = re.compile(r'([a-z0-9]+):(\d+(?:x\d+)*)')
+_NAME = re.compile('([a-z0-9]+):([0-9]+(?:x[0-9]+)*)')
 
 
 @dataclasses.dataclass(frozen=True)

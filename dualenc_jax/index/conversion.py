@@ -27,7 +27,7 @@ from dualenc_jax.io.sizes import gigabytes
 IDS_OF_FAISS = ('rows', 'own')
 # Of the header's provenance: what names the model, and no places.
 _OF_MODEL = (TOWER_SHA256, 'vocabulary', 'run_id', 'checkpoint_step')
-_NUMBER = re.compile(r'0|-?[1-9]\d{0,18}')
+_NUMBER = re.compile('0|-?[1-9][0-9]{0,18}')
 
 
 @dataclasses.dataclass(frozen=True)

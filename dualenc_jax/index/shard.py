@@ -25,8 +25,8 @@ CODEC = codec_file.FILE
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
 _HEADS = f'{re.escape(FILE)}|{re.escape(CODEC)}'
 _OF_INDEX = re.compile(
-    rf'{_HEADS}|\.({_HEADS})\.\d+\.partial|shard-\d{{5,}}\.lock'
-    rf'|shard-\d{{5,}}(\.partial)?(/({"|".join([*FILES, INFO])}))?'
+    rf'{_HEADS}|\.({_HEADS})\.[0-9]+\.partial|shard-[0-9]{{5,}}\.lock'
+    rf'|shard-[0-9]{{5,}}(\.partial)?(/({"|".join([*FILES, INFO])}))?'
 )
 
 
@@ -230,8 +230,8 @@ class Places(files.GrowingFolder):
 
   def count_shards(self) -> int:
     """How many whole shards the index that grows has."""
-    found = self.partial.glob('shard-*')
-    return sum(path.name.partition('-')[2].isdecimal() for path in found)
+    names = (path.name for path in self.partial.glob('shard-*'))
+    return sum(untrusted.is_digits(name.partition('-')[2]) for name in names)
 
   def check_own(self) -> None:
     """Raises UserError where a folder holds anything but an index.

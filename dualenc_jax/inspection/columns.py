@@ -9,6 +9,7 @@ import numpy as np
 
 from dualenc_jax.inspection import mojibake
 from dualenc_jax.inspection.summary import Lengths, Texts
+from dualenc_jax.io import untrusted
 from dualenc_jax.readers import list_cells
 from dualenc_jax.readers.rows import Found, SHOWN
 from dualenc_jax.text.tokenizer import UNK, Vocabulary
@@ -57,7 +58,7 @@ class Places:
   def append(self, location: str) -> None:
     """Adds the place of the next row: 'file:line', or anything else."""
     file, _, line = location.rpartition(':')
-    if not line.isdecimal() or len(line) > 9:
+    if not untrusted.is_digits(line) or len(line) > 9:
       file, line = location, '0'
     if not self._files or file != self._files[-1]:
       self._files.append(file)

@@ -100,7 +100,7 @@ def ties_head(config: Mapping[str, Any]) -> bool | None:
   if config.get('scale_decoder_outputs') is False:
     return None
   version = str(config.get('transformers_version', '4')).partition('.')[0]
-  if config.get('model_type') == 'mt5' and version.isdigit():
+  if config.get('model_type') == 'mt5' and untrusted.is_digits(version):
     return True if int(version) < 5 else None
   return True
 

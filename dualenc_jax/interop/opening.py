@@ -134,8 +134,9 @@ def _hint(folder: pathlib.Path) -> str:
   if (folder / 'config.gin').is_file():
     return ' Its run has no checkpoint yet. Train first.'
   above = folder.absolute().parent
-  if (above.parent / 'config.gin').is_file() and folder.name.isdigit():
-    return f' Give {above.parent}, with --step={folder.name}.'
+  name = folder.name
+  if untrusted.is_digits(name) and (above.parent / 'config.gin').is_file():
+    return f' Give {above.parent}, with --step={name}.'
   if (above / 'config.gin').is_file() or t5x.is_one(above):
     return f' Give {above}.'
   if (folder / 'config.json').is_file():

@@ -37,7 +37,7 @@ KIND = 'T5X checkpoint'
 # Our names by others. In flaxformer, a token embedder that is not shared with a
 # decoder may lie within the encoder.
 _OURS = {t5x_legacy.PROJECTION: PROJECTION, f'encoder/{EMBEDDING}': EMBEDDING}
-_FOLDER = re.compile(r'checkpoint_(\d+)')
+_FOLDER = re.compile('checkpoint_(0|[1-9][0-9]*)')
 _STATISTIC = re.compile(r'state/param_states/(.+)/(\w+)')
 _LAYER = (
     r'(attention/(query|key|value|out)|mlp/(wi|wi_0|wi_1|wo))/kernel'

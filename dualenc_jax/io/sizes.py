@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 # Formats with a row a line; a line of others may be the whole file.
-_LOCATION = re.compile(r'(.+\.(?:jsonl|tsv)(\.gz)?):(\d+)')
+_LOCATION = re.compile(r'(.+\.(?:jsonl|tsv)(\.gz)?):([0-9]+)')
 
 
 def count(examples: Sequence[Mapping[str, Any]]) -> int | None:

@@ -134,6 +134,11 @@ def number(value: Any) -> float:
     return math.nan
 
 
+def is_digits(text: str) -> bool:
+  """Whether it is digits of ASCII alone; `str` and `\\d` take others, too."""
+  return text.isascii() and text.isdigit()
+
+
 def visible(text: str) -> str:
   """The text with control characters as escapes, '\\u202e' say."""
   return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 import re
 
+from dualenc_jax.io import untrusted
+
 # By what they mean here; the first that a file has is taken.
 ALIASES: Mapping[str, Sequence[str]] = {
     'query': ('query', 'anchor', 'question'),
@@ -45,7 +47,7 @@ def numbered(columns: Collection[str], name: str) -> list[str]:
   return [
       c for c in columns
       if c == name
-      or c.startswith(prefix) and c.removeprefix(prefix).isdecimal()
+      or c.startswith(prefix) and untrusted.is_digits(c.removeprefix(prefix))
   ]
 
 

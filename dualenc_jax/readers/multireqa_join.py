@@ -51,7 +51,7 @@ class Candidates:
     self.path = path
     self._name = name
     self._pattern = re.compile(
-        rf'{re.escape(name)}_([^/]+(?:/[^/]+)*)/(_\d+(?:_\d+)*)'
+        rf'{re.escape(name)}_([^/]+(?:/[^/]+)*)/(_[0-9]+(?:_[0-9]+)*)'
     )
     # All questions by the first one, then labels, and (start, end, line) one
     # after the other.

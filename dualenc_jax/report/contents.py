@@ -8,7 +8,7 @@ import re
 from typing import Any, TypeVar
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import json_file
+from dualenc_jax.io import json_file, untrusted
 from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
 from dualenc_jax.results import comparison, folder as results
@@ -153,7 +153,7 @@ def read(model_dir: str) -> Contents:
 
   # Orbax gives a checkpoint its name, the step, when it is complete.
   names = [path.name for path in folder.glob('checkpoints/*')]
-  step = max((int(name) for name in names if name.isdecimal()), default=None)
+  step = max(map(int, filter(untrusted.is_digits, names)), default=None)
   newest = f'checkpoints/{step}'
   evaluations = []
   for path in sorted(folder.glob('evaluation/*/metrics.json')):

@@ -231,7 +231,7 @@ def test_truncation_is_of_length_one(vectors, queries):
 
 @pytest.mark.parametrize('name, message', [
     ('int9', "called 'int9'. Did you mean 'int8'"),
-    ('pq:x8', "'pq:x8': expected pq:96"),
+    ('pq:\u0668', "'pq:\u0668': expected pq:96"),
     ('pq:8+int8', 'nothing may follow pq:8'),
     ('pq:7', 'does not divide it. Take 4 or 6 or 8'),
     ('pq:6x9', 'pq of 9 bits: expected 1 to 8'),

@@ -97,7 +97,8 @@ def test_a_checkpoint_its_state_and_the_newest_in_a_folder(tmp_path, arrays):
     t5x_files.write_legacy(
         tmp_path / f'checkpoint_{step}', changed, {'step': np.int32(step)}
     )
-  (tmp_path / 'checkpoint_2000.tmp-17').mkdir()
+  for name in ('2000.tmp-17', '\u0669000', '02000'):
+    (tmp_path / f'checkpoint_{name}').mkdir()
   for path, step in [(tmp_path, 1000), (tmp_path / 'checkpoint_90', 90)]:
     assert t5x.is_one(path)
     weights = t5x.read(path)
