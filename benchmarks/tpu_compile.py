@@ -6,23 +6,31 @@
 Of the ring, value and gradient, with 1,024 pairs a chip: milliseconds, memory,
 and permutes that the chips wait for. Of search, a block of 131,072 rows a chip
 by 2,048 queries: milliseconds and memory. Of the train step of T5.1.1 base, and
-of the runs of gin/runs/tpu: what `dualenc check --topology` says. No TPU is
-needed; the compiler takes minutes a program.
+of the runs of gin/runs/tpu: milliseconds, those of them that wait for
+collectives (an estimate by their bytes and the wires), and the share of the
+slice's peak that the products of real texts are (MFU). No TPU is needed; the
+compiler takes minutes a program. `dualenc check --topology` has memory and what
+is sent.
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
+import tpu_kernels
+from tpu_schedule import clock_and_link, Schedule
 import workload
 
 from dualenc_jax import losses
+from dualenc_jax.commands import model_dir
 from dualenc_jax.data import Vocabulary
-from dualenc_jax.forecast import slices
-from dualenc_jax.forecast.schedule import Schedule
+from dualenc_jax.forecast import layers, slices, work
+from dualenc_jax.forecast.program import Forecast
+from dualenc_jax.run import memory
+from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.search import search_programs
 from dualenc_jax.search.search_programs import BLOCK_ROWS
 from dualenc_jax.training import Partitioner
@@ -62,11 +70,12 @@ def main() -> None:
   print('| slice | search | ms | MiB |\n|---|---|---|---|')
   for name in filter(None, args.searches.split(',')):
     print(search(name), flush=True)
+  print('| step | slice | ms | of which waiting | MFU |\n|---|---|---|---|---|')
   for name in filter(None, args.steps.split(',')):
     print(
-        _check(
+        step(
             'runs/finetune.gin', args.folder, 16 * _PAIRS, 'python_code_8k',
-            name, f'--gin.BATCH_SIZE={_PAIRS}',
+            name, f'BATCH_SIZE = {_PAIRS}',
         ),
         flush=True,
     )
@@ -75,7 +84,7 @@ def main() -> None:
     file, slice_ = f'runs/tpu/{name}.gin', f'v5e:{name.rpartition("_")[2]}'
     pairs = 2**20 if name.startswith('million') else 2**14
     print(
-        _check(file, args.folder, pairs, args.vocabulary, slice_), flush=True
+        step(file, args.folder, pairs, args.vocabulary, slice_), flush=True
     )
 
 
@@ -96,7 +105,7 @@ def ring(name: str, loss: str) -> str:
       if each.kind == 'collective-permute'
   ]
   waited = [each for each in permutes if each.hidden is None]
-  milliseconds = 1e3 * schedule.cycles() / on.generation.clock
+  milliseconds = 1e3 * schedule.cycles() / clock_and_link(on)[0]
   return (
       f'| {name} | {loss} | {size:,} | {milliseconds:.2f} |'
       f' {loss_programs.temporaries(program) / 2**20:.1f} | {len(permutes)} |'
@@ -110,7 +119,7 @@ def search(name: str) -> str:
   run = search_programs.Programs(tuple(on.devices))
   program = run.lower_update_best(BLOCK_ROWS, _QUERIES, _DIM, _KEPT).compile()
   milliseconds = (
-      1e3 * Schedule(program.as_text()).cycles() / on.generation.clock
+      1e3 * Schedule(program.as_text()).cycles() / clock_and_link(on)[0]
   )
   mebibytes = program.memory_analysis().temp_size_in_bytes / 2**20
   return (
@@ -119,32 +128,50 @@ def search(name: str) -> str:
   )
 
 
-def _check(
+def step(
     gin_file: str, folder: pathlib.Path, pairs: int, vocabulary: str,
-    slice_: str, *flags: str,
+    slice_: str, *bindings: str,
 ) -> str:
-  """What the command reports of a file's step on a slice."""
+  """A line of the table: the train step of a file."""
   words = Vocabulary(vocabulary)
   file = folder / f'{words.file.stem}-{pairs}.jsonl'
   if not file.exists():
     write_pairs(file, words, pairs)
-  done = subprocess.run(
+  on = slices.find(slice_)
+  experiment = model_dir.build_experiment(
+      [gin_file],
       [
-          sys.executable, '-m', 'dualenc_jax', 'check',
-          f'--gin_file={gin_file}', f'--gin.TRAIN_FILE={file}',
-          f'--gin.VOCABULARY={vocabulary}',
-          f'--gin.VOCAB_SIZE={words.size // 128 * 128 + 128}',
-          '--gin.DROPOUT_RATE=0.0', *flags,
-          f'--topology={slice_}',
+          'MODEL_DIR = "unused"', f'TRAIN_FILE = "{file}"',
+          f'VOCABULARY = "{vocabulary}"',
+          f'VOCAB_SIZE = {words.size // 128 * 128 + 128}',
+          'DROPOUT_RATE = 0.0', *bindings,
       ],
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
+      [],
   )
-  start = done.stdout.find('Step on ')
-  if start < 0:
-    return f'{gin_file}, {slice_}: failed\n{done.stderr[-2000:]}'
-  return f'{gin_file}\n{done.stdout[start:]}'
+  partitioner = slices.on_slice(experiment.partitioner, on)
+  experiment = dataclasses.replace(experiment, partitioner=partitioner)
+  clock, link = clock_and_link(on)
+
+  def measured(experiment: Experiment) -> Forecast:
+    compiled = memory.compile_program(*memory.lower_step(experiment))
+    timed = tpu_kernels.timed(compiled.as_text() or '', on)
+    assert not timed.unknown, timed.unknown
+    schedule = Schedule(timed.text)
+    waited = sum(
+        each.times * each.exposed(link, clock) for each in schedule.transfers()
+    )
+    return Forecast(
+        {'busy': int(schedule.cycles()), 'waited': int(clock * waited)}
+    )
+
+  found = layers.of_all(experiment, measured, {})
+  seconds = found.peak / clock
+  needed = work.work(experiment.objective.model, experiment.batches(0)).flops
+  share = needed / (seconds * on.generation.flops * len(on.devices))
+  return (
+      f'| {gin_file} | {slice_} | {1e3 * seconds:,.1f} |'
+      f" {1e3 * found.parts['waited'] / clock:,.1f} | {share:.1%} |"
+  )
 
 
 def write_pairs(path: pathlib.Path, vocabulary: Vocabulary, count: int) -> None:

@@ -7,7 +7,7 @@ With --fit_batch it also finds the largest batch that fits the device.
   dualenc check --gin_file=runs/finetune.gin ... --topology=v5e:4x4
 
 compiles the step for TPUs that this machine does not have, and reports whether
-it fits, how long it takes and what the devices send each other. With
+it fits and what the devices send each other. With
 --program=encode,search it reports the same for `encode` and `search`, and so
 for `evaluate`, which runs both.
 

@@ -31,7 +31,7 @@ def check_names(programs: Sequence[str]) -> None:
 def describe(
     experiment: Experiment, programs: Sequence[str], available: int, whole: bool
 ) -> None:
-  """Prints what the compiler of the experiment's slice expects of programs.
+  """Prints the forecasts of programs on the experiment's slice.
 
   A device has `available` bytes; where a program does not fit, the others are
   printed before it is raised.
@@ -73,9 +73,8 @@ def _train(experiment: Experiment, on: slices.Slice, whole: bool) -> _Found:
 
 
 def _encode(experiment: Experiment, on: slices.Slice, whole: bool) -> _Found:
-  real = encode.of_passages(experiment)
   found = encode.forecast(experiment, whole)
-  _print(report.encoding(found, real, on))
+  _print(report.encoding(found, on))
   return 'Encoding', f'{found.rows} passages', found.forecast, encode.LESS
 
 

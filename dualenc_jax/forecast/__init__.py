@@ -1,1 +1,1 @@
-"""Time and memory on accelerators that are not there, by their compilers."""
+"""Programs on accelerators that are not there, by their compilers."""

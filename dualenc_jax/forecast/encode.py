@@ -1,4 +1,4 @@
-"""Encoding on an absent slice: one step, and real passages."""
+"""Encoding on an absent slice: one step."""
 
 from typing import Any, NamedTuple
 
@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.forecast import layers, slices
-from dualenc_jax.forecast.program import Forecast, measured, of_inputs
+from dualenc_jax.forecast import layers, program
+from dualenc_jax.forecast.program import Forecast
 from dualenc_jax.forecast.work import of_texts, Work
 from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.models import abstract_params
@@ -16,8 +16,6 @@ from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.run import memory
 from dualenc_jax.run.experiment import Experiment
 
-# Steps of the most passages, for which small training data are repeated.
-_STEPS = 16
 LESS = (
     'Encode fewer rows at once (--gin.run.Experiment.eval_batch_size=), shard'
     ' the parameters over a model axis (--gin.MODEL_PARALLEL=), use'
@@ -41,20 +39,6 @@ class Encoding(NamedTuple):
   work: Work
 
 
-class Real(NamedTuple):
-  """Passages of a task, in the chunks that `encode` cuts.
-
-  Attributes:
-    passages: their number.
-    device_slots: tokens of a device's rows, padding included.
-    work: the cost of all.
-  """
-
-  passages: int
-  device_slots: int
-  work: Work
-
-
 def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
   """Compiles the passage tower for the devices of a `SlicePartitioner`.
 
@@ -69,13 +53,12 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
 
   def of_model(experiment: Experiment) -> Forecast:
     embedder, params = _embedder(experiment)
-    program = measured(
+    return program.forecast(
         embedder.lower('encode_passage', params, rows, length),
         f'Encoding {rows} passages of {length} tokens',
-        slices.of(experiment.partitioner),
+        _inputs(params, rows, length),
         LESS,
     )
-    return of_inputs(program, _inputs(params, rows, length))
 
   inputs = _inputs(params, rows, length)
   # Nothing waits for a backward pass.
@@ -83,27 +66,6 @@ def forecast(experiment: Experiment, whole: bool = False) -> Encoding:
   lengths = np.full(devices * rows, length)
   return Encoding(
       rows, length, found, of_texts(model, 'passage', lengths, lengths)
-  )
-
-
-def of_passages(experiment: Experiment) -> Real:
-  """Chunks of the training data's passages, repeated to fill all devices."""
-  lengths = np.concatenate([
-      cache.passage_tokens.lengths for cache in experiment.caches
-  ])
-  lengths = lengths[lengths > 0]
-  devices = experiment.partitioner.mesh.shape['data']
-  enough = _STEPS * devices * experiment.eval_batch_size
-  lengths = np.resize(lengths, max(len(lengths), enough))
-  embedder, _ = _embedder(experiment)
-  steps = list(embedder.steps(lengths))
-  padded = np.concatenate([
-      np.full(chunk.rows, chunk.length) for step in steps for chunk in step
-  ])
-  return Real(
-      len(lengths),
-      sum(step[0].rows * step[0].length for step in steps),
-      of_texts(_towers(experiment).model, 'passage', lengths, padded),
   )
 
 

@@ -1,8 +1,7 @@
 """Absent GPUs, for XLA's compiler in JAX's CUDA plug-in.
 
-It reports memory and collectives, but no cycles. Without a GPU it can neither
-try kernels nor call cuBLAS and cuDNN: products are its own, so that memory may
-differ from that of a real GPU.
+Without a GPU it can neither try kernels nor call cuBLAS and cuDNN: products are
+its own, so that memory may differ from that of a real GPU.
 """
 
 from collections.abc import Sequence

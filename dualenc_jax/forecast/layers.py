@@ -44,7 +44,7 @@ def of_all(
     total = _plus(total, base, less, encoder.num_layers - _COMPILED)
   once = {part: base.parts[part] for part in shared}
   parts = {**total.parts, **inputs, **once}
-  return Forecast(parts, total.program, _COMPILED)
+  return Forecast(parts, total.sent, _COMPILED)
 
 
 def _plus(
@@ -59,34 +59,13 @@ def _plus(
       part: int(more(total.parts[part], size, less.parts[part]))
       for part, size in base.parts.items()
   }
-  old, few = total.program, less.program
-
-  def each(of: str) -> dict[str, float]:
-    before, after, fewer = (
-        getattr(program, of) for program in (old, base.program, few)
-    )
-    return {
-        name: more(before.get(name, 0.0), value, fewer.get(name, 0.0))
-        for name, value in after.items()
-    }
-
   sent = {
-      kind: Sent(*(
-          more(*values)
-          for values in zip(
-              old.sent.get(kind, Sent()), found, few.sent.get(kind, Sent())
-          )
+      kind: Sent(*map(
+          more, total.sent[kind], each, less.sent.get(kind, Sent())
       ))
-      for kind, found in base.program.sent.items()
+      for kind, each in base.sent.items()
   }
-  program = dataclasses.replace(
-      old,
-      cycles=each('cycles'),
-      sent=sent,
-      uncounted=each('uncounted'),
-      is_kept=old.is_kept and few.is_kept,
-  )
-  return Forecast(parts, program)
+  return Forecast(parts, sent)
 
 
 def _deep_encoders(tree: Any) -> list[Any]:

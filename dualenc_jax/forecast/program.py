@@ -1,88 +1,48 @@
-"""One program on one device, as the compiler of a slice expects it."""
+"""One program on one device, as the compiler of a slice makes it."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 import dataclasses
-from typing import Any, NamedTuple
+import math
+import re
+from typing import NamedTuple
 
 import jax
 
-from dualenc_jax.forecast import compile_cache, kernels
-from dualenc_jax.forecast.parts import part_of
-from dualenc_jax.forecast.schedule import num_bytes, Schedule, Transfer
-from dualenc_jax.forecast.slices import Generation, Slice
 from dualenc_jax.run import memory
+
+_COLLECTIVE = re.compile(
+    r'%[\w.\-]+ = (.*?) (all-gather|all-reduce|all-to-all|collective-broadcast'
+    r'|collective-permute|ragged-all-to-all|reduce-scatter)(-start)?\('
+)
+_COMPUTATION = re.compile(r'(?:ENTRY )?%([\w.\-]+) \(.*\{$')
+_CHAIN = re.compile(r'chain_id="\d+"')
+_ARRAY = re.compile(r'\b(pred|bf16|[fsuc]\d+)\w*\[([\d,]*)\]')
 
 
 class Sent(NamedTuple):
-  """The traffic of collectives of one kind.
+  """The collectives of one kind, each as often as it is in the program.
 
   Attributes:
-    times: number of runs.
+    times: their number; what a loop repeats counts once.
     bytes: bytes of their results on a device.
-    alone: bytes of these with no other operation beside them.
-    exposed: estimated seconds that the device waits for them.
   """
 
   times: float = 0
   bytes: float = 0
-  alone: float = 0
-  exposed: float = 0
-
-  def plus(self, transfer: Transfer, on: Generation) -> 'Sent':
-    size = transfer.times * transfer.bytes
-    return Sent(
-        self.times + transfer.times,
-        self.bytes + size,
-        self.alone + (0 if transfer.hidden else size),
-        self.exposed + transfer.times * transfer.exposed(on.link, on.clock),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-  """A compiled program.
-
-  Attributes:
-    stats: its memory.
-    cycles: cycles by part.
-    sent: traffic by kind of collective.
-    uncounted: bytes of results without cycles, by kind: sorts, gathers,
-      scatters.
-    kernels: names of kernels whose cycles are from their own schedules.
-    unknown: names of kernels without cycles.
-    is_kept: whether it is from an earlier compile.
-  """
-
-  stats: memory.Stats
-  cycles: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  sent: Mapping[str, Sent] = dataclasses.field(default_factory=dict)
-  uncounted: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  kernels: Set[str] = frozenset()
-  unknown: Set[str] = frozenset()
-  is_kept: bool = False
-
-  def seconds(self, on: Generation) -> dict[str, float]:
-    """Seconds by part, waiting for collectives included; {} for GPUs."""
-    if not self.cycles:
-      return {}
-    found = {part: cycles / on.clock for part, cycles in self.cycles.items()}
-    if waited := sum(sent.exposed for sent in self.sent.values()):
-      found['waiting for collectives'] = waited
-    return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-  """A program whose memory has names.
+  """What a compiled program needs of a device.
 
   Attributes:
     parts: bytes by name; they add up to the memory that a device needs.
-    program: cycles and collectives.
+    sent: `Sent` by kind of collective, such as 'all-gather'.
     layers: number of compiled layers of encoders, if the rest is extrapolated.
   """
 
   parts: Mapping[str, int]
-  program: Program
+  sent: Mapping[str, Sent] = dataclasses.field(default_factory=dict)
   layers: int | None = None
 
   @property
@@ -90,97 +50,55 @@ class Forecast:
     return sum(self.parts.values())
 
 
-def of_inputs(program: Program, inputs: Mapping[str, int]) -> Forecast:
-  """The forecast of a program with the bytes of its inputs by name."""
-  temporaries = program.stats.temporaries
-  rest = program.stats.total - temporaries - sum(inputs.values())
-  # Inputs that the program does not read take memory all the same.
-  parts = {**inputs, 'temporaries': temporaries, 'other': max(rest, 0)}
-  return Forecast(parts, program)
-
-
-def measured(
-    lowered: jax.stages.Lowered,
-    what: str,
-    on: Slice,
-    less: str = memory.FEWER_PAIRS,
-    memory_alone: bool = False,
-) -> Program:
-  """Compiles a program for a slice, or reads an earlier compile.
+def forecast(
+    lowered: jax.stages.Lowered, what: str, inputs: Mapping[str, int], less: str
+) -> Forecast:
+  """Compiles a program.
 
   Args:
-    lowered: the program for devices of the slice.
+    lowered: the program for devices of a slice.
     what: its description for errors.
-    on: the slice.
+    inputs: bytes of its inputs by name.
     less: ways to less memory, for errors.
-    memory_alone: leaves out cycles, as kernels take a while.
 
   Raises:
     UserError: see `memory.compile_program`.
   """
-  file = compile_cache.file(lowered, on, 'memory' if memory_alone else 'all')
-  if found := compile_cache.read(file, _FIELDS):
-    return _of_json(found)
   compiled = memory.compile_program(lowered, what, less)
   stats = memory.stats(compiled)
-  program = Program(stats) if memory_alone else _compiled(compiled, stats, on)
-  compile_cache.write(file, _to_json(program))
-  return program
+  rest = stats.total - stats.temporaries - sum(inputs.values())
+  # Inputs that the program does not read take memory all the same.
+  parts = {**inputs, 'temporaries': stats.temporaries, 'other': max(rest, 0)}
+  return Forecast(parts, collectives(compiled.as_text() or ''))
 
 
-def _compiled(
-    compiled: jax.stages.Compiled, stats: memory.Stats, on: Slice
-) -> Program:
-  text, known, unknown = kernels.timed(compiled.as_text() or '', on)
-  schedule = Schedule(text)
-  cycles: dict[str, float] = {}
-  uncounted: dict[str, float] = {}
-  for operation, times in schedule.operations():
-    if operation.cycles:
-      part = part_of(operation)
-      cycles[part] = cycles.get(part, 0.0) + times * operation.cycles
-    elif kind := operation.uncounted:
-      size = times * num_bytes(operation.type)
-      uncounted[kind] = uncounted.get(kind, 0.0) + size
+def collectives(text: str) -> dict[str, Sent]:
+  """`Sent` by kind, of the text of a compiled program."""
   sent: dict[str, Sent] = {}
-  for transfer in schedule.transfers():
-    before = sent.get(transfer.kind, Sent())
-    sent[transfer.kind] = before.plus(transfer, on.generation)
-  return Program(stats, cycles, sent, uncounted, known, unknown)
+  chains, computation = set(), ''
+  for line in text.splitlines():
+    if head := _COMPUTATION.match(line):
+      computation = head[1]
+    if not (found := _COLLECTIVE.search(line)):
+      continue
+    # On TPUs one that runs beside products is in several fusions, a chain.
+    if chain := _CHAIN.search(line):
+      if chain[0] in chains:
+        continue
+      chains.add(chain[0])
+    kind, arrays = found[2], _ARRAY.findall(found[1])
+    if found[3] and kind != 'all-reduce':
+      # Beside its results are as many operands, and scalars.
+      arrays = [array for array in arrays if array[1]]
+      arrays = arrays[len(arrays) // 2 :]
+    if computation.startswith('all-reduce-scatter'):
+      kind = 'reduce-scatter'
+    times, size = sent.get(kind, Sent())
+    sent[kind] = Sent(times + 1, size + sum(map(_bytes, arrays)))
+  return sent
 
 
-_NUMBER = int | float
-_FIELDS = {
-    'stats': {name: int for name in memory.Stats._fields},
-    'cycles': {str: _NUMBER},
-    'sent': {str: {name: _NUMBER for name in Sent._fields}},
-    'uncounted': {str: _NUMBER},
-    'kernels': [str],
-    'unknown': [str],
-}
-
-
-def _to_json(program: Program) -> dict[str, Any]:
-  return {
-      'stats': program.stats._asdict(),
-      'cycles': program.cycles,
-      'sent': {kind: sent._asdict() for kind, sent in program.sent.items()},
-      'uncounted': program.uncounted,
-      'kernels': sorted(program.kernels),
-      'unknown': sorted(program.unknown),
-  }
-
-
-def _of_json(found: Mapping[str, Any]) -> Program:
-  def picked(kind: Any, value: Mapping[str, Any]) -> Any:
-    return kind(**{name: value[name] for name in kind._fields})
-
-  return Program(
-      picked(memory.Stats, found['stats']),
-      found['cycles'],
-      {kind: picked(Sent, sent) for kind, sent in found['sent'].items()},
-      found['uncounted'],
-      frozenset(found['kernels']),
-      frozenset(found['unknown']),
-      is_kept=True,
-  )
+def _bytes(array: tuple[str, str]) -> int:
+  kind, sizes = array
+  bits = {'pred': 8, 'bf16': 16}.get(kind) or int(kind[1:])
+  return bits * math.prod(int(size) for size in sizes.split(',') if size) // 8

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from dualenc_jax.forecast.program import Forecast, measured, of_inputs
+from dualenc_jax.forecast import program
+from dualenc_jax.forecast.program import Forecast
 from dualenc_jax.forecast.slices import Slice
 from dualenc_jax.search import exact_search, search_programs
 from dualenc_jax.search.search_programs import BLOCK_ROWS
@@ -34,18 +35,17 @@ def forecast(dim: int, k: int, on: Slice) -> Searched:
   """Compiles the search of a block of float32 embeddings of `dim`."""
   rows, kept = BLOCK_ROWS, exact_search.kept(k)
   queries = exact_search.query_rows(rows)
-  program = measured(
+  found = program.forecast(
       search_programs.Programs(tuple(on.devices)).lower_update_best(
           rows, queries, dim, kept
       ),
       f'Searching {rows:,} embeddings of {dim} components',
-      on,
+      {
+          'block of the corpus': 4 * rows * dim,
+          'queries, hits': 4 * queries * (dim + 2 * kept),
+      },
       LESS,
   )
-  found = of_inputs(program, {
-      'block of the corpus': 4 * rows * dim,
-      'queries, hits': 4 * queries * (dim + 2 * kept),
-  })
   memory = on.generation.memory * len(on.devices)
   return Searched(
       queries,

@@ -1,8 +1,7 @@
 """Absent slices of TPUs and GPUs: devices for a compiler alone.
 
 `libtpu` compiles for any slice on a machine without one. Usable memory is from
-its own messages; the clock is Google's peak over the operations of a cycle,
-which follow from its estimates of large products.
+its own messages.
 """
 
 from collections.abc import Sequence
@@ -31,23 +30,14 @@ class Generation:
   Attributes:
     memory: bytes that a program may use.
     flops: operations of bfloat16 products a second.
-    flops_a_cycle: the same in a cycle.
-    link: bytes a second one way along a wire to a neighbour.
     dimensions: sides of a slice; 0 for GPUs, which have a number alone.
     cores: devices of a chip.
   """
 
   memory: int
   flops: float
-  flops_a_cycle: int
-  link: float
   dimensions: int
   cores: int = 1
-
-  @property
-  def clock(self) -> float:
-    """Cycles a second."""
-    return self.flops / self.flops_a_cycle
 
 
 def _gib(size: float) -> int:
@@ -55,16 +45,16 @@ def _gib(size: float) -> int:
 
 
 GENERATIONS = {
-    'v2': Generation(_gib(7.48), 23e12, 2**15, 62e9, 2, 2),
-    'v3': Generation(_gib(15.48), 61.5e12, 2**16, 81e9, 2, 2),
-    'v4': Generation(_gib(15.25), 137.5e12, 2**17, 45e9, 3, 2),
-    'v5e': Generation(_gib(15.75), 197e12, 2**17, 45e9, 2),
-    'v5p': Generation(_gib(95.74), 459e12, 2**18, 90e9, 3),
-    'v6e': Generation(_gib(31.25), 918e12, 2**19, 90e9, 2),
-    'tpu7x': Generation(_gib(94.75), 1153.5e12, 2**19, 90e9, 3, 2),
+    'v2': Generation(_gib(7.48), 23e12, 2, 2),
+    'v3': Generation(_gib(15.48), 61.5e12, 2, 2),
+    'v4': Generation(_gib(15.25), 137.5e12, 3, 2),
+    'v5e': Generation(_gib(15.75), 197e12, 2),
+    'v5p': Generation(_gib(95.74), 459e12, 3),
+    'v6e': Generation(_gib(31.25), 918e12, 2),
+    'tpu7x': Generation(_gib(94.75), 1153.5e12, 3, 2),
     # JAX takes three quarters of what the driver leaves.
-    'h100': Generation(_gib(0.75 * 79.1), 989e12, 2**19, 450e9, 0),
-    'h200': Generation(_gib(0.75 * 139.8), 989e12, 2**19, 450e9, 0),
+    'h100': Generation(_gib(0.75 * 79.1), 989e12, 0),
+    'h200': Generation(_gib(0.75 * 139.8), 989e12, 0),
 }
 _FLAT = '1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16'.split()
 _NAME = re.compile('([a-z0-9]+):([0-9]+(?:x[0-9]+)*)')

@@ -1,6 +1,6 @@
 """Memory of a train step as its compiler plans it; nothing is allocated."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import math
 import re
@@ -90,10 +90,6 @@ class Stats(NamedTuple):
   temporaries: int
 
 
-# Of a program and what it is, for errors.
-Measure = Callable[[jax.stages.Lowered, str], Stats]
-
-
 def table(
     parts: Mapping[str, int], available: int | None = None
 ) -> Iterator[str]:
@@ -168,12 +164,10 @@ def by_part(experiment: Experiment) -> Parts:
   return parts_of(experiment, measure(*lower_step(experiment)))
 
 
-def parts_of(
-    experiment: Experiment, step: Stats, measured: Measure = measure
-) -> Parts:
+def parts_of(experiment: Experiment, step: Stats) -> Parts:
   """`by_part` of a train step that is measured; compiles the loss alone."""
   # Inside of the step the compiler may need less for the loss than on its own.
-  loss = min(_loss_bytes(experiment, measured), step.temporaries)
+  loss = min(_loss_bytes(experiment), step.temporaries)
   inputs = input_bytes(experiment)
   return Parts(
       **inputs, activations=step.temporaries - loss, loss=loss,
@@ -229,7 +223,7 @@ def lower_step(experiment: Experiment) -> tuple[jax.stages.Lowered, str]:
   return lowered, f'The train step of {experiment.batch_size:,} pairs'
 
 
-def _loss_bytes(experiment: Experiment, measured: Measure) -> int:
+def _loss_bytes(experiment: Experiment) -> int:
   """Temporaries of the part that is compiled apart, and of its gradient."""
   plan = make_plan(experiment)
   partitioner = experiment.partitioner
@@ -251,4 +245,4 @@ def _loss_bytes(experiment: Experiment, measured: Measure) -> int:
   rows, rest = _on_rows((rows, rest), experiment)
   lowered = gradient.lower(params, rows, rest)
   what = f'The loss of {experiment.batch_size:,} pairs'
-  return measured(lowered, what).temporaries
+  return measure(lowered, what).temporaries

@@ -59,4 +59,3 @@ def test_peaks_are_the_makers():
   for name, peak in chips.items():
     found = slices.GENERATIONS[name]
     assert found.flops * found.cores == pytest.approx(1e12 * peak)
-    assert 0.6e9 < found.clock < 2.3e9

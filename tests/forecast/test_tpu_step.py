@@ -10,7 +10,6 @@ import tiny_run
 from dualenc_jax import losses
 from dualenc_jax.commands import cli
 from dualenc_jax.forecast import slices
-from dualenc_jax.forecast.schedule import Schedule
 from dualenc_jax.search.search_programs import Programs
 from dualenc_jax.training import Partitioner
 
@@ -25,38 +24,22 @@ def check(capsys, tmp_path, *flags, status=0):
   return capsys.readouterr()
 
 
-def test_a_step_with_a_ring_and_what_it_needs(capsys, tmp_path, monkeypatch):
-  monkeypatch.setenv('DUALENC_CACHE', str(tmp_path / 'cache'))
+def test_a_step_with_a_ring_and_what_it_needs(capsys, tmp_path):
   flags = '--topology=v5e:2x2', '--gin.LOSS_IMPLEMENTATION=ring'
   said = check(capsys, tmp_path, *flags).out
   assert 'Devices: 4 TPU v5 lite on 1 host(s), mesh data 4 x model 1.' in said
-  assert re.search(r'Step on v5e:2x2, as libtpu 0\S+ expects it: \d', said)
-  for part in ('attention', 'MLP', 'norms', 'loss', 'optimizer, metrics'):
-    assert re.search(rf'\n  {part} +[\d.]+ ms +[\d.]+%', said), part
+  assert 'The train step on v5e:2x2, compiled by libtpu 0' in said
   assert re.search(r'Products of [\d,]+ tokens in [\d,]+ slots', said)
-  # Gradients are summed where they are used; parameters are gathered.
-  assert re.search(r'\n  collective-permute +\d+ times .* all of it besi', said)
-  assert re.search(r'\n  all-gather', said)
 
   def size(of):
-    return float(re.search(rf'\n  {of} +(?:\d+ times +)?([\d.]+)', said)[1])
+    return float(re.search(rf'\n  {of} +(?:\d+ +)?([\d.]+)', said)[1])
 
-  # Once, in float32, as the parameters are.
+  assert size('collective-permute') and size('all-gather')
+  # Gradients are summed once, in float32, as the parameters are.
   assert 0.9 * size('parameters') < size('reduce-scatter')
   assert size('reduce-scatter') + size('all-reduce') < 1.1 * size('parameters')
   assert 10 < size('peak') < 60
   assert said.endswith('The step fits v5e:2x2.\n')
-
-  # What is kept says whether it fits another device, too.
-  def fail(*_, **__):
-    raise AssertionError('compiled')
-
-  monkeypatch.setattr(jax.stages.Lowered, 'compile', fail)
-  kept = 'This is of an earlier compile, kept in '
-  again = check(capsys, tmp_path, *flags, '--device_memory_gib=0.01', status=2)
-  assert kept in again.out and kept not in said
-  assert re.search(r'does not fit v5e:2x2: it needs .* MiB .* more', again.err)
-  assert 'fsdp.gin' in again.err
 
 
 def test_no_hop_of_a_ring_is_waited_for():
@@ -78,11 +61,8 @@ def test_no_hop_of_a_ring_is_waited_for():
   )
   vectors = {'query': abstract, 'passage': abstract}
   text = jax.jit(jax.grad(value)).lower(vectors).compile().as_text()
-  permutes = [
-      each for each in Schedule(text).transfers()
-      if each.kind == 'collective-permute'
-  ]
-  assert permutes and all(each.hidden is not None for each in permutes)
+  assert 'collective-permute-start(' in text
+  assert ' collective-permute(' not in text
 
 
 def test_scores_of_a_search_are_there_once():

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import SingleDeviceSharding
+from tpu_schedule import one_line_each
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.forecast import slices
-from dualenc_jax.forecast.schedule import one_line_each
 
 _TARGET = 'tpu_custom_call'
 # Written by `fused_attention.py`.
@@ -117,7 +117,7 @@ def _bundles(
   with tempfile.TemporaryDirectory() as folder:
     flags = f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
     done = subprocess.run(
-        [sys.executable, '-m', __name__],
+        [sys.executable, __file__],
         input=json.dumps([slice_name, folder, kernels]),
         env=os.environ | {
             'LIBTPU_INIT_ARGS': flags,

@@ -9,6 +9,8 @@ import functools
 import math
 import re
 
+from dualenc_jax.forecast import slices
+
 _BYTES = {'pred': 1, 'bf16': 2}  # Of the others, the digits are the bits.
 _SHAPE = re.compile(r'\b(pred|bf16|[fsuc]\d+)\[([\d,]*)\]')
 _HEAD = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{$')
@@ -28,6 +30,13 @@ _METADATA = re.compile(r'kernel_metadata=\{\s+([^{}]*?)\s+\}')
 _CHAIN = re.compile(r'chain_id="\d+"')
 # Operations without cycles, alone or as the last of a fusion.
 _UNCOUNTED = re.compile(r'(?:^|/)(sort|gather|scatter)(?:-add)?$')
+# Operations of bfloat16 products in a cycle, by the compiler's estimates of
+# large ones, and bytes a second one way along a wire to a neighbour.
+_OF_CYCLE = {
+    'v2': (2**15, 62e9), 'v3': (2**16, 81e9), 'v4': (2**17, 45e9),
+    'v5e': (2**17, 45e9), 'v5p': (2**18, 90e9), 'v6e': (2**19, 90e9),
+    'tpu7x': (2**19, 90e9),
+}
 COLLECTIVES = (
     'all-gather', 'all-reduce', 'all-to-all', 'collective-broadcast',
     'collective-permute', 'ragged-all-to-all', 'reduce-scatter',
@@ -109,6 +118,12 @@ class Transfer:
     rounds = {'all-reduce': 1.0, 'collective-permute': 1.0}
     seconds = rounds.get(self.kind, 0.5) * self.bytes / link
     return max(seconds - (self.hidden or 0) / clock, 0.0)
+
+
+def clock_and_link(on: slices.Slice) -> tuple[float, float]:
+  """Cycles a second of a device, and bytes a second of a wire."""
+  operations, link = _OF_CYCLE[on.name.partition(':')[0]]
+  return on.generation.flops / operations, link
 
 
 class Schedule:
