@@ -1,4 +1,4 @@
-"""Analysis of a model's embedding space: numbers, figures, projector files.
+"""Analysis of a model's embedding space: numbers and the papers' figures.
 
 `sample` draws queries and passages, `vectors` embeds them, `geometry` and
 `separability` are pure numbers, `analyse` puts them together, `figures` draws.

@@ -1,6 +1,6 @@
 """The analysis of a model on a split: a sample, embedded and measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import logging
 import pathlib
@@ -16,10 +16,10 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.interop import truncation
-from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.run.experiment import Experiment
 
+# Queries, and as many passages, that numbers and histograms are of.
+_MEASURED = 5000
 # Of each tower: more do not change the accuracy, and take long.
 _CLASSIFIED = 2000
 NEAR_ONE = (0.9, 1.1)
@@ -36,9 +36,7 @@ class Analysis:
     provenance: of the model.
     sample: queries and passages.
     vectors: what the model makes of them.
-    numbers: by name, see `numbers`.
-    lengths: of 'queries' and 'passages' the tokens of each text, uncut, and
-      the limit of the tower.
+    numbers: by name, see `measure`.
   """
 
   name: str
@@ -47,38 +45,25 @@ class Analysis:
   sample: Sample
   vectors: Vectors
   numbers: Mapping[str, float]
-  lengths: Mapping[str, tuple[np.ndarray, int]]
-
-  @property
-  def trained_dims(self) -> set[int]:
-    """Of how many first components the model was trained for, all included."""
-    dims = self.provenance.get(TRAINED_DIMS, ())
-    return {self.vectors.queries.shape[1], *dims}
 
 
 def analyse(
     name: str, model: Loaded, experiment: Experiment, split: str,
-    mapped: int = 400, measured: int = 5000, kind: str = sample_lib.RANDOM,
-    seed: int = 0, max_passages: int | None = None, ranked: int = 0,
-    dims: Sequence[int] | None = None, index_dir: pathlib.Path | None = None,
+    mapped: int = 400, seed: int = 0, max_passages: int | None = None,
+    index_dir: pathlib.Path | None = None,
 ) -> Analysis:
   """Samples a split, embeds the sample with a model, and measures it.
 
-  Numbers and histograms are of `measured` queries, and as many passages; maps
-  are of the first `mapped`. `kind`, `seed` and `max_passages` are those of
-  `sample.draw`, `ranked` and `dims` those of `vectors.embed`. `index_dir` is
-  the folder of an index of the whole corpus, which is made unless it exists;
-  None keeps the embeddings in memory.
+  Numbers and histograms are of 5,000 queries and as many passages, or of
+  `mapped` if these are more; `seed` and `max_passages` are those of
+  `sample.draw`. `index_dir` is the folder of an index of the whole corpus,
+  which is made unless it exists; None keeps the embeddings in memory.
 
   Raises:
-    UserError: too little data, vectors that are not finite, or a dim that they
-      do not have.
+    UserError: too little data, or vectors that are not finite.
   """
-  for dim in dims or ():
-    truncation.check(dim, model.dim, name)
   whole = RetrievalSet.of_split(experiment, split)
-  size = max(mapped, measured)
-  sample = sample_lib.draw(whole, size, kind, seed, max_passages)
+  sample = sample_lib.draw(whole, max(mapped, _MEASURED), seed, max_passages)
   _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
   # Embeddings, whatever codec was trained with them.
   towers = dataclasses.replace(model, codec=None)
@@ -90,15 +75,10 @@ def analyse(
         f'--index_dir={index_dir} holds codes of {codec.name}, but the analysis'
         ' needs embeddings. Give an index of --codec=fp32, or none.'
     )
-  if dims is None:
-    trained_dims = model.provenance.get(TRAINED_DIMS, ())
-    dims = vectors.default_dims(model.dim, trained_dims)
-  found = vectors.embed(
-      name, model.embedder, model.params, sample, encoded, ranked, dims
-  )
+  found = vectors.embed(name, model.embedder, model.params, sample, encoded)
   _LOG.info('Measuring %s.', name)
-  measures = numbers(found, sample)
-  if 'separability' not in measures:
+  numbers = measure(found, sample)
+  if 'separability' not in numbers:
     _LOG.warning(
         'No separability of %s: most queries, or passages, hang together by'
         ' shared relevant passages or equal texts, and no folds part them.',
@@ -111,29 +91,18 @@ def analyse(
       'source': whole.cache.header['source'],
       'corpus': {key: corpus[key] for key in ('split', 'source')},
   }
-  tokenizer, counts = model.tokenizer, sample.token_counts(model.tokenizer)
-  lengths = {
-      'queries': (counts['queries'], tokenizer.query_length),
-      'passages': (counts['passages'], tokenizer.passage_length),
-  }
-  return Analysis(
-      name, data, model.provenance, sample, found, measures, lengths
-  )
+  return Analysis(name, data, model.provenance, sample, found, numbers)
 
 
-def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
-  """The numbers of a model; what does not apply is absent.
+def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
+  """The numbers of a model by name; what does not apply is absent.
 
-  Beside those of `separability`, `geometry` and `Vectors`:
+  Beside those of `separability` and `geometry`:
 
   Returns:
     positive_query_cosine, positive_negative_cosine: of relevant passages with
       their query, and with its 100 best hits that are not relevant: figure 4
       of PAIR (Ren et al. 2021), which wants the first above the second.
-    duplicate_queries, duplicate_passages: the share of the whole set whose
-      tokens are those of an earlier one; near_duplicate_* are of the sample.
-    repeated_positives: the share of the sampled pairs whose passage is that of
-      an earlier pair.
   """
   cache, corpus = sample.retrieval_set.cache, sample.retrieval_set.corpus
   query_prints = cache.query_fingerprints[sample.retrieval_set.query_rows]
@@ -153,15 +122,12 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
       **({} if apart is None else {'separability': apart}),
       'uniformity_queries': geometry.uniformity(vectors.queries),
       'uniformity_passages': geometry.uniformity(vectors.passages),
-      'mean_top1_cosine': float(vectors.top_cosines.mean(dtype=np.float64)),
       'median_top1_cosine': float(np.median(vectors.top_cosines)),
-      'duplicate_queries': geometry.repeats(query_prints),
-      'duplicate_passages': geometry.repeats(passage_prints),
-      'near_duplicate_queries': geometry.near_duplicates(vectors.queries),
-      'near_duplicate_passages': geometry.near_duplicates(vectors.passages),
-      **geometry.bit_numbers(vectors.passages),
+      'dimensional_efficiency': geometry.dimensional_efficiency(
+          vectors.passages
+      ),
   }
-  ratios = ratios_of(vectors, sample)
+  ratios = find_ratios(vectors, sample)
   if len(ratios):
     values['median_ratio'] = float(np.median(ratios))
     values['ratios_near_one'] = geometry.share_within(ratios, *NEAR_ONE)
@@ -174,11 +140,10 @@ def numbers(vectors: Vectors, sample: Sample) -> dict[str, float]:
           np.nanmean(vectors.negative_cosines)
       )
     values['alignment'] = geometry.alignment(queries, positives)
-    values['repeated_positives'] = geometry.repeats(sample.pair_passages)
-  return values | {f'mrr_dim_{dim}': x for dim, x in vectors.mrr.items()}
+  return values
 
 
-def ratios_of(vectors: Vectors, sample: Sample) -> np.ndarray:
+def find_ratios(vectors: Vectors, sample: Sample) -> np.ndarray:
   """Similarity ratios; p_j is relevant for q_j where such are known."""
   if sample.has_pairs:
     queries, passages = vectors.queries[sample.pair_queries], vectors.positives

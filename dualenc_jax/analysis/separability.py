@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-FOLDS = 5
+_FOLDS = 5
 # Of a tower, that a fold may hold: the rest is what a classifier learns from.
 _MOST = 0.5
 
@@ -26,15 +26,20 @@ def separability(
     queries hang together: too little would be left to learn from.
   """
   from sklearn.linear_model import LogisticRegression
-  from sklearn.model_selection import cross_val_predict, PredefinedSplit
+  from sklearn.model_selection import cross_val_predict, StratifiedGroupKFold
   from sklearn.pipeline import make_pipeline
   from sklearn.preprocessing import StandardScaler
   import threadpoolctl
 
   vectors = np.concatenate([queries, passages]).astype(np.float64)
   towers = np.repeat([0, 1], len(queries))
-  folds = deal(groups, towers, seed)
-  largest = max(np.bincount(folds[towers == tower]).max() for tower in (0, 1))
+  if len(np.unique(groups)) < _FOLDS:
+    return None
+  folds = StratifiedGroupKFold(_FOLDS, shuffle=True, random_state=seed)
+  # Large groups may leave a fold without a text.
+  splits = folds.split(vectors, towers, groups)
+  parts = [(learnt, tested) for learnt, tested in splits if len(tested)]
+  largest = max(np.bincount(towers[part]).max() for _, part in parts)
   if largest > _MOST * len(queries):
     return None
   # Strong regularisation: there may be more dimensions than vectors. Balanced,
@@ -45,32 +50,8 @@ def separability(
   )
   # One thread: sums are in one order, and so is the result's last digit.
   with threadpoolctl.threadpool_limits(1):
-    found = cross_val_predict(
-        classifier, vectors, towers, cv=PredefinedSplit(folds)
-    )
+    found = cross_val_predict(classifier, vectors, towers, cv=parts)
   return float(np.mean(found == towers))
-
-
-def deal(groups: np.ndarray, towers: np.ndarray, seed: int = 0) -> np.ndarray:
-  """Folds of groups [m] that hold as many of each tower [m] as can be.
-
-  The largest groups come first, equal ones in random order, each to the fold
-  that has least of what the group is made of.
-
-  Returns:
-    int64 [m], from 0; some are empty if there are few groups.
-  """
-  counts = np.zeros((groups.max() + 1, 2), np.int64)
-  np.add.at(counts, (groups, towers), 1)
-  order = np.random.default_rng(seed).permutation(len(counts))
-  order = order[np.argsort(-counts[order].sum(axis=1), kind='stable')]
-  fold_of = np.empty(len(counts), np.int64)
-  held = np.zeros((FOLDS, 2), np.int64)
-  for group in order:
-    fold = (held @ counts[group]).argmin()
-    fold_of[group] = fold
-    held[fold] += counts[group]
-  return fold_of[groups]
 
 
 def groups_of(

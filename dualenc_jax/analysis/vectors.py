@@ -1,6 +1,6 @@
 """The vectors of a sample by one model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 import dataclasses
 from typing import Any
 
@@ -17,7 +17,6 @@ from dualenc_jax.search.ranking import Ranking
 
 # PAIR looks at so many passages of a query.
 _RETRIEVED = 100
-_LEAST, _HALVINGS = 8, 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +31,6 @@ class Vectors:
       searched.
     negative_cosines: float64 [p], of each of the positives the mean over the
       query's 100 best hits that are not relevant; NaN for none.
-    ranks: int64 [at most n], of the first queries' best relevant passages among
-      those searched, from 1; 0 for none.
-    mrr: mean reciprocal ranks of queries with relevant passages, by how many
-      first components of the vectors are left.
   """
 
   queries: np.ndarray
@@ -43,43 +38,11 @@ class Vectors:
   positives: np.ndarray
   top_cosines: np.ndarray
   negative_cosines: np.ndarray
-  ranks: np.ndarray
-  mrr: Mapping[int, float]
-
-  def first(self, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first queries, and as many passages."""
-    return self.queries[:most], self.passages[:most]
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstComponents:
-  """A store of rows [N, D] as one of [N, dim], of length one; keeps nothing."""
-
-  rows: Any
-  dim: int
-  dtype = np.dtype(np.float32)
-
-  @property
-  def shape(self) -> tuple[int, int]:
-    return len(self.rows), self.dim
-
-  def __len__(self) -> int:
-    return len(self.rows)
-
-  def __getitem__(self, key: Any) -> np.ndarray:
-    return unit_rows(np.asarray(self.rows[key])[:, : self.dim])
-
-
-def default_dims(dim: int, trained_dims: Sequence[int] = ()) -> list[int]:
-  """D and its halves, and what the model was trained for, largest first."""
-  halves = [dim // 2**i for i in range(_HALVINGS)]
-  found = {d for d in halves if d >= _LEAST} | {*trained_dims, dim}
-  return sorted(found, reverse=True)
 
 
 def embed(
     name: str, embedder: Towers, params: Any, sample: Sample, encoded: Any,
-    ranked: int = 0, dims: Sequence[int] = (), retrieved: int = _RETRIEVED,
+    retrieved: int = _RETRIEVED,
 ) -> Vectors:
   """Embeds the queries of a sample, searches, and takes its passages' vectors.
 
@@ -90,67 +53,43 @@ def embed(
     sample: what to embed.
     encoded: the vectors of the passages that are searched, [M, D], in memory
       or on disk: only blocks and the sample's rows of them are read.
-    ranked: how many queries, the first ones, need ranks.
-    dims: for `mrr`.
     retrieved: the hits among which negatives are looked for.
 
   Raises:
     UserError: vectors that are not finite, or zero.
   """
   retrieval_set, searched = sample.retrieval_set, sample.searched
-  ids = retrieval_set.corpus.ids
+  searched_ids = retrieval_set.corpus.subset(searched).ids
   rows = retrieval_set.query_rows[sample.queries]
   queries = embedder.queries(params, retrieval_set.cache.query_tokens, rows)
   _check(name, 'queries', queries, sample.query_id)
 
-  def taken(side: str, places: np.ndarray) -> np.ndarray:
+  def take(side: str, places: np.ndarray) -> np.ndarray:
     found = np.asarray(encoded[places])
-    _check(name, side, found, lambda i: ids[searched[places[i]]])
+    _check(name, side, found, lambda i: searched_ids[places[i]])
     return unit_rows(found)
 
-  passages = taken('passages', _position(searched, sample.passages))
-  positives = taken('passages', _position(searched, sample.pair_passages))
+  passages = take('passages', _find_places(searched, sample.passages))
+  positives = take('passages', _find_places(searched, sample.pair_passages))
   # A query's self-hit, where the task has such, is left out.
   own = retrieval_set.self_hits
+  count = min(retrieved + (own is not None), len(searched))
+  ranking = ExactSearch(encoded, searched_ids).top_k(queries, count)
   if own is not None:
-    own = _position(searched, own[sample.queries])
-  searched_ids = retrieval_set.corpus.subset(searched).ids
-  search = ExactSearch(encoded, searched_ids)
-  more = 0 if own is None else 1
-  ranking = search.top_k(queries, min(retrieved + more, len(searched)))
-  if own is not None:
-    ranking = ranking_lib.without(ranking, own)
-  hits = taken('best hits', ranking.indices[:, 0])
-  positions = [_position(searched, np.array(g, np.int64)) for g in sample.gold]
-  gold = [places[places >= 0].tolist() for places in positions]
-
-  def gold_ranks(search: ExactSearch, queries: Any, rows: Any) -> np.ndarray:
-    self_hits = None if own is None else own[rows]
-    return search.gold_ranks(
-        queries[rows], [gold[row] for row in rows], self_hits
-    )
-
-  first = np.arange(min(ranked, len(queries)))
-  judged = np.flatnonzero([len(places) for places in gold])
-  mrr = {}
-  for dim in dims if sample.has_pairs else ():
-    cut = ExactSearch(FirstComponents(encoded, dim), searched_ids)
-    ranks = gold_ranks(cut, FirstComponents(queries, dim), judged)
-    mrr[dim] = float(np.mean(1 / ranks))
-  units = unit_rows(queries)
+    own_places = _find_places(searched, own[sample.queries])
+    ranking = ranking_lib.without(ranking, own_places)
+  units, hits = unit_rows(queries), take('best hits', ranking.indices[:, 0])
   return Vectors(
       units,
       passages,
       positives,
       # Scores are products: of half precision's vectors, not quite cosines.
       np.sum(units * hits, axis=1),
-      _to_negatives(positives, ranking, encoded, sample),
-      gold_ranks(search, queries, first) if ranked else first,
-      mrr,
+      _measure_negatives(positives, ranking, encoded, sample),
   )
 
 
-def _to_negatives(
+def _measure_negatives(
     positives: np.ndarray, ranking: Ranking, encoded: Any, sample: Sample
 ) -> np.ndarray:
   """The mean cosine of each positive [p, D] with hits that are not relevant."""
@@ -166,11 +105,10 @@ def _to_negatives(
   return out
 
 
-def _position(searched: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _find_places(searched: np.ndarray, rows: np.ndarray) -> np.ndarray:
   """Where rows of the corpus stand among those searched; -1 for not at all."""
-  position = np.searchsorted(searched, rows)
-  position = np.minimum(position, len(searched) - 1)
-  return np.where(searched[position] == rows, position, -1)
+  places = np.minimum(np.searchsorted(searched, rows), len(searched) - 1)
+  return np.where(searched[places] == rows, places, -1)
 
 
 def _check(

@@ -4,12 +4,11 @@
   dualenc analyze --model_dir=a --model_dir=b --output_dir=a_and_b
     --task=beir/scifact --gin.DATA_ROOT=/data
 
-Writes to MODEL_DIR/analysis/<task>-<split>: a t-SNE map and principal
-components of queries and passages, how well a classifier separates them, the
-cosines of queries and best hits, the ratios of similarities, alignment and
-uniformity, duplicates, lengths, and MRR by number of dimensions. Figures are
-PNG and SVG, with their numbers as CSV; analysis.json and numbers.csv hold the
-numbers of the models.
+Writes to MODEL_DIR/analysis/<task>-<split>: maps of queries and passages by
+t-SNE and PCA, how well a classifier separates them, the cosines of queries and
+best hits, the ratios of similarities, alignment and uniformity. Figures are PNG
+and SVG, with their numbers as CSV; analysis.json holds the numbers of the
+models.
 """
 
 import argparse
@@ -18,10 +17,12 @@ import dataclasses
 import importlib.util
 import pathlib
 
-from dualenc_jax.analysis import output, projector, sample
+from dualenc_jax.analysis import figures, sample
 from dualenc_jax.analysis.analyse import analyse, Analysis
 from dualenc_jax.commands import config, flags, model_dir, runtime, tasks
 from dualenc_jax.errors import UserError
+from dualenc_jax.figures import table as table_lib
+from dualenc_jax.figures.table import Cell, MISSING, Row, Table
 from dualenc_jax.io import files
 from dualenc_jax.results import evaluate
 
@@ -54,10 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   home = model_dir.home(args.model_dir[0], args.dim)
   folder = args.output_dir or home / 'analysis' / result_name
   files.make_folder(folder, _ANOTHER)
-  output.write(analyses, folder, args.sample)
-  if args.projector:
-    projector.write(folder / 'projector', analyses, args.sample)
-  print(output.table(analyses))
+  figures.write(analyses, folder, args.sample)
+  print(table_lib.text(_make_table(analyses)), end='')
   print(f'Written to {folder}.')
 
 
@@ -71,11 +70,6 @@ def make_parser() -> flags.Parser:
   add('--step', type=flags.whole(0),
       help='checkpoint of each model (default the newest)')
   flags.add_dim(parser)
-  add(
-      '--dims', type=_dims, metavar='N[,N]',
-      help='numbers of dimensions to measure MRR with (default all, their'
-      ' halves, and those that the model was trained for)',
-  )
   add(
       '--names', type=flags.listed,
       help='names of the models in figures (default their folders)',
@@ -102,17 +96,6 @@ def make_parser() -> flags.Parser:
       ' %(default)s, as in the papers)',
   )
   add(
-      '--measured', type=several, default=5000,
-      help='number of queries, and of passages, in numbers and histograms'
-      ' (default %(default)s)',
-  )
-  add(
-      '--passages', choices=(sample.RANDOM, sample.RELEVANT),
-      default=sample.RANDOM,
-      help='which passages to draw: any of the corpus, or those relevant for'
-      ' the sampled queries (default %(default)s)',
-  )
-  add(
       '--max_passages', type=several,
       help='encode and search only the relevant passages and this many others,'
       ' drawn at random (default the whole corpus)',
@@ -121,16 +104,7 @@ def make_parser() -> flags.Parser:
       '--seed', type=flags.whole(0), default=0,
       help='random seed (default %(default)s)',
   )
-  add(
-      '--projector', action='store_true',
-      help='also write files for the Embedding Projector of TensorBoard',
-  )
   return parser
-
-
-def _dims(text: str) -> list[int]:
-  """The type of --dims: different whole numbers, the largest first."""
-  return sorted({*map(flags.whole(), flags.listed(text))}, reverse=True)
 
 
 def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
@@ -141,7 +115,7 @@ def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
         f"--names={','.join(names)} for {models} --model_dir; expected one name"
         ' per model, separated by commas.'
     )
-  if len({projector.safe(name) for name in names}) < models:
+  if len({*names}) < models:
     raise UserError(
         f"Two models have the same name: {', '.join(names)}. Give --names=a,b."
     )
@@ -196,12 +170,20 @@ def analyse_model(
       dataclasses.replace(model.experiment, task=task),
       split,
       mapped=args.sample,
-      measured=args.measured,
-      kind=args.passages,
       seed=args.seed,
       max_passages=args.max_passages,
-      ranked=args.sample if args.projector else 0,
-      dims=args.dims,
       index_dir=args.index_dir and args.index_dir[number],
   )
   return analysis, evaluate.folder_name(task, split)
+
+
+def _make_table(analyses: Sequence[Analysis]) -> Table:
+  """The numbers, a model a column."""
+  names = dict.fromkeys(name for a in analyses for name in a.numbers)
+  rows = []
+  for name in names:
+    values = [a.numbers.get(name) for a in analyses]
+    cells = (Cell(MISSING if v is None else f'{v:.4f}') for v in values)
+    rows.append(Row((name,), tuple(cells)))
+  columns = tuple(('', a.name) for a in analyses)
+  return Table('', '', ('',), columns, tuple(rows))

@@ -5,18 +5,19 @@ import csv
 import dataclasses
 import io
 import pathlib
-import re
+import textwrap
 from typing import Any
 
-from dualenc_jax.io import files as files_lib
+from dualenc_jax.io import files as files_lib, untrusted
 
+QUERY = '#2f6bd8'
+PASSAGE = '#f28518'
+_LETTERS = 10  # That fit an inch.
 # Nothing in either file says when or by what it was made.
 _NO_METADATA = {
     'png': {'Software': None},
     'svg': {'Date': None, 'Creator': None},
 }
-# Stands for a colour of the page that a drawing is put into.
-_PAGE = '#010203'
 _STYLE: dict[Any, Any] = {
     'font.size': 10,
     'axes.titlesize': 11,
@@ -74,26 +75,6 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
   return {'name': figure.name, **words, **files}
 
 
-def svg(inches: tuple[float, float], draw: Callable[[Any], None]) -> str:
-  """A drawing as an <svg> element of a page of HTML, as wide as its place.
-
-  Its letters are those of the page, in the colour of the text around it.
-  """
-  page = ('text.color', 'axes.labelcolor', 'xtick.color', 'ytick.color')
-  style = dict.fromkeys((*page, 'grid.color'), _PAGE) | {
-      'svg.fonttype': 'none',
-      'grid.alpha': 0.2,
-      'savefig.transparent': True,
-  }
-  drawing = drawn(inches, draw, ['svg'], style)['svg'].decode()
-  drawing = drawing[drawing.index('<svg ') :].replace(_PAGE, 'currentColor')
-  # Sizes, names of parts and what made it; several stand in one page.
-  drawing = re.sub(r'<metadata>.*?</metadata>', '', drawing, flags=re.DOTALL)
-  drawing = re.sub(r' (width|height)="[\d.]+pt"', '', drawing)
-  drawing = re.sub(r'font-family: [^;]*', 'font-family: inherit', drawing)
-  return re.sub(r' id="[a-z\d.]+_\d+"', '', drawing)
-
-
 def drawn(
     inches: tuple[float, float], draw: Callable[[Any], None],
     kinds: Iterable[str], style: dict[str, Any] = {},
@@ -133,3 +114,22 @@ def write_csv(path: pathlib.Path, columns: Mapping[str, Sequence[Any]]) -> None:
   for row in zip(*columns.values(), strict=True):
     writer.writerow([f'{v:.6g}' if isinstance(v, float) else v for v in row])
   files_lib.write(path, content.getvalue())
+
+
+def fit_text(text: str, inches: float = 9.0) -> str:
+  """A text for matplotlib to draw as it is, in lines of so many inches at most.
+
+  What stands between two dollars is not a formula.
+  """
+  lines = textwrap.fill(untrusted.visible(text), max(int(_LETTERS * inches), 1))
+  return lines.replace('$', r'\$')
+
+
+def format_percent(axis: Any) -> None:
+  """A y axis of shares, in percent, with faint lines."""
+  axis.yaxis.set_major_formatter(lambda share, _: f'{100 * share:.3g}%')
+  axis.locator_params(axis='y', nbins=5)
+  axis.grid(axis='y')
+  axis.spines['left'].set_visible(False)
+  axis.tick_params(axis='y', length=0)
+  axis.tick_params(axis='x', length=3)

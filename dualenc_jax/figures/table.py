@@ -23,8 +23,6 @@ _SPECIAL = {
     '[': '{[}',
     '*': '{*}',
 }
-# Beyond so many columns a table spans the page's two columns.
-_NARROW = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,36 +99,38 @@ def write(
   return list(contents)
 
 
+def text(table: Table) -> str:
+  """The table for a terminal."""
+  lines = _align(table, str, lambda cell, is_bold: cell)
+  rows = ['  '.join(line).rstrip() for line in lines]
+  title = [table.title] if table.title else []
+  return untrusted.visible('\n'.join([*title, *rows, *table.notes, '']))
+
+
 def markdown(table: Table) -> str:
   """The table in Markdown that is as readable unrendered."""
-  header, *rows = _aligned(table, escaped, _starred)
+  header, *rows = _align(
+      table, escaped, lambda cell, is_bold: f'**{cell}**' if is_bold else cell
+  )
   heads = len(table.heads)
-  rules = [
-      '-' * len(cell) if i < heads else '-' * (len(cell) - 1) + ':'
-      for i, cell in enumerate(header)
-  ]
+  rules = ['-' * len(cell) for cell in header[:heads]]
+  rules += ['-' * (len(cell) - 1) + ':' for cell in header[heads:]]
   lines = [f'| {" | ".join(line)} |' for line in (header, rules, *rows)]
   notes = [f'\n{escaped(note)}' for note in table.notes]
   title = [f'## {escaped(table.title)}', ''] if table.title else []
   return '\n'.join([*title, *lines, *notes, ''])
 
 
-def text(table: Table) -> str:
-  """The table for a terminal."""
-  lines = _aligned(table, str, lambda cell: cell.text)
-  rows = ['  '.join(line).rstrip() for line in lines]
-  return untrusted.visible('\n'.join([table.title, *rows, *table.notes, '']))
-
-
-def _aligned(
-    table: Table, word: Callable[[str], str], number: Callable[[Cell], str]
+def _align(
+    table: Table, escape: Callable[[str], str],
+    mark: Callable[[str, bool], str],
 ) -> list[list[str]]:
   """The header and the rows; heads to the left, the others to the right."""
   header = [*table.heads, *(f'{a} {b}'.strip() for a, b in table.columns)]
-  lines = [
-      [word(cell) for cell in header],
-      *([*map(word, row.heads), *map(number, row.cells)] for row in table.rows),
-  ]
+  lines = [list(map(escape, header))]
+  for row in table.rows:
+    cells = [mark(escape(cell.text), cell.bold) for cell in row.cells]
+    lines.append([*map(escape, row.heads), *cells])
   widths = [max(3, *map(len, column)) for column in zip(*lines)]
   sides = ['<'] * len(table.heads) + ['>'] * len(table.columns)
   forms = [f'{side}{width}' for side, width in zip(sides, widths)]
@@ -146,19 +146,12 @@ def escaped(name: str) -> str:
   )
 
 
-def _starred(cell: Cell) -> str:
-  shown = escaped(cell.text)
-  return f'**{shown}**' if cell.bold else shown
-
-
 def latex(table: Table) -> str:
-  """A `table` environment, `table*` if it is wide."""
-  wide = len(table.heads) + len(table.columns) > _NARROW
-  environment = 'table*' if wide else 'table'
+  """A `table*` environment, which spans the page's columns."""
   columns = 'l' * len(table.heads) + 'r' * len(table.columns)
   caption = ' '.join([f'{table.title}.', *table.notes])
   lines = [
-      f'\\begin{{{environment}}}[t]',
+      r'\begin{table*}[t]',
       r'\centering',
       r'\small',
       f'\\begin{{tabular}}{{@{{}}{columns}@{{}}}}',
@@ -175,7 +168,7 @@ def latex(table: Table) -> str:
       r'\end{tabular}',
       f'\\caption{{{tex_escaped(caption)}}}',
       f'\\label{{tab:{table.name}}}',
-      f'\\end{{{environment}}}',
+      r'\end{table*}',
       '',
   ]
   return '\n'.join(lines)

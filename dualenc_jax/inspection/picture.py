@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.figures import drawing, figure
+from dualenc_jax.figures import figure
 from dualenc_jax.inspection import summary
 from dualenc_jax.io import files
 
 _COLOURS = {
-    'query': drawing.QUERY, 'passage': drawing.PASSAGE, 'negative': '#3a9a4b'
+    'query': figure.QUERY, 'passage': figure.PASSAGE, 'negative': '#3a9a4b'
 }
 _INCHES = (4.9, 2.4)  # Of a histogram.
+_BINS = 48
 
 
 def save(inspection: summary.Inspection, path: pathlib.Path) -> None:
@@ -37,7 +38,7 @@ def save(inspection: summary.Inspection, path: pathlib.Path) -> None:
           axis.set_axis_off()
     vocabulary = pathlib.PurePath(inspection.vocabulary).name
     title = f'{inspection.task}: tokens of the vocabulary {vocabulary}'
-    canvas.suptitle(drawing.fitted(title), fontsize=11, fontweight='bold')
+    canvas.suptitle(figure.fit_text(title), fontsize=11, fontweight='bold')
 
   width, height = _INCHES
   inches = (width * len(kinds), height * len(splits) + 0.5)
@@ -45,11 +46,33 @@ def save(inspection: summary.Inspection, path: pathlib.Path) -> None:
 
 
 def _draw(axis: Any, name: str, texts: summary.Texts, colour: str) -> None:
+  """Draws a histogram of texts by their number of tokens, and the limit."""
   lengths = texts.lengths
+  limit, (tokens, counts) = lengths.limit, np.array(lengths.counts).T
+  shares = counts / counts.sum()
+  # The longest 1% may lie beyond the axis.
+  most = tokens[np.searchsorted(np.cumsum(shares), 0.99 - 1e-9)]
+  end = max(most, limit) * 1.08
+  width = int(np.ceil(end / _BINS))
+  # Bins of whole numbers of tokens.
+  edges = np.arange(0, end + width, width) + 0.5
+  heights = np.histogram(tokens, edges, weights=shares)[0]
+  axis.stairs(heights, edges, fill=True, color=colour, alpha=0.85)
+  axis.set_xlim(0, edges[-1])
+  axis.margins(y=0.16)
   title = (
       f'{name}: {texts.count:,}, median {lengths.percentiles[50]:,}, longest'
       f' {lengths.longest:,}, {lengths.truncated:.1%} cut'
   )
-  tokens, counts = np.array(lengths.counts).T
-  drawing.draw_lengths(axis, tokens, counts, lengths.limit, title, colour)
-  axis.title.set_fontsize(9)
+  axis.set_title(figure.fit_text(title), loc='left', fontsize=9)
+  figure.format_percent(axis)
+  axis.axvline(limit + 0.5, color='#6b6b6b', linewidth=1, linestyle='--')
+  right = limit > edges[-1] / 2
+  axis.annotate(
+      f' limit {limit} ',
+      (limit + 0.5, 0.98),
+      xycoords=('data', 'axes fraction'),
+      ha='right' if right else 'left',
+      va='top',
+      fontsize=9,
+  )

@@ -77,12 +77,6 @@ def of_provenance(whole: Mapping[str, Any], dim: int | None) -> dict[str, Any]:
   return {**whole, 'dim': dim, TRAINED_DIMS: trained_dims}
 
 
-def check(dim: int, whole: int, path: str) -> None:
-  """Raises UserError unless 1 <= d <= D."""
-  sizes = f'1 to {whole}, the components of the embeddings of {path}'
-  expect(1 <= dim <= whole, 'The dim', dim, sizes)
-
-
 def _cut(
     tensors: Mapping[str, Tensor], dim: int, trained_dims: Sequence[int],
     path: str,
@@ -94,7 +88,8 @@ def _cut(
         ' dim, or give a dual encoder.'
     )
   whole = tensors[kernels[0]].shape[-1]
-  check(dim, whole, path)
+  sizes = f'1 to {whole}, the components of the embeddings of {path}'
+  expect(1 <= dim <= whole, 'The dim', dim, sizes)
   _warn(dim, whole, trained_dims, path)
   return {**tensors, **{name: tensors[name].columns(dim) for name in kernels}}
 
@@ -117,6 +112,7 @@ def _warn(dim: int, whole: int, trained_dims: Sequence[int], path: str) -> None:
   )
   _LOG.warning(
       '%s is cut to %d components, and was trained for %s. Expect worse'
-      ' embeddings, or measure what it costs: `dualenc analyze --dims=%d`.',
+      ' embeddings; `dualenc evaluate --codecs=truncate:%d` measures what it'
+      ' costs.',
       path, dim, known, dim,
   )

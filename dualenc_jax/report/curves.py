@@ -1,8 +1,10 @@
 """Training curves: metrics.jsonl, and the charts of them."""
 
 from collections.abc import Mapping, Sequence
+import functools
 import math
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 import markupsafe
@@ -37,6 +39,8 @@ _CHARTS = {
 _INCHES = (4.3, 2.3)
 # Colours of the drawing, to which the style sheet gives others in the dark.
 _COLOURS = ('#0b6a75', '#c2571a', '#6a4fb3', '#4b7a1e', '#b0327a')
+# Stands for a colour of the page that a drawing is put into.
+_PAGE = '#010203'
 # With more lines than colours, every other five are dashed.
 _DASHES = (0, (4, 2))
 # Curves this long get a line of means on top of the values.
@@ -164,10 +168,31 @@ def _chart(
         lines.append(Line(label, colour, again % 2 == 1, steps, values))
   if not lines:
     return None
-  drawing = figure.svg(_INCHES, lambda canvas: _draw(canvas, lines))
+  drawing = _render(lines)
   for number, shade in enumerate(_COLOURS):
     drawing = drawing.replace(shade, f'var(--s{number})')
   return Chart(title, lost, markupsafe.Markup(drawing), lines)
+
+
+def _render(lines: Sequence[Line]) -> str:
+  """Curves as an <svg> element of a page of HTML, as wide as its place.
+
+  Its letters are those of the page, in the colour of the text around it.
+  """
+  page = ('text.color', 'axes.labelcolor', 'xtick.color', 'ytick.color')
+  style = dict.fromkeys((*page, 'grid.color'), _PAGE) | {
+      'svg.fonttype': 'none',
+      'grid.alpha': 0.2,
+      'savefig.transparent': True,
+  }
+  draw = functools.partial(_draw, lines=lines)
+  drawing = figure.drawn(_INCHES, draw, ['svg'], style)['svg'].decode()
+  drawing = drawing[drawing.index('<svg ') :].replace(_PAGE, 'currentColor')
+  # Sizes, names of parts and what made it; several stand in one page.
+  drawing = re.sub(r'<metadata>.*?</metadata>', '', drawing, flags=re.DOTALL)
+  drawing = re.sub(r' (width|height)="[\d.]+pt"', '', drawing)
+  drawing = re.sub(r'font-family: [^;]*', 'font-family: inherit', drawing)
+  return re.sub(r' id="[a-z\d.]+_\d+"', '', drawing)
 
 
 def _draw(canvas: Any, lines: Sequence[Line]) -> None:

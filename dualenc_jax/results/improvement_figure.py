@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 from dualenc_jax.figures import figure as figure_lib
-from dualenc_jax.figures.drawing import fitted
-from dualenc_jax.figures.figure import Figure
+from dualenc_jax.figures.figure import Figure, fit_text
 from dualenc_jax.results.comparison import Comparison, Difference
 
 LEVEL = 0.05
@@ -118,12 +117,12 @@ def _draw_bars(canvas: Any, shown: Sequence[Difference], title: str) -> None:
       fontsize=8.5,
       color='#3d3d3d',
   )
-  axis.set_yticks(range(len(shown)), [fitted(d.set_name) for d in shown])
+  axis.set_yticks(range(len(shown)), [fit_text(d.set_name) for d in shown])
   axis.invert_yaxis()
   axis.axvline(0, color=_GREY, linewidth=0.8)
   # Room for the labels on both sides.
   axis.margins(x=0.12, y=0.02)
-  canvas.suptitle(fitted(title, canvas.get_figwidth()), fontsize=11)
+  canvas.suptitle(fit_text(title, canvas.get_figwidth()), fontsize=11)
   _plain(axis, 'x')
 
 
@@ -132,7 +131,7 @@ def _draw_lines(
     baseline: str,
 ) -> None:
   axis = canvas.subplots()
-  axis.axhline(0, color=_GREY, linewidth=1.2, label=fitted(baseline))
+  axis.axhline(0, color=_GREY, linewidth=1.2, label=fit_text(baseline))
   models = list(dict.fromkeys(d.model for d in shown))
   for number, model in enumerate(models):
     own = [d for d in shown if d.model == model]
@@ -141,7 +140,7 @@ def _draw_lines(
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number % len(_MARKERS)]
     style = {'color': colour, 'marker': marker, 'linewidth': 1.4}
-    axis.plot(places, values, **style, markersize=6.5, label=fitted(model))
+    axis.plot(places, values, **style, markersize=6.5, label=fit_text(model))
     hollow = [point for *point, d in zip(places, values, own) if _is_chance(d)]
     style = {'color': 'white', 'marker': marker, 'linestyle': ''}
     axis.plot(*zip(*hollow), **style, markersize=4.2)
@@ -150,7 +149,7 @@ def _draw_lines(
   long = len(sets) > 1 and 0.09 * max(map(len, sets)) > place
   axis.set_xticks(
       range(len(sets)),
-      list(map(fitted, sets)),
+      list(map(fit_text, sets)),
       rotation=35 if long else 0,
       ha='right' if long else 'center',
       rotation_mode='anchor',

@@ -17,8 +17,7 @@ def model():
 
 def numbers_of(model, index=None, split='test'):
   return analyse(
-      'one', model, model.experiment, split, mapped=15, measured=20,
-      index_dir=index,
+      'one', model, model.experiment, split, mapped=15, index_dir=index
   ).numbers
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis import separability as lib
-from dualenc_jax.analysis.separability import deal, groups_of, separability
+from dualenc_jax.analysis.separability import groups_of, separability
 
 # A step along one dimension.
 SHIFT = 2.0 * (np.arange(toy_set.DIM) == 3)
@@ -89,21 +88,6 @@ def test_shared_passages_and_equal_queries_give_nothing_away():
     leaking.append(separability(queries, passages, np.arange(2 * size), seed))
   assert np.mean(found) == pytest.approx(0.5, abs=0.05)
   assert np.mean(leaking) > 0.65
-
-
-def test_folds_hold_as_many_of_each_tower_and_no_group_is_in_two():
-  sizes = [50] * 2 + [10] * 10 + [2] * 50 + [1] * 100
-  rng = np.random.default_rng(0)
-  groups = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
-  towers = np.repeat([0, 1], 200)
-  folds = deal(groups, towers)
-  for group in range(len(sizes)):
-    assert len(set(folds[groups == group])) == 1
-  for tower in (0, 1):
-    counts = np.bincount(folds[towers == tower], minlength=lib.FOLDS)
-    assert counts.min() >= 38 and counts.max() <= 42
-  np.testing.assert_array_equal(deal(groups, towers), folds)
-  assert (deal(groups, towers, seed=1) != folds).any()
 
 
 def test_one_large_group_is_measured_until_too_little_is_left():

@@ -1,4 +1,4 @@
-"""Vectors of a sample: the right rows, best hits, ranks, MRR, bad vectors."""
+"""Vectors of a sample: the right rows, best hits, bad vectors."""
 
 import re
 
@@ -7,10 +7,7 @@ import pytest
 import toy_set
 
 from dualenc_jax.analysis import analyse, sample as sample_lib
-from dualenc_jax.analysis.vectors import default_dims
 from dualenc_jax.errors import UserError
-
-DIMS = (9, 1)
 
 
 @pytest.fixture
@@ -21,36 +18,28 @@ def embeddings():
   )
 
 
-def ranking(sample, embeddings, position, dim=toy_set.DIM):
-  """Of a query, in plain loops: cosines by passage, the best rank of gold."""
-  queries, passages = (
-      x[:, :dim].astype(np.float64)
-      / np.linalg.norm(x[:, :dim].astype(np.float64), axis=1, keepdims=True)
-      for x in embeddings
-  )
+def best_cosine(sample, embeddings, position):
+  """That of a query with the passages searched, in plain loops."""
+  queries, passages = (x.astype(np.float64) for x in embeddings)
   query, own = sample.queries[position], sample.retrieval_set.self_hits
-  cosines = {
-      p: np.float32(queries[query] @ passages[p])
+  return max(
+      queries[query] @ passages[p]
       for p in sample.searched.tolist()
       if own is None or p != own[query]
-  }
-  # Equal scores: the greatest id comes first.
-  order = sorted(cosines, key=lambda p: (cosines[p], f'p{p}'), reverse=True)
-  gold = [order.index(p) for p in sample.gold[position] if p in cosines]
-  return cosines, 1 + min(gold, default=-1)
+  )
 
 
 @pytest.mark.parametrize(
     'max_passages, self_hits',
     [(None, np.arange(toy_set.QUERIES) + 5), (12, None)],
 )
-def test_rows_best_hits_ranks_and_mrr(embeddings, max_passages, self_hits):
+def test_rows_and_best_hits(embeddings, max_passages, self_hits):
   retrieval_set = toy_set.toy_set(self_hits=self_hits)
   if self_hits is not None:
     for query, judged in enumerate(retrieval_set.judgements):
       judged.pop(query + 5, None)
   sample = sample_lib.draw(retrieval_set, 20, max_passages=max_passages)
-  found = toy_set.embed(sample, *embeddings, ranked=15, dims=DIMS)
+  found = toy_set.embed(sample, *embeddings)
   queries, passages = embeddings
   for rows, expected in (
       (found.queries, queries[sample.queries]),
@@ -58,26 +47,9 @@ def test_rows_best_hits_ranks_and_mrr(embeddings, max_passages, self_hits):
       (found.positives, passages[sample.pair_passages]),
   ):
     np.testing.assert_allclose(rows, expected, atol=1e-6)
-  assert found.ranks.shape == (15,)
   for i in range(20):
-    cosines, rank = ranking(sample, embeddings, i)
-    assert found.top_cosines[i] == pytest.approx(
-        max(cosines.values()), abs=1e-6
-    )
-    assert i >= 15 or found.ranks[i] == rank
-  assert tuple(found.mrr) == DIMS
-  for dim, value in found.mrr.items():
-    ranks = [ranking(sample, embeddings, i, dim)[1] for i in range(20)]
-    expected = np.mean([1 / rank for rank in ranks if rank])
-    assert value == pytest.approx(expected, rel=1e-12)
-  numbers = analyse.numbers(found, sample)
-  assert {f'mrr_dim_{dim}' for dim in DIMS} < {*numbers}
-
-
-def test_dims_by_default():
-  assert default_dims(768) == [768, 384, 192, 96, 48, 24]
-  assert default_dims(36, (36, 30)) == [36, 30, 18, 9]
-  assert default_dims(4) == [4]
+    expected = best_cosine(sample, embeddings, i)
+    assert found.top_cosines[i] == pytest.approx(expected, abs=1e-6)
 
 
 def test_vectors_in_half_precision_become_unit_vectors(embeddings):
@@ -114,7 +86,7 @@ def test_positives_beside_what_is_retrieved_with_them(embeddings):
     negatives = [i for i in best if i not in (query, 30 + query % 10)]
     to_query.append(passages[passage] @ queries[query])
     to_negatives.append(np.mean(passages[negatives] @ passages[passage]))
-  numbers = analyse.numbers(found, sample)
+  numbers = analyse.measure(found, sample)
   for name, expected in (('query', to_query), ('negative', to_negatives)):
     value = numbers[f'positive_{name}_cosine']
     assert value == pytest.approx(np.mean(expected), abs=1e-6)

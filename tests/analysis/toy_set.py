@@ -38,7 +38,7 @@ def toy_set(queries=QUERIES, passages=PASSAGES, judged=True, self_hits=None):
   """The set, with ids q0, q1, ... and p0, p1, ..."""
   vocabulary = Vocabulary('python_code_8k')
   texts = {
-      'query': [f'find the row {i}\tof it' for i in range(queries)],
+      'query': [f'find the row {i} of it' for i in range(queries)],
       'passage': ['row ' * (i + 1) for i in range(passages)],
   }
   columns = {}
@@ -67,11 +67,10 @@ def toy_set(queries=QUERIES, passages=PASSAGES, judged=True, self_hits=None):
   )
 
 
-def analysed(name, step, sample, seed=0, **more):
+def analysed(name, step, sample, seed=0):
   """The analysis of a model whose vectors are random."""
   vectors = embed(
-      sample, unit_vectors(QUERIES, seed), unit_vectors(PASSAGES, seed + 1),
-      **more,
+      sample, unit_vectors(QUERIES, seed), unit_vectors(PASSAGES, seed + 1)
   )
   return of_vectors(name, step, sample, vectors)
 
@@ -83,11 +82,11 @@ def embed(sample, queries, passages, **more):
   )
 
 
-def of_vectors(name, step, sample, vectors, **more):
-  """An analysis without numbers and lengths unless they are given."""
+def of_vectors(name, step, sample, vectors):
+  """An analysis without numbers."""
   data = {'label': 'toy', 'split': 'test'}
   facts = {
       'name': name, 'data': data, 'provenance': {'checkpoint_step': step},
-      'sample': sample, 'vectors': vectors, 'numbers': {}, 'lengths': {},
+      'sample': sample, 'vectors': vectors, 'numbers': {},
   }
-  return Analysis(**facts | more)
+  return Analysis(**facts)
