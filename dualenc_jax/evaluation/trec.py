@@ -21,6 +21,9 @@ from dualenc_jax.readers.rows import BadRow
 from dualenc_jax.search.ranking import Ranking
 
 Run = Mapping[str, Mapping[str, float]]
+_EXPECTED = (
+    "Expected the six fields of a TREC run, 'qid Q0 docid rank score tag'."
+)
 _SPACE = re.compile(r'[ \t-\r]')
 # Ids that are read and checked at a time.
 _CHUNK = 1 << 16
@@ -77,6 +80,11 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
             'expected each hit once.'
         )
     except BadRow as reason:
+      if not run and _are_qrels(path):
+        raise UserError(
+            f'{path} holds judgements, which --qrels of `dualenc compare` and'
+            f' --truth of label take. {_EXPECTED}'
+        ) from None
       raise UserError(f'{path}:{number}: {reason}') from None
     hits[passage_id] = score
   return run
@@ -120,16 +128,20 @@ def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   return qrels
 
 
+def _are_qrels(path: pathlib.Path) -> bool:
+  try:
+    return bool(qrels_reader.read(path))
+  except UserError:
+    return False
+
+
 def _parse(line: bytes) -> tuple[str, str, float]:
   """Query id, passage id and score; raises BadRow."""
   fields = line.split()
   if fields[0] == b'#' or line.startswith(b'#') and len(fields) != 6:
     raise BadRow('a comment: expected hits alone.')
   if len(fields) != 6:
-    raise BadRow(
-        f'{len(fields)} fields: expected the six of a TREC run, '
-        "'qid Q0 docid rank score tag'."
-    )
+    raise BadRow(f'{len(fields)} fields. {_EXPECTED}')
   query_id, passage_id, text = map(rows.decode, fields[:5:2])
   score = untrusted.number(text)
   if not math.isfinite(score):

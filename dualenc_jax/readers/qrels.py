@@ -25,6 +25,10 @@ _COLUMNS = (
 LARGEST_GRADE = 10**6
 # Bytes of judgements that are one value.
 _LARGEST_JSON = 2**28
+_OF_RUNS = (
+    'A run is a system of `dualenc compare`, or --run of mine, label and'
+    ' rerank; expected judgements: query id, passage id and grade.'
+)
 # As csv writes a cell that has quotes in it.
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
@@ -72,8 +76,8 @@ def read(
   columns these are, of any number in any order.
 
   `strict` and `flag` are as of `rows.checked`. No rows, two grades for the
-  same query and passage, and a header that lacks one of the three columns or
-  has it twice are a UserError, too.
+  same query and passage, a header that lacks one of the three columns or has it
+  twice, and a run are a UserError, too.
   """
   numbered = rows.lines(path)
   first = list(itertools.islice(numbered, 1))
@@ -82,7 +86,11 @@ def read(
   else:
     columns: tuple[int, ...] = ()
     for number, names in first:
-      columns = header(f'{path}:{number}', names.decode('utf-8', 'replace'))
+      where, fields = f'{path}:{number}', names.split()
+      columns = header(where, names.decode('utf-8', 'replace'))
+      tabs = names.count(b'\t')
+      if len(fields) == 6 and fields[3].isdigit() and tabs in (0, 5):
+        raise UserError(f'{where}: a line of a TREC run. {_OF_RUNS}')
     numbered = numbered if columns else itertools.chain(first, numbered)
     is_trec = functools.cache(lambda: _is_trec(path))
     parse = functools.partial(_parse, columns, is_trec)
@@ -105,6 +113,13 @@ def read(
     bad.add('another grade than in an earlier row', f'{path}:{line}')
   if not count:
     raise UserError(f'{path} has no judgements.')
+  query_id = next(iter(judgements))[0]
+  grades = [j.grade for j in judgements.values() if j.query_id == query_id]
+  if len(grades) >= 10 and grades == [*range(1, len(grades) + 1)]:
+    raise UserError(
+        f'{path}: the grades of query {query_id!r} are 1 to {len(grades)} in'
+        f" this order, the ranks of a run in MS MARCO's form. {_OF_RUNS}"
+    )
   return Qrels(path, tuple(judgements.values()), count)
 
 
@@ -153,9 +168,8 @@ def _parse(
   if width and len(cells) != width:
     raise BadRow(f'{len(cells)} columns, expected {width} as in the header')
   if not width and len(cells) not in (3, 4):
-    run = ' as a run file has' if len(cells) == 6 else ''
     raise BadRow(
-        f'{len(cells)} columns{run}, expected query id, passage id and grade,'
+        f'{len(cells)} columns, expected query id, passage id and grade,'
         ' or four with an unused one after the query id'
     )
   query_id, passage_id, grade = (cells[place] for place in places)

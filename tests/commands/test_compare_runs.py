@@ -185,8 +185,9 @@ def test_what_is_refused(tmp_path, runs):
       ([good, bad], 'good.trec is a run file: give --qrels'),
       (
           [good, bad, f'--qrels={good}'],
-          f'^--qrels: {good}:1: 6 columns as a run file has, expected query id',
+          f'^--qrels: {good}:1: a line of a TREC run. A run is a system of `du',
       ),
+      ([qrels, bad, f'--qrels={qrels}'], 'qrels.trec holds judgements, which'),
       ([good, bad, f'--qrels={other}'], 'good.trec with --qrels .*other_qrels'),
       ([a, b, '--k=5'], '--k and --relevance_level need --qrels'),
       ([good, bad, f'--qrels={qrels}', '--relevance_level=9'], 'above 2'),

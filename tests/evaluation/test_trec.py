@@ -56,7 +56,7 @@ def test_white_space_in_ids_is_escaped_as_in_urls(tmp_path):
 
 
 @pytest.mark.parametrize('line, message', [
-    (b'q Q0 p 1 0.5', 'run:2: 5 fields: expected the six'),
+    (b'q Q0 p 1 0.5', 'run:2: 5 fields. Expected the six'),
     *((f'q Q0 p 1 {x} t'.encode(), f"run:2: score '{x}'")
       for x in ('nan', '1_0', '\u0661')),
     (b'# by x', 'run:2: a comment'),

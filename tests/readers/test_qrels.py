@@ -60,6 +60,7 @@ def test_ids_with_quotes_as_csv_writes_them(tmp_path):
     ('a\tb\tscore', "a.tsv:1: the columns are 'a', 'b', 'score'; expected"),
     ('q d', 'a.tsv:1: 2 columns, expected'),
     ('q\td\t1\nq\td\t2', "a.tsv:2: grade 2 for query 'q' and passage 'd', whi"),
+    ('\n'.join(f'q\td{i}\t{i}' for i in range(1, 11)), "MS MARCO's form. A"),
     (b'q\t\xff\t1', 'a.tsv:1: not UTF-8'),
     ('q\td\t1\nquery-id\tcorpus-id\tscore', "a.tsv:2: grade 'score'"),
     ('{"q": ["d"]}', "query 'q' has no object of passage ids"),
