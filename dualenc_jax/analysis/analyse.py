@@ -127,27 +127,18 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
           vectors.passages
       ),
   }
-  ratios = find_ratios(vectors, sample)
-  if len(ratios):
-    values['median_ratio'] = float(np.median(ratios))
-    values['ratios_near_one'] = geometry.share_within(ratios, *NEAR_ONE)
   if sample.has_pairs:
     queries, positives = vectors.queries[sample.pair_queries], vectors.positives
+    if len(vectors.ratios):
+      values['median_ratio'] = float(np.median(vectors.ratios))
+      near = geometry.share_within(vectors.ratios, *NEAR_ONE)
+      values['ratios_near_one'] = near
     own = np.sum(queries * positives, axis=1, dtype=np.float64)
     values['positive_query_cosine'] = float(own.mean())
     if not np.isnan(vectors.negative_cosines).all():
       values['positive_negative_cosine'] = float(
           np.nanmean(vectors.negative_cosines)
       )
-    values['alignment'] = geometry.alignment(queries, positives)
+    # E ||q - p||^2 of unit vectors (Wang and Isola 2020).
+    values['alignment'] = 2 - 2 * values['positive_query_cosine']
   return values
-
-
-def find_ratios(vectors: Vectors, sample: Sample) -> np.ndarray:
-  """Similarity ratios; p_j is relevant for q_j where such are known."""
-  if sample.has_pairs:
-    queries, passages = vectors.queries[sample.pair_queries], vectors.positives
-  else:
-    size = min(len(vectors.queries), len(vectors.passages))
-    queries, passages = vectors.queries[:size], vectors.passages[:size]
-  return geometry.similarity_ratios(queries, passages, seed=sample.seed)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.analysis.analyse import Analysis, find_ratios, NEAR_ONE
-from dualenc_jax.analysis.geometry import share_within
+from dualenc_jax.analysis.analyse import Analysis, NEAR_ONE
+from dualenc_jax.analysis.geometry import DRAWS, share_within
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.figures import figure as figure_lib
 from dualenc_jax.figures.figure import Figure, fit_text, PASSAGE, QUERY
@@ -30,24 +30,21 @@ _LINES = ('-', '--', '-.', ':')
 def write(
     analyses: Sequence[Analysis], folder: pathlib.Path, mapped: int
 ) -> None:
-  """Writes all figures of one sample, and analysis.json.
+  """Writes all figures of one sample, and analysis.json, to a folder.
 
-  analysis.json says of what data and sample everything is; then of one model
-  `name`, its provenance and `numbers`, of several a list `models` of such; and
-  in `figures` title, caption and files of each.
-
-  Args:
-    analyses: of one sample.
-    folder: that exists.
-    mapped: queries, and passages, on the maps.
+  Maps have the first `mapped` queries, and as many passages. analysis.json
+  says of what data and sample everything is; then of one model `name`, its
+  provenance and `numbers`, of several a list `models` of such; and in `figures`
+  title, caption and files of each.
   """
-  figures = (
+  sample = analyses[0].sample
+  figures = [
       tsne_figure(analyses, mapped),
       pca_figure(analyses, mapped),
       top_cosine_figure(analyses),
-      ratio_figure(analyses),
-  )
-  sample = analyses[0].sample
+  ]
+  if sample.has_pairs:
+    figures.append(ratio_figure(analyses))
   models = [
       {'name': a.name, **a.provenance, 'numbers': a.numbers} for a in analyses
   ]
@@ -231,16 +228,11 @@ def top_cosine_figure(analyses: Sequence[Analysis]) -> Figure:
 def ratio_figure(analyses: Sequence[Analysis]) -> Figure:
   """Ratios of similarities, as in figure 6 of SamToNe."""
   sample = analyses[0].sample
-  ratios = {a.name: find_ratios(a.vectors, sample) for a in analyses}
+  ratios = {a.name: a.vectors.ratios for a in analyses}
   outside = ', '.join(
       f'{name} {1 - share_within(values, *_RATIO_EDGES[[0, -1]]):.1%}'
       for name, values in ratios.items()
   )
-  passage = 'a passage that is relevant for query j'
-  if not sample.has_pairs:
-    passage = 'a passage drawn at random, since none is judged'
-  draws = len(next(iter(ratios.values())))
-  count = len(sample.pair_queries if sample.has_pairs else sample.queries)
   return _histogram_figure(
       ratios,
       lambda values, median: f'median {median:.2f},'
@@ -250,9 +242,10 @@ def ratio_figure(analyses: Sequence[Analysis]) -> Figure:
       NEAR_ONE,
       name='similarity_ratio',
       title='Query-query over query-passage similarity',
-      caption=f'cos(q_i, q_j) / cos(q_i, p_j) of {draws:,} random pairs i, j of'
-      f' {count:,} queries; p_j is {passage}. At 1 the two towers\' spaces are'
-      ' balanced; the band is 0.9 to 1.1. Not shown, as outside of the axis:'
+      caption=f'cos(q_i, q_j) / cos(q_i, p_j) of {DRAWS:,} random pairs i, j of'
+      f' {len(sample.pair_queries):,} queries; p_j is a passage that is'
+      ' relevant for query j. At 1 the two towers\' spaces are balanced; the'
+      ' band is 0.9 to 1.1. Not shown, as outside of the axis:'
       f' {outside}. {_describe_source(analyses)}',
   )
 

@@ -1,9 +1,9 @@
-"""Measures of unit vectors: alignment, uniformity, ratios, balance of signs.
+"""Measures of unit vectors: uniformity, similarity ratios, balance of signs.
 
-Alignment and uniformity are those of Wang and Isola, "Understanding Contrastive
-Representation Learning through Alignment and Uniformity on the Hypersphere"
-(ICML 2020); ratios of query-query to query-passage similarities are those of
-SamToNe's figure 6. Everything is computed in float64, a block at a time:
+Uniformity is that of Wang and Isola, "Understanding Contrastive Representation
+Learning through Alignment and Uniformity on the Hypersphere" (ICML 2020);
+ratios of query-query to query-passage similarities are those of SamToNe's
+figure 6. Everything is computed in float64, a block at a time:
 nothing of size n x n is held.
 """
 
@@ -23,15 +23,6 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
   vectors = vectors.astype(np.float64)
   lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
   return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
-
-
-def alignment(queries: np.ndarray, passages: np.ndarray) -> float:
-  """How close the vectors [n, D] of positive pairs are: E ||q - p||^2.
-
-  For unit vectors it is 2 - 2 E cos(q, p), from 0 to 4.
-  """
-  differences = queries.astype(np.float64) - passages
-  return float(np.mean(np.sum(differences**2, axis=1)))
 
 
 def uniformity(vectors: np.ndarray, block: int = BLOCK) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.analysis.geometry import unit_rows
+from dualenc_jax.analysis.geometry import similarity_ratios, unit_rows
 from dualenc_jax.analysis.sample import Sample
 from dualenc_jax.errors import UserError
 from dualenc_jax.inference.towers import Towers
@@ -31,6 +31,8 @@ class Vectors:
       searched.
     negative_cosines: float64 [p], of each of the positives the mean over the
       query's 100 best hits that are not relevant; NaN for none.
+    ratios: float64 [any], `similarity_ratios` of queries and positives; none
+      where the sample has too few pairs.
   """
 
   queries: np.ndarray
@@ -38,6 +40,7 @@ class Vectors:
   positives: np.ndarray
   top_cosines: np.ndarray
   negative_cosines: np.ndarray
+  ratios: np.ndarray
 
 
 def embed(
@@ -79,6 +82,10 @@ def embed(
     own_places = _find_places(searched, own[sample.queries])
     ranking = ranking_lib.without(ranking, own_places)
   units, hits = unit_rows(queries), take('best hits', ranking.indices[:, 0])
+  ratios = np.zeros(0)
+  if sample.has_pairs:
+    paired = units[sample.pair_queries]
+    ratios = similarity_ratios(paired, positives, seed=sample.seed)
   return Vectors(
       units,
       passages,
@@ -86,6 +93,7 @@ def embed(
       # Scores are products: of half precision's vectors, not quite cosines.
       np.sum(units * hits, axis=1),
       _measure_negatives(positives, ranking, encoded, sample),
+      ratios,
   )
 
 

@@ -1,4 +1,4 @@
-"""Alignment and the like, against double loops in float64."""
+"""Uniformity and the like, against double loops in float64."""
 
 import itertools
 import math
@@ -9,17 +9,6 @@ import toy_set
 
 from dualenc_jax.analysis import geometry
 from dualenc_jax.analysis.geometry import similarity_ratios
-
-
-def test_alignment_is_the_mean_squared_distance_of_pairs():
-  queries = toy_set.unit_vectors(25, seed=1)
-  passages = toy_set.unit_vectors(25, seed=2)
-  pairs = zip(queries.tolist(), passages.tolist())
-  distances = [math.dist(*pair) for pair in pairs]
-  expected = math.fsum(d**2 for d in distances) / 25
-  found = geometry.alignment(queries, passages)
-  assert found == pytest.approx(expected, rel=1e-12)
-  assert geometry.alignment(queries, -queries) == pytest.approx(4)
 
 
 @pytest.mark.parametrize('block', [7, 1024])
