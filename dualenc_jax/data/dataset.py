@@ -59,10 +59,12 @@ class Dataset(abc.ABC):
     extra_columns: columns of examples of train beyond `columns.STANDARD`.
     FILES: options that are paths of files.
     NOT_OF_CORPUS: options that the split 'corpus' does not depend on.
+    REPEATS: whether pairs repeat on purpose, under ids of their own.
   """
 
   FILES: Collection[str] = ()
   NOT_OF_CORPUS: Collection[str] = ()
+  REPEATS = False
   dataset: str | None = None
 
   @abc.abstractmethod

@@ -6,7 +6,7 @@ import numpy as np
 
 from dualenc_jax.inspection import columns, summary
 from dualenc_jax.inspection.mojibake import printable
-from dualenc_jax.readers.rows import BadRows
+from dualenc_jax.readers.rows import BadRows, Found
 from dualenc_jax.text.tokenizer import Tokenizer
 
 # A chunk ends at so many rows or characters, whichever comes first.
@@ -16,11 +16,12 @@ _ROWS, _CHARACTERS = 2048, 2**22
 class SplitReader:
   """Takes in the examples of a split, about 50 bytes each.
 
-  `queries`, `passages` and `places` are those of all rows.
+  `queries`, `passages` and `places` are those of all rows. Of a task that
+  `repeats` pairs, `Dataset.REPEATS`, nothing is said of repeats and ids.
   """
 
-  def __init__(self, tokenizer: Tokenizer):
-    self._tokenizer = tokenizer
+  def __init__(self, tokenizer: Tokenizer, repeats: bool = False):
+    self._tokenizer, self._repeats = tokenizer, repeats
     vocabulary, length = tokenizer.vocabulary, tokenizer.passage_length
     self.queries = columns.TextColumn(vocabulary, tokenizer.query_length)
     self.passages = columns.TextColumn(vocabulary, length)
@@ -97,7 +98,10 @@ class SplitReader:
         fewest_negatives=int(of_pairs.min()) if len(of_pairs) else 0,
         most_negatives=int(of_pairs.max(initial=0)),
         without_negatives=int((of_pairs == 0).sum()),
-        repeated_pairs=columns.found(repeated, place, firsts[repeated]),
+        repeated_pairs=(
+            Found() if self._repeats
+            else columns.found(repeated, place, firsts[repeated])
+        ),
         equal_texts=columns.found(equal, place),
         positive_negatives=columns.found(own, place),
         other_positive_negatives=columns.found(others, place_of_negative),
@@ -113,7 +117,7 @@ class SplitReader:
       column.add(
           [row[what] for row in chunk],
           lambda i: self.places[start + i],
-          [row[f'{what}_id'] for row in chunk],
+          () if self._repeats else [row[f'{what}_id'] for row in chunk],
       )
     self._relevant.append(np.array([row['relevance'] > 0 for row in chunk]))
     counts = np.array([len(row['negatives']) for row in chunk])

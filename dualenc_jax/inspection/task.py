@@ -90,7 +90,7 @@ def _read(
     tokenizer: Tokenizer,
     limit: int | None,
 ) -> _Read:
-  reader = SplitReader(tokenizer)
+  reader = SplitReader(tokenizer, task.REPEATS and split != 'corpus')
   errors: list[str] = []
 
   def until_error() -> Iterator[dict]:

@@ -54,6 +54,7 @@ class Documents(FilesDataset):
   evaluated = 'validation'
   FILES = ('path',)
   NOT_OF_CORPUS = ('titles', 'clozes', 'removal')
+  REPEATS = True
 
   path: str | None = None
   titles: int = 3

@@ -10,7 +10,7 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.inspection.findings import findings, Level
 from dualenc_jax.inspection.markdown import markdown
 from dualenc_jax.inspection.task import inspect_task
-from dualenc_jax.readers import Pairs
+from dualenc_jax.readers import Documents, Pairs
 from dualenc_jax.readers.rows import Found
 
 VOCABULARY = Vocabulary('python_code_8k')
@@ -116,6 +116,18 @@ def test_good_data_has_nothing_wrong():
   inspection = inspect(Rows(train=rows[:20], validation=rows[20:]))
   assert findings(inspection) == []
   assert 'Nothing wrong or suspicious' in markdown(inspection, [])
+
+
+def test_repeats_on_purpose_are_no_finding(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('\n'.join(
+      json.dumps({'id': i, 'title': f'title {i}', 'text': f'text {i}'})
+      for i in range(20)
+  ))
+  inspection = inspect(Documents(str(path)), splits=('train',))
+  (split,) = inspection.splits
+  assert split.pairs == 3 * split.distinct_pairs > 30
+  assert all('are unique' in f.what for f in findings(inspection))
 
 
 def test_leaks_between_splits():

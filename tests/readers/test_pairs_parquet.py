@@ -63,12 +63,6 @@ def test_lists_and_strings_of_every_type(tmp_path, list_type):
   ]
 
 
-def test_other_columns_are_not_read(tmp_path):
-  columns = {'query': ['q', 'r'], 'passage': ['p', 'p'], 'other': NOT_UTF_8}
-  path = write(tmp_path, columns).rename(tmp_path / 'part-0')
-  assert column(read(path, format='parquet'), 'query') == ['q', 'r']
-
-
 def test_memory_does_not_grow_with_a_row_group(tmp_path):
   rows = [os.urandom(1000).hex() for _ in range(10_000)]
   path = write(tmp_path, {'query': rows, 'passage': rows})
