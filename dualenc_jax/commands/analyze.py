@@ -52,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             f' {value!r} and {analysis.data[key]!r}. Name the task for all, as'
             ' by --gin_file=tasks/beir.gin.'
         )
-  home = model_dir.home(args.model_dir[0], args.dim)
+  home = model_dir.home(
+      args.model_dir[0], args.dim, args.prompt, args.passage_prompt
+  )
   folder = args.output_dir or home / 'analysis' / result_name
   files.make_folder(folder, _ANOTHER)
   figures.write(analyses, folder, args.sample)
@@ -62,14 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('analyze', __doc__)
-  add = parser.add_argument
-  add(
-      '--model_dir', action='append', required=True,
-      help='folder of a trained model; repeatable, to compare models',
+  model_dir.add_flags(
+      parser, 'folder of a trained model; repeatable, to compare models',
+      action='append',
   )
-  add('--step', type=flags.whole(0),
-      help='checkpoint of each model (default the newest)')
-  flags.add_dim(parser)
+  add = parser.add_argument
   add(
       '--names', type=flags.listed,
       help='names of the models in figures (default their folders)',
@@ -147,14 +146,9 @@ def analyse_model(
 ) -> tuple[Analysis, str]:
   """The analysis of the model of that number, and the name of its folder."""
   wanted = [args.task] if args.task else []
-  model = model_dir.load(
-      args.model_dir[number],
-      args.step,
-      args.gin_file,
-      args.gin_bindings,
-      args.gin_search_paths,
-      before=tasks.gin_files(wanted),
-      dim=args.dim,
+  own = {**vars(args), 'model_dir': args.model_dir[number]}
+  model = model_dir.load_from_args(
+      argparse.Namespace(**own), before=tasks.gin_files(wanted)
   )
   chosen = tasks.chosen(model.experiment, wanted, args.split)
   if len(chosen) > 1:

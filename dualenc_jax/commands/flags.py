@@ -120,14 +120,17 @@ def add_dim(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def add_prompts(parser: argparse.ArgumentParser) -> None:
-  """Adds --prompt and --passage_prompt."""
+def add_prompts(
+    parser: argparse.ArgumentParser, of_passages: bool = True
+) -> None:
+  """Adds --prompt and, if there are passages, --passage_prompt."""
   add = parser.add_argument
   add('--prompt', metavar='NAME',
       help="prompt before queries, by its name in the model's PROMPTS (default"
       " the model's query prefix)")
-  add('--passage_prompt', metavar='NAME',
-      help="prompt before passages (default the model's passage prefix)")
+  if of_passages:
+    add('--passage_prompt', metavar='NAME',
+        help="prompt before passages (default the model's passage prefix)")
 
 
 def add_relevance_level(parser: argparse.ArgumentParser) -> None:

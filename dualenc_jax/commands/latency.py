@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   with cores.limited(args.threads) as threads:
     runtime.start()
     models = {
-        name: Retriever.from_dir(path).towers
+        name: _opened(path, args.prompt)
         for name, path in zip(names, args.models)
     }
     measured = [
@@ -65,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       'count': args.count,
       'queries': args.queries and str(args.queries),
       'models': dict(zip(names, map(str, args.models))),
+      'prompt': args.prompt,
       'command': shlex.join(['dualenc', 'latency', *(argv or ())]),
       'versions': machine.versions(),
   }
@@ -111,6 +112,7 @@ def make_parser() -> flags.Parser:
       help='tokens of the made queries, prefix and EOS included (default'
       ' 8,16,32,64, as far as all models take them)',
   )
+  flags.add_prompts(parser, of_passages=False)
   add(
       '--threads', type=flags.whole(),
       help='cores to compute on (default all that the process may use)',
@@ -124,6 +126,13 @@ def make_parser() -> flags.Parser:
       help='folder of the results (default none: print only)',
   )
   return parser
+
+
+def _opened(path: pathlib.Path, prompt: str | None) -> Loaded:
+  """A model, with a prompt of that name before queries."""
+  towers = Retriever.from_dir(path).towers
+  tokenizer = towers.tokenizer.prompted(prompt, model=path)
+  return dataclasses.replace(towers, tokenizer=tokenizer)
 
 
 def _lengths(text: str) -> list[int]:

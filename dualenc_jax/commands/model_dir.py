@@ -77,7 +77,7 @@ def load(
   experiment = saved_experiment(folder, files, bindings, search_paths, before)
   trained_for = experiment.tokenizer
   task: Any = experiment.task
-  tokenizer = trained_for.prompted(prompt, passage_prompt)
+  tokenizer = trained_for.prompted(prompt, passage_prompt, folder)
   if prompt is not None and getattr(task, 'prompts', None):
     # It is for the queries of all tasks then.
     task = dataclasses.replace(task, prompts=None)
@@ -204,10 +204,16 @@ def build_experiment(
   return experiment
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the flags of a command that reads a trained model."""
+def add_flags(
+    parser: argparse.ArgumentParser, help: str = 'folder of a trained model',
+    **options: Any,
+) -> None:
+  """Adds the flags of a command that reads a trained model.
+
+  `help` and `options` are of --model_dir.
+  """
   add = parser.add_argument
-  add('--model_dir', required=True, help='folder of a trained model')
+  add('--model_dir', required=True, help=help, **options)
   add('--step', type=flags.whole(0),
       help='checkpoint (default the best, if KEEP_BEST kept one, else the'
       ' newest)')

@@ -43,8 +43,10 @@ def main(argv: Sequence[str]) -> None:
   inputs, chosen = tasks.without_model(args)
   task, split = tasks.only(chosen)
   inputs = dataclasses.replace(inputs, task=task)
+  prompts = args.prompt, args.passage_prompt
   options = evaluate.Options(
-      k=args.k, teacher=teacher(args.teacher, args), rerank_depth=args.depth,
+      k=args.k, teacher=teacher(args.teacher, args, *prompts),
+      rerank_depth=args.depth,
       relevance_level=args.relevance_level,
   )
   folder = pathlib.Path(args.output_dir)
@@ -85,6 +87,7 @@ def make_parser() -> flags.Parser:
   add('--tasks', type=flags.listed, help=flags.ONE_TASK)
   add('--split', help=flags.SPLIT)
   add_form(parser)
+  flags.add_prompts(parser)
   add(
       '--depth', type=flags.whole(), default=100,
       help='best hits per query that are scored; the others stay below them'
@@ -134,9 +137,9 @@ def add_form(parser: argparse.ArgumentParser) -> None:
 
 
 def teacher(
-    path: str | None, args: argparse.Namespace
+    path: str | None, args: argparse.Namespace, *prompts: str | None
 ) -> Teacher | pathlib.Path | None:
-  """A cross-encoder, or the path of a file of scores."""
+  """A cross-encoder with `prompts` of its own, or the path of its scores."""
   if path is None:
     return None
   if pathlib.Path(path).suffix in _OF_SCORES and args.teacher_form is not None:
@@ -145,13 +148,24 @@ def teacher(
         ' out.'
     )
   if args.teacher_form is None and pathlib.Path(path).is_file():
+    _check_none(prompts, f'{path} is a file of scores')
     return pathlib.Path(path)
-  return cross_encoder(path, args)
+  return cross_encoder(path, args, *prompts)
 
 
-def cross_encoder(path: str, args: argparse.Namespace) -> Teacher:
+def _check_none(prompts: Sequence[str | None], why: str) -> None:
+  if any(prompts):
+    raise UserError(
+        f'{why}, which takes no --prompt or --passage_prompt. Leave them out.'
+    )
+
+
+def cross_encoder(
+    path: str, args: argparse.Namespace, *prompts: str | None
+) -> Teacher:
   """The cross-encoder of a model_dir, or a released one."""
   if args.teacher_form is not None:
+    _check_none(prompts, f'{path} is a released {args.teacher_form}')
     return released_rankers.load(
         path,
         args.teacher_form,
@@ -165,7 +179,7 @@ def cross_encoder(path: str, args: argparse.Namespace) -> Teacher:
           ' for a model_dir, which has its own.'
       )
   check_own(path)
-  found = loading.load_teacher(pathlib.Path(path))
+  found = loading.load_teacher(pathlib.Path(path), None, *prompts)
   _LOG.info(
       'Re-ranking by step %d of %s.', found.provenance['checkpoint_step'], path
   )

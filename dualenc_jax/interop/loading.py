@@ -88,15 +88,20 @@ def load_own(
   return model_dirs.restore(path, step, use)
 
 
-def load_teacher(path: pathlib.Path, step: int | None = None) -> Teacher:
-  """The cross-encoder of a model_dir; arguments and errors of `load_own`."""
+def load_teacher(
+    path: pathlib.Path, step: int | None = None, *prompts: str | None
+) -> Teacher:
+  """The cross-encoder of a model_dir; arguments and errors of `load_own`.
+
+  `prompts` are those of `Tokenizer.prompted`.
+  """
 
   def use(checkpoint: model_dirs.Checkpoint) -> Teacher:
     facts = dict(checkpoint.meta['model'])
     model_dirs.check_kind(facts, model_dirs.CROSS_ENCODER, path)
     template = facts.pop('template')
     model = model_dirs.model_of(facts, str(path))
-    tokenizer = checkpoint.tokenizer()
+    tokenizer = checkpoint.tokenizer().prompted(*prompts)
     around = Template(**template).tokens(tokenizer)
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
     provenance = checkpoint.provenance(model, tokenizer)

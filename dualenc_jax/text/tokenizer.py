@@ -165,18 +165,22 @@ class Tokenizer:
     own = {QUERY: self.query_prefix, DOCUMENT: self.passage_prefix}
     return {**own, **self.prompts}
 
-  def prompt(self, name: str) -> str:
-    """The text of a prompt; raises UserError where there is none so called."""
+  def prompt(self, name: str, model: object = 'The model') -> str:
+    """The text of a prompt; raises UserError where there is none so called.
+
+    `model` is what the error calls the model.
+    """
     if name not in self.all_prompts:
       raise UserError(
-          f'The model has no prompt {name!r}.'
+          f'{model} has no prompt {name!r}.'
           f'{did_you_mean_or_known(name, self.all_prompts)} Prompts are of'
           " training, --gin.PROMPTS=\"{'name': 'text: '}\"."
       )
     return self.all_prompts[name]
 
   def prompted(
-      self, query: str | None = None, passage: str | None = None
+      self, query: str | None = None, passage: str | None = None,
+      model: object = 'The model',
   ) -> 'Tokenizer':
     """The tokenizer with named prompts as prefixes; None leaves a prefix.
 
@@ -185,7 +189,7 @@ class Tokenizer:
     """
     chosen = zip(PREFIXES, (query, passage))
     texts: dict[str, Any] = {
-        p: self.prompt(n) for p, n in chosen if n is not None
+        p: self.prompt(n, model) for p, n in chosen if n is not None
     }
     return dataclasses.replace(self, **texts) if texts else self
 

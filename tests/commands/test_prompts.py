@@ -9,10 +9,12 @@ import tiny_run
 
 from dualenc_jax import Retriever
 from dualenc_jax.commands import (
+  analyze,
   check,
   convert,
   encode,
   evaluate,
+  latency,
   search,
   train,
 )
@@ -107,9 +109,24 @@ def test_prompts_of_what_a_run_starts_from_are_named(model, tmp_path, capsys):
   assert 'has prompts' in said and "('find', 'Retrieval-query')" in said
 
 
-def test_an_unknown_prompt_is_refused_by_name(model):
-  with pytest.raises(UserError, match="prompt 'fnid'. Did you mean 'find'?"):
-    evaluate.main([f'--model_dir={model}', '--prompt=fnid'])
+@pytest.mark.parametrize(
+    'command, module, name', [
+        (analyze, analyze, 'analyse'), (latency, latency.latency, 'measure')
+    ],
+)
+def test_other_commands_measure_with_the_prompt(
+    model, monkeypatch, command, module, name
+):
+  def measure(*args, **_):
+    found = args[1] if command is analyze else args[0]['model']
+    raise KeyboardInterrupt(found.tokenizer.query_prefix)
+
+  monkeypatch.setattr(module, name, measure)
+  given = [str(model) if command is latency else f'--model_dir={model}']
+  with pytest.raises(KeyboardInterrupt, match='search for: '):
+    command.main([*given, '--prompt=find'])
+  with pytest.raises(UserError, match="model has no prompt 'fnid'. Did .*find"):
+    command.main([*given, '--prompt=fnid'])
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Re-ranking by a cross-encoder and by files, through the commands."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -15,6 +16,7 @@ from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.trec import read_run
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.interop import loading
+from dualenc_jax.interop.model_dirs import Checkpoint
 
 DEPTH = 7
 
@@ -185,6 +187,24 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   assert 'WARNING: the teacher does not beat' in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_prompts_are_those_of_the_cross_encoder(
+    tiny, teacher, tmp_path, monkeypatch
+):
+  own, prompts = Checkpoint.tokenizer, {'find': 'search for: '}
+  monkeypatch.setattr(
+      Checkpoint, 'tokenizer',
+      lambda self: dataclasses.replace(own(self), prompts=prompts),
+  )
+
+  def run(*args):
+    raise KeyboardInterrupt(dict(args[5].teacher.provenance))
+
+  monkeypatch.setattr(rerank.rerank_run, 'rerank_run', run)
+  with pytest.raises(KeyboardInterrupt, match="'query_prefix': 'search for: '"):
+    rerank.main(flags(tiny, tmp_path / 'out', teacher, '--prompt=find'))
+
+
 def test_what_does_not_go_with_a_file_of_scores(tiny, tmp_path):
   path = write_scores(tiny, tmp_path / 's.tsv', lambda q, p: 1)
   out, new = tmp_path / 'out', tmp_path / 'new'
@@ -193,6 +213,7 @@ def test_what_does_not_go_with_a_file_of_scores(tiny, tmp_path):
   for argv, message in (
       ([out, path], 'scores.tsv has the scores of another'),
       ([new, path, '--teacher_form=monot5'], 'is a file of scores, which'),
+      ([new, path, '--prompt=find'], 'scores, which takes no --prompt'),
       ([new, tmp_path], 'is not a model_dir. Expected a .*file'),
   ):
     with pytest.raises(UserError, match=message):
