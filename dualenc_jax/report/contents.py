@@ -8,11 +8,12 @@ import re
 from typing import Any, TypeVar
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.io import json_file, untrusted
+from dualenc_jax.io import json_file
 from dualenc_jax.io.json_file import check
 from dualenc_jax.report import curves
 from dualenc_jax.results import comparison, folder as results
 from dualenc_jax.results.folder import read_result, Result
+from dualenc_jax.results.newest import Newest, newest_step, read_meta
 
 CONFIG = 'config.gin'
 # What its owner has written of a model: uses, licence, languages, faults.
@@ -24,14 +25,6 @@ _HIT = {**_PASSAGE, 'rank': int, 'score': int | float, 'grade': int | None}
 _EXAMPLE = {'query': str, 'rank': int | None, 'hits': [_HIT]}
 _ANALYSIS = {'figures': [{'title': str, 'caption': str}]}
 _MODELS = {'models': [{'name': str, 'numbers': _NUMBERS}]}
-# The tasks of a mixture are a list.
-_META = {
-    'data?': {'task?': str | list},
-    'notes?': {
-        'best?': {'step': int, 'metric': str, 'value': int | float},
-        'ended?': str,
-    },
-}
 # A value that `gin.config_str` breaks off starts in a line of its own.
 _MACRO = re.compile(r'^([A-Z]\w*) = (?:\\\n\s*)?(.*)$', re.MULTILINE)
 _T = TypeVar('_T')
@@ -100,10 +93,11 @@ class Contents:
     """The step that `keep_best` has kept, with its metric; {} of none."""
     return self.meta.get('notes', {}).get('best', {})
 
-  @property
-  def model_step(self) -> int | None:
-    """The step that the model is of: the best, else the newest."""
-    return self.best['step'] if self.best else self.step
+  def other_checkpoint(self, result: Result) -> str:
+    """What a result is of, if not of the model as it is; '' else."""
+    return '' if self.step is None else Newest.of(self.step, self.meta).other(
+        result
+    )
 
   @property
   def ended(self) -> str | None:
@@ -151,9 +145,7 @@ def read(model_dir: str) -> Contents:
       problems.append(f'{str(e).strip()} It is left out. {advice}')
       return otherwise
 
-  # Orbax gives a checkpoint its name, the step, when it is complete.
-  names = [path.name for path in folder.glob('checkpoints/*')]
-  step = max(map(int, filter(untrusted.is_digits, names)), default=None)
+  step = newest_step(folder)
   newest = f'checkpoints/{step}'
   evaluations = []
   for path in sorted(folder.glob('evaluation/*/metrics.json')):
@@ -179,7 +171,7 @@ def read(model_dir: str) -> Contents:
       config=config,
       settings=dict(_MACRO.findall(config)),
       step=step,
-      meta=whole(f'{newest}/meta/metadata', _meta, {}, _RESTORE),
+      meta=whole(f'{newest}/meta/metadata', read_meta, {}, _RESTORE),
       saved=whole(f'{newest}/_CHECKPOINT_METADATA', _saved, None, _RESTORE),
       curves=lines,
       evaluations=evaluations,
@@ -206,11 +198,6 @@ def _checked(path: pathlib.Path, shape: Any) -> dict[str, Any]:
   value = json_file.read(path, '')
   check(value, shape, path)
   return value
-
-
-def _meta(path: pathlib.Path) -> dict[str, Any]:
-  meta = _checked(path, _META)
-  return {name: meta[name] for name in meta if name != 'config'}
 
 
 def _result(path: pathlib.Path) -> Result | None:

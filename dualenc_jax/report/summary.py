@@ -85,9 +85,9 @@ def headlines(contents: Contents, model: Model) -> Iterator[Headline]:
       for e in contents.evaluations
       if BM25 in e.beside
   }
-  older = _of_older_steps(contents)
+  others = _of_others(contents)
   baseline = Model(BM25, model.where, bm25)
-  found = list(_of_results(model, baseline, older))[:_MOST]
+  found = list(_of_results(model, baseline, others))[:_MOST]
   yield from found
   shown = [] if found else [f'validation/{name}' for name in _VALIDATION]
   for name in (*shown, 'train/loss'):
@@ -98,22 +98,18 @@ def headlines(contents: Contents, model: Model) -> Iterator[Headline]:
       yield metric, text, f'{group.replace("train", "training")}, step {step:,}'
 
 
-def _of_older_steps(contents: Contents) -> dict[Any, int]:
-  """The steps of evaluations that are not of the model as it is, by key."""
-  used = contents.model_step
-  steps = {
-      e.result.key: e.result.provenance.get('checkpoint_step')
-      for e in contents.evaluations
-  }
-  return {k: s for k, s in steps.items() if used and s not in (None, used)}
+def _of_others(contents: Contents) -> dict[Any, str]:
+  """What evaluations are of, if not of the model as it is, by key."""
+  results = [evaluation.result for evaluation in contents.evaluations]
+  return {r.key: w for r in results if (w := contents.other_checkpoint(r))}
 
 
 def _of_results(
-    model: Model, baseline: Model, older: Mapping[Any, int]
+    model: Model, baseline: Model, others: Mapping[Any, str]
 ) -> Iterator[Headline]:
   sets = benchmarks.group(model.results)
   if len(sets) == 1:
-    yield from _means(model, baseline, sets, _ONE_SET, older)
+    yield from _means(model, baseline, sets, _ONE_SET, others)
     return
   for benchmark in Benchmark:
     ours = [s for s in sets if s.benchmark is benchmark]
@@ -121,12 +117,12 @@ def _of_results(
     for group in [counted] if counted else [[one] for one in ours]:
       # The last metric that the papers report on them.
       metrics = benchmarks.paper_metrics(group[0])[-1:]
-      yield from _means(model, baseline, group, metrics, older)
+      yield from _means(model, baseline, group, metrics, others)
 
 
 def _means(
     model: Model, baseline: Model, sets: Sequence[EvaluatedSet],
-    metrics: Sequence[str], older: Mapping[Any, int],
+    metrics: Sequence[str], others: Mapping[Any, str],
 ) -> Iterator[Headline]:
   """The means over sets of those metrics that all of them have, and BM25's."""
   first = sets[0]
@@ -135,8 +131,9 @@ def _means(
     where = f'{first.name} {first.split}'
     if len(first.keys) == 1 and first.benchmark is Benchmark.OTHER:
       where = set_name(model.results[first.keys[0]])
-  if steps := sorted({older[k] for s in sets for k in s.keys if k in older}):
-    where += f', of step {", ".join(f"{step:,}" for step in steps)}'
+  keys = {key: None for s in sets for key in s.keys if key in others}
+  for what in dict.fromkeys(others[key].partition(', ')[0] for key in keys):
+    where += f', {what}'
   for metric in metrics:
     own, bm25 = (
         [v for s in sets if (v := s.value(system, metric)) is not None]
@@ -246,17 +243,12 @@ def missing(contents: Contents) -> Iterator[tuple[str, str]]:
         'There is no evaluation yet.',
         f'dualenc evaluate --model_dir={folder}',
     )
-  which = 'best' if contents.best else 'newest'
-  older = _of_older_steps(contents)
+  others = _of_others(contents)
   for evaluation in contents.evaluations:
     facts, name = evaluation.result.provenance, evaluation.name
     again = str(facts.get('command', ''))
-    if (step := older.get(evaluation.result.key)) is not None:
-      yield (
-          f'The evaluation {name} is of step {step:,}, the {which} checkpoint'
-          f' of step {contents.model_step:,}.',
-          again,
-      )
+    if what := others.get(evaluation.result.key):
+      yield f'The evaluation {name} is {what}.', again
     elif evaluation.examples is None:
       yield f'The evaluation {name} has no examples.', again
   if not contents.analyses:

@@ -20,6 +20,7 @@ from dualenc_jax.results.folder import (
   Model,
   SEEN,
 )
+from dualenc_jax.results.newest import outdated
 
 _NAMED = 5  # Results that are left out, the others are only counted.
 # Sets by metrics that one table of all models has room for.
@@ -270,6 +271,8 @@ def _notes_on(comparison: Comparison, model: Model) -> Iterator[str]:
     for each in (baseline, model):
       if counts := each.results[key].provenance.get(SEEN):
         yield f'{each.name} on {name}: {describe_seen(counts)}'
+      if what := outdated(each.results[key]):
+        yield f'{each.name} on {name} is {what}: evaluate it again.'
     if copies := describe_copies(baseline.results[key].provenance):
       yield f'{name}: {copies}'
   yield from tables.mixed_notes(

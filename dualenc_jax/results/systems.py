@@ -109,9 +109,14 @@ def _named(models: list[Model], names: Sequence[str] | None) -> list[Model]:
     chosen.append(f'{name} ({short})' if beside else short)
   if len({*chosen}) < len(chosen):
     chosen = places
-  if len({*chosen}) < len(chosen):
+  results = [
+      pathlib.Path(result.where).resolve()
+      for model in models for result in model.results.values()
+  ]
+  twice = names is None and len({*results}) < len(results)
+  if twice or len({*chosen}) < len(chosen):
     raise UserError(
-        f"{', '.join(chosen)}: one is given twice. Give different systems, or"
+        f"{', '.join(places)}: one is given twice. Give different systems, or"
         ' different --names.'
     )
   return [dataclasses.replace(m, name=n) for n, m in zip(chosen, models)]

@@ -7,6 +7,7 @@ import shutil
 import xml.etree.ElementTree
 
 import pytest
+import report_folder
 import result_folders
 
 from dualenc_jax.commands import compare
@@ -119,14 +120,17 @@ def test_several_models_have_a_table_of_all(tmp_path, capsys):
     ]
 
 
-def test_other_embeddings_are_told(tmp_path, capsys):
+def test_other_embeddings_and_older_steps_are_told(tmp_path, capsys):
   result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  report_folder.checkpoint(report_folder.new(tmp_path / 'a'), 40_000)
   result_folders.of_column(
       tmp_path / 'b', 'MRR', [0.5], embedding_dtype='float16'
   )
-  notes = run(capsys, tmp_path, 'a', 'b')
+  notes = ' '.join(run(capsys, tmp_path, 'a', 'b'))
   said = 'Passages are ranked by float32 embeddings of a and float16 ones of b'
-  assert said in ' '.join(notes)
+  assert said in notes
+  said = 'a on pairs is of step 20,000, the newest checkpoint of step 40,000: '
+  assert said in notes
 
 
 def test_one_model_at_two_steps_is_told_apart_by_its_paths(tmp_path, capsys):
@@ -139,8 +143,9 @@ def test_one_model_at_two_steps_is_told_apart_by_its_paths(tmp_path, capsys):
   assert printed[0] == 'new against old (%)'
   heads = run(capsys, tmp_path, 'old', 'new', 'old:bm25', 'new:bm25')[1]
   assert heads.endswith('BM25 (old)  BM25 (new)')
-  with pytest.raises(UserError, match='one is given twice'):
-    run(capsys, tmp_path, 'old', 'old')
+  for same in ('old', 'old/evaluation/pairs-test'):
+    with pytest.raises(UserError, match='one is given twice'):
+      run(capsys, tmp_path, 'old', same)
   # Within another, as `evaluate --prompt` leaves them.
   result_folders.of_column(
       tmp_path / 'new/prompt-x', 'MRR', [1.0], model_dir='my_model'

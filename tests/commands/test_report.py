@@ -102,19 +102,23 @@ def test_the_best_step_and_an_early_end_are_shown(tmp_path):
   best = {'step': 20, 'metric': 'nDCG@10', 'value': 0.25, 'since': 1}
   notes = {'best': best, 'ended': 'nDCG@10 has not risen.'}
   report_folder.checkpoint(folder, 20)
-  report_folder.checkpoint(folder, 30, notes=notes)
+  report_folder.checkpoint(folder, 30, notes=notes, run_id='x')
   report_folder.curves(
       folder,
       report_folder.train(30, loss=1, chance=2, query_rank=7, query_spread=0.5),
       {'step': 30, 'group': 'alignment', 'kl': 12, 'kl_limit': 3},
   )
   report_folder.evaluation(folder, checkpoint_step=30)
+  report_folder.evaluation(
+      folder, 'other', split='o', checkpoint_step=20, run_id='y'
+  )
   page = render(folder)
   top, curves = page.text('top'), page.text('curves')
   assert 'is that of step 20, the best by nDCG@10 (0.2500)' in top
   assert 'ended early: nDCG@10 has not risen.' in top
   missing = page.text('missing')
   assert 'is of step 30, the best checkpoint of step 20' in missing
+  assert 'other is of another training run than the best checkp' in missing
   assert 'Training is at step' not in missing
   assert 'Effective rank of the embeddings' in curves and 'chance: 2' in curves
 
