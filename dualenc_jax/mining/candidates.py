@@ -1,10 +1,11 @@
 """The best passages of queries, by a model, BM25 or a TREC run.
 
-Shapes: Q queries, k candidates, P known positives of the query with the most.
+Shapes: Q queries, k candidates.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
+import itertools
 import pathlib
 
 import numpy as np
@@ -31,22 +32,14 @@ class Candidates:
     name: of the source.
     passages: int64 [Q, k], numbers of passages, best first; -1 for none.
     scores: float32 [Q, k]; NaN for none.
-    positives: float32 [Q, P], scores of the known positives in the order of
-      `RetrievalSet.gold`; NaN for none, and where the source has none.
+    positives: float32 of each query, scores of its known positives in the
+      order of `RetrievalSet.gold`; NaN where the source has none.
   """
 
   name: str
   passages: np.ndarray
   scores: np.ndarray
-  positives: np.ndarray
-
-
-def padded(gold: list[list[int]]) -> np.ndarray:
-  """The known positives of each query: int64 [Q, P], -1 for none."""
-  out = np.full((len(gold), max(map(len, gold), default=0)), NONE)
-  for row, known in zip(out, gold):
-    row[: len(known)] = known
-  return out
+  positives: Sequence[np.ndarray]
 
 
 def by_model(
@@ -60,21 +53,29 @@ def by_model(
   passages = of_model.corpus_embeddings(model, ranked.corpus, index_dir)
   search = search_of(passages, ranked.corpus.ids)
   found = search.top_k(queries, min(depth, len(ranked.corpus)))
-  own = ranking_lib.of_candidates(queries, passages, padded(ranked.gold))
-  own = np.where(np.isinf(own), np.float32(np.nan), own)
+  own = [np.zeros(0, np.float32)] * len(queries)
+  # One query may have thousands: rectangles are of those that have about as
+  # many.
+  sizes = np.array([len(known).bit_length() for known in ranked.gold])
+  for size in np.unique(sizes):
+    some = np.flatnonzero(sizes == size)
+    rows = np.full((len(some), 2**size - 1), NONE)
+    for row, query in zip(rows, some):
+      row[: len(ranked.gold[query])] = ranked.gold[query]
+    scores = ranking_lib.of_candidates(queries[some], passages, rows)
+    for query, values in zip(some, scores):
+      own[query] = values[: len(ranked.gold[query])]
   return Candidates('model', found.indices, found.scores, own)
 
 
 def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
   """By BM25; a passage without a word of the query is not a candidate."""
   places = ranking_lib.id_places(ranked.corpus.ids)
-  gold = padded(ranked.gold)
-  best, own = [], np.full(gold.shape, np.nan, np.float32)
-  for query, text in enumerate(ranked.query_texts):
+  best, own = [], []
+  for text, known in zip(ranked.query_texts, ranked.gold):
     scores = words.scores(text)
     best.append(ranking_lib.best_of(retrieved(scores), places, depth))
-    known = gold[query] >= 0
-    own[query, known] = scores[gold[query, known]]
+    own.append(scores[np.array(known, int)])
   found = ranking_lib.joined(best)
   none = np.isinf(found.scores)
   scores = np.where(none, np.float32(np.nan), found.scores)
@@ -93,17 +94,17 @@ def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:
   queries, passages = trec.numbers(
       run, ranked.query_ids, ranked.corpus.ids, path
   )
-  gold = padded(ranked.gold)
+  gold = ranked.gold
   shape = len(gold), min(depth, max(map(len, run.values())))
   found, scores = np.full(shape, NONE), np.full(shape, np.nan, np.float32)
-  own = np.full(gold.shape, np.nan, np.float32)
+  own = [np.full(len(known), np.nan, np.float32) for known in gold]
   for query_id, hits in run.items():
     query = queries[query_id]
     best = ranking_lib.best_first(hits)[:depth]
     found[query, : len(best)] = [passages[hit] for hit in best]
     scores[query, : len(best)] = [hits[hit] for hit in best]
     by_number = {passages[hit]: score for hit, score in hits.items()}
-    own[query] = [by_number.get(p, np.nan) for p in gold[query].tolist()]
+    own[query][:] = [by_number.get(p, np.nan) for p in gold[query]]
   return Candidates(path.stem, found, scores, own)
 
 
@@ -111,16 +112,13 @@ def with_scores(
     candidates: Candidates, ranked: RetrievalSet, score: Score
 ) -> Candidates:
   """The candidates in the same order, with the scores of a teacher."""
-
-  def of(passages: np.ndarray) -> np.ndarray:
-    real = passages >= 0
-    queries = np.broadcast_to(np.arange(len(passages))[:, None], real.shape)
-    out = np.full(passages.shape, np.nan, np.float32)
-    out[real] = score(np.stack([queries[real], passages[real]], axis=1))
-    return out
-
-  return dataclasses.replace(
-      candidates,
-      scores=of(candidates.passages),
-      positives=of(padded(ranked.gold)),
-  )
+  passages = candidates.passages
+  real = passages >= 0
+  scores = np.full(passages.shape, np.nan, np.float32)
+  pairs = np.stack([np.nonzero(real)[0], passages[real]], axis=1)
+  scores[real] = score(pairs)
+  counts = [len(known) for known in ranked.gold]
+  gold = np.fromiter(itertools.chain(*ranked.gold), np.int64)
+  pairs = np.stack([np.repeat(np.arange(len(counts)), counts), gold], axis=1)
+  own = np.split(score(pairs), np.cumsum(counts)[:-1])
+  return dataclasses.replace(candidates, scores=scores, positives=own)

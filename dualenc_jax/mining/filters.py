@@ -199,14 +199,13 @@ def _limit(candidates: Candidates, rules: Rules) -> np.ndarray | None:
   """The highest score of each query that is far enough below: [Q]."""
   if rules.margin is None and rules.relative_margin is None:
     return None
-  unknown = np.isnan(candidates.positives)
-  if unknown.all():  # Also where no query has a positive.
+  known = [own[~np.isnan(own)] for own in candidates.positives]
+  if not any(map(len, known)):
     raise UserError(
         f'A margin needs the scores of positives, which {candidates.name} does'
         ' not give. Leave it out, or give a teacher.'
     )
-  lowest = np.where(unknown, np.inf, candidates.positives).min(axis=1)
-  lowest = np.where(np.isinf(lowest), np.nan, lowest)
+  lowest = np.array([min(own, default=np.nan) for own in known], np.float32)
   if rules.margin is not None:
     return lowest - rules.margin
   return lowest - np.abs(lowest) * rules.relative_margin

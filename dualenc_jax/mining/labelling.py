@@ -49,7 +49,7 @@ def label(
   pools, known = {}, {}
   for query, pool in enumerate(chosen):
     if not dropped[query]:
-      own = own_scores[query][: len(gold[query])]
+      own = own_scores[query]
       pools[query] = Pool.of(pool, probabilities)
       known[query] = [
           Candidate(passage, 0, float(score), float(chance))
@@ -91,7 +91,7 @@ def logits(score: Score, pairs: np.ndarray) -> np.ndarray:
 def check_logits(kept: Sequence[Kept]) -> None:
   """Raises UserError for scores that look like probabilities."""
   every = [each.candidates.scores[each.mask] for each in kept]
-  found = np.concatenate([*every, kept[0].candidates.positives.ravel()])
+  found = np.concatenate([*every, *kept[0].candidates.positives])
   found = found[~np.isnan(found)]
   if len(found) and 0 <= found.min() < found.max() <= 1:
     raise UserError(

@@ -17,7 +17,7 @@ def of(
   Returns:
     float64 [n], of the queries that have a scored positive.
   """
-  own = kept[0].candidates.positives[:, :1]
+  own = kept[0].candidates.positives
   found = [
       float(first[0]) - negative.score
       for first, negatives in zip(own, chosen)
@@ -48,7 +48,7 @@ def own_first(
   Returns:
     By name, 'teacher' first; {} where no query has both.
   """
-  own = kept[0].candidates.positives[:, :1]
+  own = kept[0].candidates.positives
   queries = [
       query
       for query, (first, negatives) in enumerate(zip(own, chosen))
@@ -64,7 +64,7 @@ def own_first(
 
   shares = {
       'teacher': [
-          own[query, 0] > max(n.score for n in chosen[query])
+          own[query][0] > max(n.score for n in chosen[query])
           for query in queries
       ]
   }

@@ -67,7 +67,7 @@ def _pairs(
         'negatives': [corpus.texts[n.passage] for n in negatives],
     }
     if by_teacher:
-      own = _own_scores(kept, query, len(positives))
+      own = _own_scores(kept, query)
       row['positive_scores'] = own
       row['negative_scores'] = [n.score for n in negatives]
     yield row
@@ -89,7 +89,7 @@ def _by_id(
   for query, (positives, negatives) in enumerate(zip(ranked.gold, chosen)):
     if not negatives:
       continue
-    own = _own_scores(kept, query, len(positives))
+    own = _own_scores(kept, query)
     lists: dict[str, list[Any]] = {}
     for n in negatives:
       lists.setdefault(n.source, []).append(entry(n.passage, n.score))
@@ -100,9 +100,9 @@ def _by_id(
     }
 
 
-def _own_scores(kept: Sequence[Kept], query: int, count: int) -> list[float]:
+def _own_scores(kept: Sequence[Kept], query: int) -> list[float]:
   """The scores of a query's positives; a teacher's are alike in all sources."""
-  return kept[0].candidates.positives[query, :count].tolist()
+  return kept[0].candidates.positives[query].tolist()
 
 
 def _report(
@@ -161,7 +161,8 @@ def _histogram(each: Kept) -> Iterator[str]:
   """Shares of positives and of what is left, by score."""
   own = each.candidates
   left = own.scores[each.mask]
-  positives = own.positives[~np.isnan(own.positives)]
+  positives = np.concatenate(own.positives)
+  positives = positives[~np.isnan(positives)]
   # Of float32 that are nearly equal there are no bins.
   both = np.concatenate([left, positives]).astype(np.float64)
   if not len(both):

@@ -13,8 +13,9 @@ import tiny_evaluation
 
 from dualenc_jax.commands import cli, mine
 from dualenc_jax.errors import UserError
-from dualenc_jax.mining import margins, output
+from dualenc_jax.mining import candidates, margins, output
 from dualenc_jax.readers import Pairs
+from dualenc_jax.search import ranking
 
 
 def by_run(tiny, output, *more):
@@ -319,6 +320,40 @@ def test_easy_queries_are_no_fault_of_the_teacher(teacher, other, said):
   text = '\n'.join(margins.report(np.ones(1), chosen, first))
   for warning in ('too easy', 'not beat'):
     assert (warning in text) == (warning == said)
+
+
+def test_a_query_of_many_positives_makes_no_room_for_the_others(monkeypatch):
+  rng = np.random.default_rng(0)
+  passages, queries = rng.standard_normal((2, 999, 8)).astype(np.float32)
+  gold = [[query] for query in range(999)]
+  gold[5], gold[6] = [*range(998, -1, -1)], []
+  ids, sizes = [f'd{i:03}' for i in range(999)], []
+
+  class Corpus(list):
+    ids = property(list)
+
+  def of_candidates(queries, passages, rows):
+    sizes.append(rows.size)
+    return scored(queries, passages, rows)
+
+  scored = ranking.of_candidates
+  monkeypatch.setattr(ranking, 'of_candidates', of_candidates)
+  for module, name, value in (
+      (candidates.of_model, 'corpus_embeddings', passages),
+      (candidates.evaluation, 'encode_queries', queries),
+  ):
+    monkeypatch.setattr(module, name, lambda *_, value=value: value)
+  ranked = types.SimpleNamespace(gold=gold, corpus=Corpus(ids))
+  model = types.SimpleNamespace(embedder=None, params=None)
+  found = candidates.by_model(model, ranked, 1)
+  assert max(sizes) < 99_999
+  again = candidates.with_scores(
+      found, ranked, lambda pairs: 1000 * pairs[:, 0] + pairs[:, 1]
+  )
+  for query, known in enumerate(gold):
+    wanted = passages[known] @ queries[query]
+    np.testing.assert_allclose(found.positives[query], wanted, rtol=1e-4)
+    assert again.positives[query].tolist() == [1000 * query + p for p in known]
 
 
 def test_margins_are_what_a_positive_is_ahead_of_its_negatives():
