@@ -5,12 +5,19 @@ import difflib
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-  """" Did you mean 'x' or 'y'?", or nothing when no known name is near."""
-  by_lower = {k.lower(): k for k in sorted(known)}
-  close = difflib.get_close_matches(name.lower(), by_lower, n=3)
+  """" Did you mean 'x' or 'y'?", or nothing when no known name is near.
+
+  The dashes before flags make none of them nearer to another.
+  """
+  by_key = {_key(k): k for k in sorted(known)}
+  close = difflib.get_close_matches(_key(name), by_key, n=3)
   if not close:
     return ''
-  return f' Did you mean {" or ".join(repr(by_lower[c]) for c in close)}?'
+  return f' Did you mean {" or ".join(repr(by_key[c]) for c in close)}?'
+
+
+def _key(name: str) -> str:
+  return name.lower().lstrip('-')
 
 
 def did_you_mean_or_known(name: str, known: Iterable[str]) -> str:

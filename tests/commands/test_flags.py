@@ -36,7 +36,8 @@ def test_values(parser):
         ('--memory=1_0', '--memory is 1_0; expected a number above 0'),
         ('--memory=nan', '--memory is nan; expected a number above 0'),
         ('--foldr=x', "arguments: --foldr=x. Did you mean '--folder'? `d"),
-        ('--xyz', 'unrecognized arguments: --xyz. `dualenc'),
+        # Its dashes alone make it near to --folder.
+        ('--model', 'unrecognized arguments: --model. `dualenc'),
         ('--STEPS=3', "Did you mean '--gin.STEPS'?"),
         ('--folder=', '--folder is blank; expected a path'),
     ],
