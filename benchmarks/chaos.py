@@ -41,7 +41,7 @@ import two_hosts  # noqa: E402
 
 _EVERY = 10
 # Within which all hosts end after one has.
-_SECONDS = 60.0
+_SECONDS = 90.0
 # The files are written once.
 _flags = functools.cache(tiny_run.flags)
 
@@ -111,16 +111,14 @@ class Runs:
         f'--gin.CHECKPOINT_EVERY={_EVERY}', f'--model_dir={model_dir}',
         *['--multihost'] * several,
     ]
-    joined = two_hosts.by_jax() if several else [{}]
+    joined = two_hosts.by_flags() if several else [[]]
     hosts = []
     for place, own in enumerate(joined):
       with open(self._folder / f'host-{place}.log', 'ab') as log:
         hosts.append(
             subprocess.Popen(
-                argv,
-                env=os.environ
-                | own
-                | {'JAX_NUM_CPU_DEVICES': str(self._devices)},
+                [*argv, *own],
+                env=os.environ | {'JAX_NUM_CPU_DEVICES': str(self._devices)},
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )

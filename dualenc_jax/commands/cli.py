@@ -12,7 +12,7 @@ import dualenc_jax
 from dualenc_jax.commands import huge_pages, interrupts, quick_help
 from dualenc_jax.errors import INTERRUPTED, stop, UserError
 from dualenc_jax.io import files
-from dualenc_jax.parallel import joining
+from dualenc_jax.parallel import hosts
 from dualenc_jax.suggest import did_you_mean
 
 COMMANDS = {
@@ -123,9 +123,9 @@ def run(
       command(sys.argv[1:] if argv is None else argv)
     return 0
   except UserError as e:
-    joining.wait_for_verdict(e)
+    hosts.wait_for_verdict(e)
     print(f'error: {e}', file=sys.stderr)
-    return joining.end(2, f'has stopped: {e}'.rstrip('.'))
+    return hosts.end(2, f'has stopped: {e}'.rstrip('.'))
   except KeyboardInterrupt:
     print(
         '\nInterrupted. Run the same command again: training goes on from its'
@@ -134,20 +134,20 @@ def run(
         ' are scored; others start over.',
         file=sys.stderr,
     )
-    return joining.end(INTERRUPTED, 'was interrupted')
+    return hosts.end(INTERRUPTED, 'was interrupted')
   except BrokenPipeError:
     # The reader of a pipe (`| head`) has gone; that is its right.
     sys.stderr.close()
-    return joining.end(0, 'has lost the reader of its output')
+    return hosts.end(0, 'has lost the reader of its output')
   except SystemExit as e:
     # Asked to stop; others may be in the midst of a step.
-    if not joining.is_joined() or not e.code:
+    if not hosts.is_joined() or not e.code:
       raise
     status = e.code if isinstance(e.code, int) else 1
-    return joining.end(status, 'was asked to stop')
+    return hosts.end(status, 'was asked to stop')
   except Exception as e:
-    if not joining.is_joined():
+    if not hosts.is_joined():
       raise
-    joining.wait_for_verdict(e)
+    hosts.wait_for_verdict(e)
     traceback.print_exc()
-    return joining.end(1, f'has failed: {type(e).__name__}: {e}')
+    return hosts.end(1, f'has failed: {type(e).__name__}: {e}')

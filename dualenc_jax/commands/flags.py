@@ -69,6 +69,15 @@ def whole(least: int = 1) -> Callable[[str], int]:
   return parse
 
 
+def address(text: str) -> str:
+  """The type of a flag that is HOST:PORT."""
+  if not re.fullmatch(r'.+:\d+', text):
+    raise argparse.ArgumentTypeError(
+        f'is {text}; expected a name and a port, such as 10.0.0.1:8476'
+    )
+  return text
+
+
 def number(text: str) -> float:
   """The type of a flag that is a finite number."""
   value = untrusted.number(text)

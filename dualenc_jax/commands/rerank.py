@@ -28,7 +28,7 @@ from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.interop import loading, model_dirs, released_rankers
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.results import evaluate, rerank_run, significance, tables
 from dualenc_jax.retriever import Hit
 

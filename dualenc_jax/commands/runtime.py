@@ -15,8 +15,7 @@ import dualenc_jax
 from dualenc_jax.commands import flags
 from dualenc_jax.errors import UserError
 from dualenc_jax.io.files import default_cache_dir
-from dualenc_jax.parallel import cluster, joining
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel import hosts
 
 _LOG = logging.getLogger(__name__)
 # Parameters of glibc's mallopt.
@@ -32,10 +31,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds --multihost and where the other hosts are."""
   add = parser.add_argument
   add('--multihost', action='store_true',
-      help='join the other hosts; needs the next three flags (or'
-      ' JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID), but not'
-      ' on TPU pods, SLURM and Open MPI')
-  add('--coordinator_address', help='HOST:PORT of the first host')
+      help='join the other hosts; needs the next three flags, but not on TPU'
+      ' pods, SLURM, Open MPI and Kubernetes')
+  add('--coordinator_address', metavar='HOST:PORT', type=flags.address,
+      help='where the first host is reached')
   add('--num_processes', type=flags.whole(), help='number of hosts')
   add('--process_id', type=flags.whole(0),
       help='number of this host, from 0')
@@ -73,20 +72,20 @@ def start(
     jax.config.update('jax_compilation_cache_dir', None)
 
 
-def host(args: argparse.Namespace) -> Host:
+def host(args: argparse.Namespace) -> hosts.Host:
   """Which of the hosts that share the work this is, after `start`.
 
   The flags are those of `flags.add_hosts`, checked, and --multihost.
   """
   if args.multihost:
-    return Host(jax.process_index(), jax.process_count())
-  return Host(args.host_index, args.host_count)
+    return hosts.Host(jax.process_index(), jax.process_count())
+  return hosts.Host(args.host_index, args.host_count)
 
 
 def all_done(args: argparse.Namespace, is_done: Callable[[], bool]) -> bool:
   """Whether all hosts have done their share, by the folder that they share.
 
-  Those that have joined wait for it: the others die with the first that ends.
+  Those that have joined wait for it, so that all see the whole.
   """
   while not (done := is_done()) and args.multihost:
     time.sleep(_POLL_SECONDS)
@@ -137,22 +136,28 @@ def _mallopt(values: dict[int, int]) -> None:
 
 
 def _join(args: argparse.Namespace) -> None:
-  given = {name: getattr(args, name) for name in _PLACE}
+  given = [f'--{name}' for name in _PLACE if getattr(args, name) is not None]
+  if given and not (args.multihost and len(given) == len(_PLACE)):
+    raise UserError(
+        f'Of the flags that name the hosts only {", ".join(given)} given.'
+        f' Expected --multihost with all of --{", --".join(_PLACE)}, or with'
+        ' none of them where JAX finds the hosts.'
+    )
   if not args.multihost:
-    if there := [name for name, x in given.items() if x is not None]:
-      raise UserError(
-          f'--{", --".join(there)} {"is" if len(there) == 1 else "are"} given'
-          ' without --multihost.'
-      )
     return
-  seconds = args.initialization_timeout
-  found = cluster.find(given, os.environ, seconds)
   # What must be the same on all hosts, a line each.
   lines = [f'{n} {importlib.metadata.version(n)}' for n in ('jax', 'jaxlib')]
-  lines += [f'dualenc_jax {dualenc_jax.__version__}', f'hosts {found.count}']
+  lines.append(f'dualenc_jax {dualenc_jax.__version__}')
   for name, value in sorted(vars(args).items()):
     if isinstance(value, list) and name not in _OF_A_HOST:
       lines += [str(x) for x in value if not str(x).startswith('MODEL_DIR =')]
     elif name not in _OF_A_HOST:
       lines.append(f'--{name}={value}')
-  joining.join(found, seconds, '\n'.join(lines))
+  seconds = args.initialization_timeout
+  _LOG.info('Joining the other hosts, which have %d s to come.', seconds)
+  hosts.join(
+      args.coordinator_address, args.num_processes, args.process_id, seconds,
+      '\n'.join(lines),
+  )
+  index, count = jax.process_index(), jax.process_count()
+  _LOG.info('Joined as host %d of %d.', index, count)

@@ -2,13 +2,13 @@
 
   dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
 
-SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (SLURM's --signal=USR1@60), --stop_after and
---cloud_notice stop a run: it ends the current step and evaluations that have
-begun, saves a checkpoint (the same step on all hosts) and exits with status 75,
-after Ctrl-C 130. The same command then resumes, bit for bit as if it had not
-stopped. A second signal, a second or more after the first, stops it at once,
-with status 128 + number. Before the first step nothing needs saving, and one
-signal is enough (Ctrl-C: 130).
+SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (SLURM's --signal=USR1@60) and --stop_after
+stop a run: it ends the current step and evaluations that have begun, saves a
+checkpoint (the same step on all hosts) and exits with status 75, after Ctrl-C
+130. The same command then resumes, bit for bit as if it had not stopped. A
+second signal, a second or more after the first, stops it at once, with status
+128 + number. Before the first step nothing needs saving, and one signal is
+enough (Ctrl-C: 130).
 """
 
 import argparse
@@ -33,12 +33,12 @@ from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import model_dirs
 from dualenc_jax.io import writer
 from dualenc_jax.objectives.from_pairs import FromPairs
-from dualenc_jax.parallel import joining
+from dualenc_jax.parallel import hosts
 from dualenc_jax.results import comparison, while_training
 from dualenc_jax.run import loop
 from dualenc_jax.run.experiment import describe, Experiment, make_plan
 from dualenc_jax.run.hooks import Hook, Training
-from dualenc_jax.run.stopping import CloudNotice, Stopping
+from dualenc_jax.run.stopping import Stopping
 
 # Between looks at whether the folder of a run is still there.
 _LOOK_SECONDS = 5.0
@@ -51,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
   args = config.parse_args(make_parser(), argv)
   runtime.start(args)
-  notices = [CloudNotice()] if args.cloud_notice else []
-  stopping = Stopping(args.stop_after, notices)
+  stopping = Stopping(args.stop_after)
   with stopping.watching():
     experiment = build(args)
     train(experiment, args, started, stopping)
@@ -77,8 +76,6 @@ def make_parser() -> flags.Parser:
   add('--stop_after', type=flags.seconds, metavar='HH:MM[:SS]',
       help='time after the start by which the run has saved a checkpoint and'
       ' ended')
-  add('--cloud_notice', action='store_true',
-      help='stop when Google Cloud announces that it will stop this machine')
   runtime.add_flags(parser)
   return parser
 
@@ -119,7 +116,7 @@ def train(
   if not jax.process_index():
     writer.check_free(folder, *_WRITES)
   text = config.operative_config()
-  joining.agree('configs', '\n'.join(config.statements(text, but='MODEL_DIR')))
+  hosts.agree('configs', '\n'.join(config.statements(text, but='MODEL_DIR')))
   experiment.objective.check_batch(experiment)
   # What is missing is found before a model is made, or a text tokenised.
   most, size = experiment.most_examples(), experiment.batch_size
@@ -132,7 +129,7 @@ def train(
   for line in describe(experiment, plan):
     _LOG.info('%s', line)
   saved_config.check(experiment.model_dir, text, args.allow_config_change)
-  joining.agree(
+  hosts.agree(
       'checkpoints', f'{model_dirs.steps(folder)}',
       'MODEL_DIR must be a folder that all hosts see.',
   )
@@ -155,7 +152,7 @@ def train(
         ' on.', ended.step, experiment.steps, ended.stopped,
         'Its checkpoint is saved' if ended.step else 'There is nothing to save',
     )
-    joining.leave()
+    hosts.leave()
     raise SystemExit(stopping.status)
   for line in comparison.verdict_of_training(folder):
     _LOG.info('%s', line)
@@ -189,11 +186,11 @@ def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
   the folder is still there.
   """
   if jax.process_index():
-    joining.wait_for_all()
+    hosts.wait_for_all()
     yield []
     return
   with writer.alone(folder, *_WRITES) as held:
-    joining.wait_for_all()
+    hosts.wait_for_all()
     last = time.monotonic()
 
     def look(run: Training) -> None:

@@ -20,7 +20,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.progress import Progress
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.readers import qrels
 
 # Pairs after which scores are written: of a killed run these are not lost.

@@ -10,7 +10,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.generation.generator import Generator
 from dualenc_jax.generation.shards import Passage, Shards
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.readers import rows, Texts
 
 # GPL's rule: so many queries in all, and at least three of a passage.

@@ -17,7 +17,7 @@ from dualenc_jax.generation.generator import Generator, Query
 from dualenc_jax.generation.sampling import Sampling
 from dualenc_jax.io import files, json_file, untrusted
 from dualenc_jax.io.progress import Progress
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.text.words import words
 
 FACTS = 'facts.json'

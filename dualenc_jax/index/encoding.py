@@ -18,7 +18,7 @@ from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import finite
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.io.sizes import gigabytes
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.text.ragged import Ragged
 
 # Texts by which the disk that all of them will take is estimated.

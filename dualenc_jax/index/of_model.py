@@ -21,7 +21,7 @@ from dualenc_jax.index.shard import Places
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import machine
 from dualenc_jax.io.progress import Progress
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.search.search_programs import empty_rows
 

@@ -14,7 +14,7 @@ from dualenc_jax.evaluation import metrics, teacher_scores, trec
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.io import files, json_file
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.results import evaluate
 from dualenc_jax.results.folder import METRICS, PER_QUERY, RUN, write_per_query
 from dualenc_jax.search.ranking import best_first

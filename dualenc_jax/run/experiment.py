@@ -24,7 +24,7 @@ from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.io.files import default_cache_dir
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
-from dualenc_jax.parallel import joining
+from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.run.until import UntilAligned
 from dualenc_jax.tensor_files.stacked_layers import layer_names
@@ -310,10 +310,10 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
     position['query_prefixes'] = prefixes
   if experiment.rates is not None:
     position['rates'] = [round(rate, 9) for rate in experiment.rates]
-  if joining.is_joined():
+  if hosts.is_joined():
     # They must lay out alike, too, or would wait for each other for ever.
     facts = {**position, 'shapes of batches': repr(experiment.batches.shapes)}
-    joining.agree(
+    hosts.agree(
         'training data',
         '\n'.join(f'{a}: {json.dumps(b)}' for a, b in facts.items()),
         'Expected the same files on all hosts.',

@@ -1,8 +1,7 @@
 """Reasons to stop a run before its last step, to go on later; its times."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
-import http.client
 import logging
 import os
 import signal
@@ -10,7 +9,6 @@ import socket
 import threading
 import time
 from typing import Any
-import urllib.request
 
 from dualenc_jax.errors import INTERRUPTED, RUN_AGAIN, stop
 from dualenc_jax.training.checkpoints import Checkpoints
@@ -39,18 +37,10 @@ class Stopping:
     asked_by: who asked for a stop; None as long as nobody has.
   """
 
-  def __init__(
-      self,
-      seconds: float | None = None,
-      notices: Sequence[Callable[[], str | None]] = (),
-  ):
-    """`seconds` is a limit from the program's start; None for none.
-
-    A thread calls the notices once a second; a reason that one returns ends the
-    run.
-    """
+  def __init__(self, seconds: float | None = None):
+    """`seconds` is a limit from the program's start; None for none."""
     self.asked_by: str | None = None
-    self._seconds, self._notices = seconds, notices
+    self._seconds = seconds
     self._stepping = False
     self._signalled_at: float | None = None
 
@@ -83,18 +73,7 @@ class Stopping:
 
   @contextlib.contextmanager
   def watching(self) -> Iterator[None]:
-    """A context that listens to signals, in the main thread, and to notices."""
-    done = threading.Event()
-    for notice in self._notices:
-      _start(self._ask, notice, done)
-    try:
-      with self._signals():
-        yield
-    finally:
-      done.set()
-
-  @contextlib.contextmanager
-  def _signals(self) -> Iterator[None]:
+    """A context that listens to signals, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
       yield
       return
@@ -103,7 +82,7 @@ class Stopping:
     writer.setblocking(False)
     wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     before = {each: signal.signal(each, self._handle) for each in SIGNALS}
-    _start(self._read, reader)
+    threading.Thread(target=self._read, args=[reader], daemon=True).start()
     try:
       yield
     finally:
@@ -135,14 +114,6 @@ class Stopping:
       os.write(2, f'{name} again: stopping at once.\n'.encode())
       os._exit(128 + number)
 
-  def _ask(
-      self, notice: Callable[[], str | None], done: threading.Event
-  ) -> None:
-    while self.asked_by is None and not done.is_set():
-      if said := notice():
-        self._stop(said)
-      done.wait(1.0)
-
   def _stop(self, by: str) -> None:
     self.asked_by = by
     _LOG.warning(
@@ -150,50 +121,6 @@ class Stopping:
         ' second signal stops it at once.',
         by,
     )
-
-
-def _start(target: Callable[..., None], *args: Any) -> None:
-  threading.Thread(target=target, args=args, daemon=True).start()
-
-
-class CloudNotice:
-  """Asks the metadata server of a machine of Google Cloud, or of a TPU VM.
-
-  It announces the stop of a preemptible or spot machine some 30 s ahead, and of
-  a machine for maintenance, as those with accelerators have it, up to an hour
-  ahead. A machine that is moved while it runs need not stop.
-  `GCE_METADATA_HOST` names another server, as for Google's own libraries.
-  """
-
-  def __init__(self):
-    host = os.environ.get('GCE_METADATA_HOST') or 'metadata.google.internal'
-    self._root = f'http://{host}/computeMetadata/v1/instance/'
-    self._warned = False
-
-  def __call__(self) -> str | None:
-    """The announcement of a stop, or None."""
-    try:
-      if self._read('preempted') == 'TRUE':
-        return 'Google Cloud preempts this machine'
-      event = self._read('maintenance-event')
-    except (OSError, ValueError, http.client.HTTPException) as e:
-      if not self._warned:
-        _LOG.warning(
-            'WARNING: --cloud_notice: %s does not answer (%s): notices of'
-            ' Google Cloud are not received.', self._root, e,
-        )
-      self._warned = True
-      return None
-    if event.startswith('TERMINATE'):
-      return f'Google Cloud stops this machine ({event})'
-    return None
-
-  def _read(self, name: str) -> str:
-    request = urllib.request.Request(
-        self._root + name, headers={'Metadata-Flavor': 'Google'}
-    )
-    with urllib.request.urlopen(request, timeout=5.0) as answer:
-      return answer.read(1000).decode().strip()
 
 
 class Clock:

@@ -15,7 +15,7 @@ import tiny_run
 import two_hosts
 
 from dualenc_jax.commands import encode, model_dir, search
-from dualenc_jax.errors import RUN_AGAIN, UserError
+from dualenc_jax.errors import UserError
 from dualenc_jax.index import Index
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -84,14 +84,16 @@ def test_two_hosts_without_each_other(model, whole, tmp_path, capsys):
 def test_sigterm_ends_two_hosts_and_they_go_on(model, tmp_path):
   index, partial = tmp_path / 'index', tmp_path / 'index.partial'
   flags = f'--model_dir={model}', f'--index_dir={index}', '--shard_size=1'
-  hosts = two_hosts.start('encode', *flags, devices=1)
+  hosts = two_hosts.start(
+      'encode', *flags, devices=1, environs=two_hosts.impatient(tmp_path)
+  )
   while len([*partial.glob('shard-*')]) < 3:
     assert all(host.poll() is None for host in hosts)
     time.sleep(0.002)
   hosts[1].send_signal(signal.SIGTERM)
   (other, said), (status, _) = two_hosts.ends(hosts, 60)
-  assert status == -signal.SIGTERM and other == RUN_AGAIN
-  assert 'error: Host 1 (' in said and 'Traceback' not in said
+  assert status == -signal.SIGTERM and other == -signal.SIGABRT
+  assert 'tasks are unhealthy (stopped sending heartbeats' in said
   for said in two_hosts.run('encode', *flags, devices=1):
     assert '96 passages in' in said
   run(model, tmp_path / 'whole', '--shard_size=1')

@@ -10,7 +10,6 @@ import time
 
 import interrupted
 from interrupted import assert_bit_equal, saved
-import metadata_server
 import pytest
 import tiny_run
 import two_hosts
@@ -123,19 +122,11 @@ def test_no_time_left(tmp_path, capfd):
   assert 'of --stop_after. Its che' in stopped(argv, 75, capfd)
 
 
-def test_a_save_by_the_clock_and_then_a_notice_of_google(
-    tmp_path, monkeypatch, capfd, at_first_save
-):
+def test_a_save_by_the_clock(tmp_path, capfd, at_first_save):
   # By their count no step is saved before the hundred thousandth.
-  values = {'preempted': 'FALSE', 'maintenance-event': 'NONE'}
-  at_first_save(lambda: values.update(preempted='TRUE'))
-  with metadata_server.serve(values) as host:
-    monkeypatch.setenv('GCE_METADATA_HOST', host)
-    said = stopped(
-        ['--cloud_notice', '--gin.CHECKPOINT_EVERY_HOURS=1e-4',
-         *flags(tmp_path, 'model')], 75, capfd,
-    )
-  assert 'Google Cloud preempts' in said
+  at_first_save(lambda: os.kill(os.getpid(), signal.SIGTERM))
+  argv = flags(tmp_path, 'model', '--gin.CHECKPOINT_EVERY_HOURS=1e-4')
+  assert 'SIGTERM. Its checkpoint' in stopped(argv, 75, capfd)
 
 
 def test_a_folder_that_goes(tmp_path, monkeypatch, at_first_save):

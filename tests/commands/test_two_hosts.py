@@ -1,7 +1,7 @@
 """`dualenc train --multihost` as two processes equals one process.
 
-They find each other in all the ways there are: by flags, where nothing is said.
-With JPQ it is in test_joint_pq_runs.py; `encode` and `generate` in theirs.
+They find each other by flags, or, where that is said, by SLURM. With JPQ it is
+in test_joint_pq_runs.py; `encode` and `generate` in theirs.
 """
 
 import signal
@@ -64,17 +64,15 @@ def test_each_leg_on_other_hosts_devices_and_layouts(tmp_path, capfd):
   assert f'Stopped at step {step} of 20000: SIGUSR1' in said[1]
 
   # Two on a model axis over both hosts.
-  with two_hosts.by_metadata(tmp_path) as environs:
-    said = two_hosts.run(
-        'train',
-        *leg(
-            f'--gin.STEPS={step + 2}', '--gin.MODEL_PARALLEL=2',
-            '--gin_file=partitioning/fsdp.gin',
-            '--gin.models.T5Encoder.remat=True',
-            '--gin.LAYOUT=@data.Padded()',
-        ),
-        devices=1, environs=environs,
-    )
+  said = two_hosts.run(
+      'train',
+      *leg(
+          f'--gin.STEPS={step + 2}', '--gin.MODEL_PARALLEL=2',
+          '--gin_file=partitioning/fsdp.gin',
+          '--gin.models.T5Encoder.remat=True', '--gin.LAYOUT=@data.Padded()',
+      ),
+      devices=1,
+  )
   assert f'Resuming from step {step}' in said[0]
   assert 'data 1 x model 2' in said[0] and 'Layout: Padded' in said[0]
 
@@ -130,10 +128,7 @@ def test_align_until_and_keep_the_best(tmp_path):
       '--gin.run.UntilAligned.share=0.0', '--gin.run.UntilAligned.patience=1',
       '--gin.TEMPERATURE=0.05',
   ]
-  two_hosts.run(
-      'train', *flags(tmp_path, 'two', *given), environs=two_hosts.by_gke(),
-      devices=1,
-  )
+  two_hosts.run('train', *flags(tmp_path, 'two', *given), devices=1)
   # What the two have encoded and kept is what one would encode.
   train.main(flags(tmp_path, 'one', *given, '--gin.STATES_DIR=None'))
   one, two = map(tiny_run.logged, (tmp_path / 'one', tmp_path / 'two'))
@@ -154,14 +149,7 @@ def test_a_negative_cache(tmp_path):
       '--gin.models.T5Encoder.num_layers=0', '--gin.STEPS=3',
   )
   train.main([*run[1:], f'--model_dir={tmp_path / "one"}'])
-  # How a host finds the other is its own affair.
-  _, environ = two_hosts.by_jax()
-  address = environ['JAX_COORDINATOR_ADDRESS']
-  where = f'--coordinator_address={address}', '--num_processes=2'
-  two_hosts.run(
-      *run, f'--model_dir={tmp_path / "two"}', environs=({}, environ),
-      each=([*where, '--process_id=0'], []), devices=1,
-  )
+  two_hosts.run(*run, f'--model_dir={tmp_path / "two"}', devices=1)
   runs = tmp_path / 'one', tmp_path / 'two'
   assert_numbers_equal(*map(tiny_run.logged, runs))
   assert_saved_equal(tmp_path, 3, 'params', 'optimizer', 'memory')

@@ -1,14 +1,11 @@
 """Two processes of a command that join over gloo."""
 
-from collections.abc import Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Mapping, Sequence
 import os
 import pathlib
 import socket
 import subprocess
 import sys
-
-import metadata_server
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Of each host.
@@ -20,17 +17,11 @@ def free_port() -> int:
     return server.getsockname()[1]
 
 
-def by_jax(*addresses: str) -> Environs:
-  """JAX's own variables; the first host's address as each knows it."""
-  return [
-      {
-          'JAX_COORDINATOR_ADDRESS': address, 'JAX_NUM_PROCESSES': '2',
-          'JAX_PROCESS_ID': str(host),
-      }
-      for host, address in enumerate(
-          addresses or [f'localhost:{free_port()}'] * 2
-      )
-  ]
+def by_flags() -> Sequence[Sequence[str]]:
+  """Flags that name the hosts, for each of them."""
+  address = f'localhost:{free_port()}'
+  where = f'--coordinator_address={address}', '--num_processes=2'
+  return [[*where, f'--process_id={host}'] for host in range(2)]
 
 
 def by_slurm() -> Environs:
@@ -45,84 +36,43 @@ def by_slurm() -> Environs:
   ]
 
 
-def by_gke() -> Environs:
-  """What pods of GKE have, on machines with TPUs."""
-  port = str(free_port())
-  return [
-      {
-          'JAX_FORCE_TPU_INIT': '1', 'JAX_COORDINATOR_PORT': port,
-          'TPU_WORKER_HOSTNAMES': 'localhost,localhost',
-          'TPU_WORKER_ID': str(host),
-          # Else JAX asks a metadata server for them.
-          'MEGASCALE_COORDINATOR_ADDRESS': 'localhost',
-          'MEGASCALE_NUM_SLICES': '1', 'MEGASCALE_SLICE_ID': '0',
-      }
-      for host in range(2)
-  ]
-
-
-@contextlib.contextmanager
-def by_metadata(folder: pathlib.Path) -> Iterator[Environs]:
-  """What TPU VMs learn from a metadata server each.
+def impatient(folder: pathlib.Path) -> Environs:
+  """Variables of hosts that give each other up after 8 s in place of 60.
 
   The folder gets a module that all Python programs import first.
   """
-  # JAX asks no server where it finds no TPU chips.
   (folder / 'sitecustomize.py').write_text(
-      'import os, jax\ndel os.environ["TPU_SKIP_MDS_QUERY"]\n'
+      'from dualenc_jax.parallel import hosts\nhosts.SILENCE = 8\n'
   )
-  port = str(free_port())
-  with contextlib.ExitStack() as servers:
-    yield [
-        {
-            'JAX_FORCE_TPU_INIT': '1', 'JAX_COORDINATOR_PORT': port,
-            'PYTHONPATH': f'{folder}:{ROOT}',
-            'GCE_METADATA_IP': servers.enter_context(
-                metadata_server.serve({
-                    'attributes/agent-worker-number': str(host),
-                    'attributes/worker-network-endpoints': (
-                        'unknown:unknown:127.0.0.1,unknown:unknown:127.0.0.1'
-                    ),
-                    'attributes/tpu-env': "ACCELERATOR_TYPE: 'v5litepod-8'\n",
-                })
-            ),
-        }
-        for host in range(2)
-    ]
+  return ({'PYTHONPATH': f'{folder}:{ROOT}'},) * 2
 
 
 def start(
     *argv: str, devices: int | Sequence[int] = 4,
     environs: Environs | None = None, each: Sequence[Sequence[str]] = ((), ()),
     folders: Sequence[pathlib.Path | None] = (None, None),
-    within: Sequence[Sequence[str]] = ((), ()),
 ) -> list[subprocess.Popen]:
   """`dualenc ARGV --multihost` on two hosts.
 
-  Of each host: `environs`, more variables, which say where the other is, or
-  flags do; `each`, more flags; `folders`, where it works, with caches of its
-  own, or here; `within`, a command that runs that of the host.
+  Of each host: `environs`, more variables, in place of flags that say where
+  the other is if they are those of SLURM; `each`, more flags; `folders`, where
+  it works, with caches of its own, or here.
   """
-  if environs is None:
-    address = f'localhost:{free_port()}'
-    environs = {}, {}
-    where = f'--coordinator_address={address}', '--num_processes=2'
-    each = [
-        [*where, f'--process_id={host}', *more]
-        for host, more in enumerate(each)
-    ]
+  environs = environs or ({}, {})
+  if 'SLURM_JOB_ID' not in environs[0]:
+    each = [[*where, *more] for where, more in zip(by_flags(), each)]
   if isinstance(devices, int):
     devices = devices, devices
   hosts = []
-  for more, environ, folder, count, outer in zip(
-      each, environs, folders, devices, within, strict=True
+  for more, environ, folder, count in zip(
+      each, environs, folders, devices, strict=True
   ):
     caches = {'DUALENC_CACHE': str(folder / 'cache')} if folder else {}
     hosts.append(
         subprocess.Popen(
             [
-                *outer, sys.executable, '-m', 'dualenc_jax', *argv,
-                '--multihost', *more,
+                sys.executable, '-m', 'dualenc_jax', *argv, '--multihost',
+                *more,
             ],
             env=os.environ
             | {'PYTHONPATH': str(ROOT), 'JAX_NUM_CPU_DEVICES': str(count)}

@@ -11,7 +11,7 @@ from dualenc_jax.data import prepare, Tokenizer
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, Header, Index, IndexBuild
 from dualenc_jax.index.encoding import Source
-from dualenc_jax.parallel.host import Host
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.readers import Texts
 from dualenc_jax.text.tokenizer import Vocabulary
 

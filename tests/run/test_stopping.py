@@ -1,15 +1,14 @@
-"""Signals, times and Cloud's notices that stop a run."""
+"""Signals and times that stop a run."""
 
 import os
 import signal
 import time
 import types
 
-import metadata_server
 import pytest
 
 from dualenc_jax.run import stopping as stopping_lib
-from dualenc_jax.run.stopping import Clock, CloudNotice, Stopping
+from dualenc_jax.run.stopping import Clock, Stopping
 
 
 def wait_for(is_so):
@@ -64,27 +63,6 @@ def test_there_is_time_left_for_a_step_and_a_save(spent, step, save, stops):
   found = Stopping(4 * 3600.0).reason(spent, step, save)
   assert bool(found) == stops
   assert not stops or 'of --stop_after' in found
-
-
-def test_the_notice_of_google_cloud(monkeypatch, caplog):
-  values = {'preempted': 'FALSE', 'maintenance-event': 'NONE'}
-  with metadata_server.serve(values) as host:
-    monkeypatch.setenv('GCE_METADATA_HOST', host)
-    notice = CloudNotice()
-    assert notice() is None
-    # Moved to another machine while it runs.
-    values['maintenance-event'] = 'MIGRATE_ON_HOST_MAINTENANCE'
-    assert notice() is None
-    values['maintenance-event'] = 'TERMINATE_ON_HOST_MAINTENANCE'
-    assert 'stops this machine (TERMINATE_ON_HOST' in notice()
-    values['preempted'] = 'TRUE'
-    assert notice() == 'Google Cloud preempts this machine'
-    stopping = Stopping(notices=[notice])
-    with stopping.watching():
-      wait_for(lambda: stopping.reason(0, 0, 0))
-    values.clear()
-    assert notice() is None and notice() is None
-    assert caplog.text.count('--cloud_notice') == 1
 
 
 @pytest.fixture

@@ -1,0 +1,211 @@
+"""The hosts of a command: they join, agree, and end together.
+
+JAX's coordination service, on the first host, holds them together. Its
+heartbeats end every host, with a line that names the task, once one of them has
+died or has not answered for `SILENCE` seconds. A host that fails says why in
+the service's key-value store, and the others end with these words.
+
+A process that has not joined others is alone: there `agree`, `wait_for_all` and
+`leave` do nothing.
+"""
+
+import atexit
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from dualenc_jax.errors import RUN_AGAIN, UserError
+
+# Seconds without a heartbeat after which JAX gives a host up.
+SILENCE = 60
+# Seconds between looks at whether a host has failed.
+_LOOK = 1.0
+_DAY = 24 * 3600
+_FAILED = 'dualenc_jax/failed'
+# Statuses of a host that would fail again.
+_ERRORS = 1, 2
+
+# The state of JAX's coordination service, once the hosts have joined.
+_service: Any = None
+_agreements = 0
+_over = threading.Event()
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+  """Which of the hosts that share the work this process is."""
+
+  index: int = 0
+  count: int = 1
+
+
+def join(
+    address: str | None, count: int | None, index: int | None, seconds: int,
+    facts: str,
+) -> None:
+  """Joins the other hosts, and compares facts with the first.
+
+  Args:
+    address: HOST:PORT of the first host.
+    count: number of hosts.
+    index: number of this one. All three are None where JAX finds them: on Cloud
+      TPUs, SLURM, Open MPI and Kubernetes.
+    seconds: time to wait for all hosts; then JAX ends the process.
+    facts: lines that must be the same on all hosts: versions, flags.
+
+  Raises:
+    UserError: JAX does not find the hosts, or they differ.
+  """
+  global _service
+  import jax
+
+  # The key-value store has no public name; Orbax, too, takes it from here.
+  from jax._src import distributed
+
+  # Otherwise JAX notes SIGTERM, which then ends nothing.
+  jax.config.update('jax_enable_preemption_service', False)
+  try:
+    jax.distributed.initialize(
+        address, count, index, initialization_timeout=seconds,
+        # Under SLURM a process would have one device only.
+        cluster_detection_method='deactivate' if address else None,
+        heartbeat_timeout_seconds=SILENCE, shutdown_timeout_seconds=_DAY,
+    )
+  except Exception as e:  # Of name services, HTTP, Kubernetes, variables.
+    raise UserError(
+        f'--multihost: JAX does not find the hosts: {e} Expected Cloud TPUs,'
+        ' SLURM (start the command with srun), Open MPI or Kubernetes, or'
+        ' --coordinator_address=HOST:PORT, --num_processes and --process_id on'
+        ' every host.'
+    ) from e
+  _service = distributed.global_state
+  watch = threading.Thread(target=_watch, daemon=True)
+  watch.start()
+  # Before JAX's own function, which waits for the other hosts.
+  atexit.register(watch.join)
+  atexit.register(leave)
+  agree('versions or flags', f'hosts {_service.num_processes}\n{facts}')
+  kind = jax.local_devices()[0].device_kind
+  agree('devices', f'{jax.local_device_count()} of kind {kind}')
+
+
+def agree(
+    what: str, text: str, advice: str = 'Expected the same on all hosts.'
+) -> None:
+  """Returns once all hosts have the same lines of text.
+
+  All hosts must call it in the same order.
+
+  Raises:
+    UserError: on each host that has other lines than the first.
+  """
+  global _agreements
+  if _service is None:
+    return
+  key, _agreements = f'dualenc_jax/agreement {_agreements}', _agreements + 1
+  client, index = _service.client, _service.process_id
+  if index == 0:
+    client.key_value_set(key, f'{_name()}\n{text}')
+  first, _, expected = client.blocking_key_value_get(
+      key, _DAY * 1000
+  ).partition('\n')
+  if text != expected:
+    raise UserError(
+        f'The hosts have different {what}: {first} has'
+        f' {_lines_beyond(expected, text)}, {_name()} has'
+        f' {_lines_beyond(text, expected)}. {advice}'
+    )
+  client.wait_at_barrier(key, _DAY * 1000)
+
+
+def wait_for_all() -> None:
+  """Returns once all hosts have come to it, however long that takes."""
+  agree('orders of work', '')
+
+
+def wait_for_verdict(error: BaseException) -> None:
+  """Waits until JAX or the other hosts say which host an error is of.
+
+  The connections between devices end as soon as a host does. Returns where no
+  host was lost.
+  """
+  each: BaseException | None = error
+  while _service is not None and each is not None:
+    said = str(each)
+    if 'Gloo' in said or (
+        type(each).__name__ == 'JaxRuntimeError'
+        and 'RESOURCE_EXHAUSTED' not in said
+    ):
+      time.sleep(SILENCE + 20)
+      return
+    each = each.__cause__ or each.__context__
+
+
+def end(status: int, why: str) -> int:
+  """Ends this host, which has failed, and the others.
+
+  Args:
+    status: exit status of this host, and of the others if it is of an error; it
+      is returned where this host is alone, or has left.
+    why: for the others, after the name of this host.
+  """
+  if _service is None or _over.is_set():
+    return status
+  _over.set()
+  client, index = _service.client, _service.process_id
+  with contextlib.suppress(Exception):  # The service may have ended.
+    client.key_value_set(_FAILED, json.dumps([status, f'{_name()} {why}']))
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError, ValueError):
+      stream.flush()
+  if index == 0:
+    time.sleep(3 * _LOOK)  # The store ends with this process.
+  # JAX would wait, at exit, for hosts that wait for this one.
+  os._exit(status)
+
+
+def leave() -> None:
+  """Says that this host has done what all have agreed on."""
+  _over.set()
+
+
+def is_joined() -> bool:
+  """Whether this is one of several hosts."""
+  return _service is not None
+
+
+def _watch() -> None:
+  """Ends this process once another host has said that it has failed."""
+  while not _over.wait(_LOOK):
+    try:
+      status, why = json.loads(_service.client.key_value_try_get(_FAILED))
+    except Exception:  # No host has failed, or JAX is about to say so.
+      continue
+    if _over.is_set():
+      return
+    # Whatever the main thread waits for, it may wait for ever. Checkpoints and
+    # shards appear whole or not at all.
+    os.write(
+        2,
+        f'error: {why}. So {_name()} stops, too. What is saved stays: run the'
+        ' same command again on all hosts to go on.\n'.encode(),
+    )
+    os._exit(status if status in _ERRORS else RUN_AGAIN)
+
+
+def _name() -> str:
+  number = _service.process_id
+  return f'host {number} ({socket.gethostname()}, pid {os.getpid()})'
+
+
+def _lines_beyond(text: str, other: str) -> str:
+  """The first lines of a text that the other lacks."""
+  lines = [x for x in text.splitlines() if x not in other.splitlines()]
+  more = f' and {len(lines) - 3} more' if len(lines) > 3 else ''
+  return '; '.join(lines[:3]) + more if lines else 'nothing else'
