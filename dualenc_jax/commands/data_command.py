@@ -16,6 +16,8 @@ from dualenc_jax.suggest import did_you_mean
 
 _FILE = 'commands/data.gin'
 _SPLITS = ('TRAIN_FILE', 'VALIDATION_FILE', 'TEST_FILE')
+# Task and macro of a folder with a corpus, by whether it has judgements.
+_FOLDERS = {True: ('beir', 'BEIR_FOLDER'), False: ('documents', 'DOCUMENTS')}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +49,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the task or files; a parser of `config.make_parser` has the rest."""
   parser.add_argument(
       'what', nargs='*', metavar='TASK | FILE',
-      help='a task, such as msmarco, or one to three files of pairs (train,'
-      ' validation, test); not needed if --gin_file names the task',
+      help='a task, such as msmarco, a folder in the layout of BEIR, or one to'
+      ' three files of pairs (train, validation, test); not needed if'
+      ' --gin_file names the task',
   )
 
 
@@ -81,6 +84,13 @@ def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:
   """Gin files and bindings of the positional arguments."""
   if not what:
     return [], []
+  if len(what) == 1 and what[0] not in _tasks():
+    (name,) = what
+    corpus = pathlib.Path(name).expanduser() / 'corpus.jsonl'
+    if corpus.exists() or corpus.with_suffix('.jsonl.gz').exists():
+      judged = (corpus.parent / 'qrels').is_dir()
+      task, macro = _FOLDERS[judged]
+      return [f'tasks/{task}.gin'], [f'{macro} = {name!r}']
   for name in what:
     if _is_file(name):
       continue
@@ -91,8 +101,8 @@ def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:
       )
     if name not in _tasks():
       raise UserError(
-          f'There is no task or file {name!r}.{did_you_mean(name, _tasks())}'
-          f' Tasks: {", ".join(_tasks())}.'
+          f'There is no task, file or folder with a corpus.jsonl {name!r}.'
+          f'{did_you_mean(name, _tasks())} Tasks: {", ".join(_tasks())}.'
       )
     return [f'tasks/{name}.gin'], []
   if len(what) > len(_SPLITS):

@@ -84,6 +84,13 @@ def did_you_mean(
         ' files.'
     )
   if missing or not names:
+    if wanted['query'] in missing and all(
+        {*each} & {*columns} for each in OF_TEXTS['corpus']
+    ):
+      return (
+          ' Documents without queries are'
+          ' `--gin_file=tasks/documents.gin --gin.DOCUMENTS=FILE`.'
+      )
     return ''
   pairs = ', '.join(f'{old!r} for {new!r}' for old, new in names.items())
   return (

@@ -6,7 +6,7 @@ import pytest
 
 from dualenc_jax.commands import cli, config, data_command
 from dualenc_jax.errors import UserError
-from dualenc_jax.readers import Pairs
+from dualenc_jax.readers import Beir, Documents, Pairs
 
 GOOD = [
     {'query': 'how do whales sleep', 'passage': 'Half of the brain rests.'},
@@ -140,6 +140,12 @@ def test_inputs_are_those_of_the_training_command(tmp_path, monkeypatch):
   assert inputs.tokenizer.query_length == 9
   assert inputs.tokenizer.vocabulary.path == 'python_code_8k'
   assert inputs.folder == tmp_path / 'tokens'
+  corpus = write(tmp_path / 'corpus.jsonl', [{'_id': 'a', 'text': 'b'}])
+  assert build(str(tmp_path)).task == Documents(str(tmp_path))
+  (tmp_path / 'qrels').mkdir()
+  assert build(str(tmp_path)).task == Beir(folder=str(tmp_path))
+  with pytest.raises(UserError, match='Documents without .*--gin.DOCUMENTS='):
+    list(build(corpus).task.examples('train'))
   flags = ['--gin_file=runs/finetune.gin', '--gin.TRAIN_FILE=t.jsonl']
   with pytest.raises(UserError, match='VOCABULARY must be given'):
     build(*flags)
