@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import expect, UserError
+from dualenc_jax.errors import expect
 from dualenc_jax.losses import negative_cache, score_matrix
 from dualenc_jax.losses.negative_cache import BLOCK, NegativeCache, Rows
 from dualenc_jax.losses.score_matrix import MASKED, Tags
@@ -38,16 +38,13 @@ class Sample(NamedTuple):
 class Draw:
   """How slots are drawn: K = `count` a query, without replacement.
 
-  Candidates are t = `top_k` of a query's negatives, None for all: the best of
-  each of t groups of M / t neighbouring slots if `grouped` (Lindgren et al.),
-  else the t best.
+  Candidates are the `top_k` best of a query's negatives, None for all.
   """
 
   count: int = 1
   top_k: int | None = None
-  grouped: bool = False
 
-  def check(self, size: int, devices: int = 1) -> None:
+  def check(self, size: int) -> None:
     """Raises UserError for draws that a cache of `size` slots cannot give."""
     candidates = size if self.top_k is None else self.top_k
     expect(
@@ -59,19 +56,6 @@ class Draw:
         f'1 to {candidates}, the candidates that a query has in the cache'
         ' (TOP_K, CACHE_SIZE)',
     )
-    if not self.grouped:
-      return
-    if self.top_k is None:
-      raise UserError(
-          'GROUPED is True, but TOP_K, the number of groups, is None. Give a'
-          ' TOP_K.'
-      )
-    if size % self.top_k or self.top_k % devices:
-      raise UserError(
-          f'TOP_K is {self.top_k} with GROUPED; expected a divisor of'
-          f' CACHE_SIZE, {size}, and a multiple of {devices}, the devices on'
-          ' the data axis of the mesh, so that no group is on two of them.'
-      )
 
 
 class _Anchors(NamedTuple):
@@ -169,17 +153,12 @@ def _start(anchors, count, size):
 def _visit(draw, size, cache, place, key, anchors, kept):
   """Lets anchors meet a device's shard of the cache."""
   own, first = cache.size, place * cache.size
-  group = size // draw.top_k if draw.grouped else 1
-  # A block has whole groups, or lies within one. It is cut from a span, whose
-  # last block begins earlier, so that it is as long as the others.
-  span = group if group > BLOCK else own
-  block = min(BLOCK, span) // group * group or BLOCK
-  blocks = -(-span // block)
-  count = own // group if draw.grouped else kept.slots.shape[1]
+  block, count = min(BLOCK, own), kept.slots.shape[1]
 
   def step(here, number):
-    intended = number // blocks * span + number % blocks * block
-    begin = jnp.minimum(intended, (number // blocks + 1) * span - block)
+    intended = number * block
+    # The last block begins earlier, so that it is as long as the others.
+    begin = jnp.minimum(intended, own - block)
     vectors, ids, valid = (
         jax.lax.dynamic_slice_in_dim(x, begin, block)
         for x in (cache.embeddings, cache.ids, cache.valid)
@@ -200,28 +179,19 @@ def _visit(draw, size, cache, place, key, anchors, kept):
     if draw.top_k is None:
       values = jnp.where(mask, s + _noise(key, anchors.numbers, slots), MASKED)
       lse = jnp.logaddexp(lse, jax.nn.logsumexp(s, axis=1))
-    if draw.grouped:
-      best = _best_of_groups(here, values, slots, begin, group)
-    else:
-      slots = jnp.broadcast_to(slots[None, :], values.shape)
-      best = _best(_joined(here, (values, slots)), count)
+    slots = jnp.broadcast_to(slots[None, :], values.shape)
+    best = _best(_joined(here, (values, slots)), count)
     maximum = jnp.maximum(here.maximum, jnp.max(s, axis=1))
     unmasked = here.unmasked + jnp.sum(mask, axis=1, dtype=jnp.int32)
     return _Kept(*best, lse, maximum, unmasked), None
 
   here, _ = jax.lax.scan(
       step, _start(anchors, count, size),
-      jnp.arange(own // span * blocks, dtype=jnp.int32),
+      jnp.arange(-(-own // block), dtype=jnp.int32),
   )
-  if draw.grouped:
-    best = (
-        jax.lax.dynamic_update_slice_in_dim(all_, part, first // group, 1)
-        for all_, part in zip(kept[:2], here[:2])
-    )
-  else:
-    slots, values = jax.lax.sort(_joined(kept, here)[::-1], num_keys=1)
-    # In the order of slots: as if met in it.
-    best = _best((values, slots), count)
+  slots, values = jax.lax.sort(_joined(kept, here)[::-1], num_keys=1)
+  # In the order of slots: as if met in it.
+  best = _best((values, slots), count)
   return _Kept(
       *best, jnp.logaddexp(kept.lse, here.lse),
       jnp.maximum(kept.maximum, here.maximum), kept.unmasked + here.unmasked,
@@ -239,27 +209,6 @@ def _best(pair, count):
   values, slots = pair
   values, places = jax.lax.top_k(values, count)
   return values, jnp.take_along_axis(slots, places, axis=1)
-
-
-def _best_of_groups(here, values, slots, begin, group):
-  """Values and slots [b, groups] with those of the block's groups in them."""
-  width = min(group, values.shape[1])
-  values = values.reshape(values.shape[0], -1, width)
-  places = jnp.argmax(values, axis=2)
-  slots = slots.reshape(-1, width)[jnp.arange(values.shape[1])[None], places]
-  values = jnp.max(values, axis=2)
-  first = begin // group
-  so_far = [
-      jax.lax.dynamic_slice_in_dim(x, first, values.shape[1], 1)
-      for x in here[:2]
-  ]
-  better = values > so_far[0]
-  return tuple(
-      jax.lax.dynamic_update_slice_in_dim(
-          all_, jnp.where(better, new, old), first, 1
-      )
-      for all_, new, old in zip(here[:2], (values, slots), so_far)
-  )
 
 
 def _drawn(draw, key, numbers, kept):

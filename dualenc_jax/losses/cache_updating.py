@@ -19,19 +19,18 @@ _LAST = np.iinfo(np.int32).max
 
 def update(
     cache: NegativeCache, refreshed: Sequence[tuple[jax.Array, jax.Array]],
-    passages: jax.Array, tokens: jax.Array, ids: jax.Array, lru: bool = True,
+    passages: jax.Array, tokens: jax.Array, ids: jax.Array,
 ) -> NegativeCache:
   """Puts new embeddings into a cache, and the passages of a batch.
 
-  In this order: refreshed slots get their new embedding, and, with `lru`, age
-  0; so do slots whose text is a passage of the batch. The other passages, equal
-  ones once, replace empty slots first, then the oldest; of equal ages the
-  lowest slot. These have age 0, and all other slots are one older. Of several
-  embeddings of one text the batch's counts, then the first.
+  In this order: refreshed slots get their new embedding, and age 0; so do slots
+  whose text is a passage of the batch. The other passages, equal ones once,
+  replace empty slots first, then the oldest; of equal ages the lowest slot.
+  These have age 0, and all other slots are one older. Of several embeddings of
+  one text the batch's counts, then the first.
 
   Slots int32 [R, ...], M for none, are refreshed by embeddings [R, ..., D];
-  passages [B, D] have tokens [B, L] and ids uint32 [B, 2]. Without `lru` the
-  text that came first is replaced.
+  passages [B, D] have tokens [B, L] and ids uint32 [B, 2].
   """
   ring = negative_cache.data_ring(BLOCK)
   features, size = cache.embeddings.shape[1], cache.size
@@ -41,14 +40,14 @@ def update(
         (slots.reshape(-1), rows.reshape(-1, features))
         for slots, rows in refreshed
     ]
-    return _update(ring, size, cache, refreshed, passages, lru)
+    return _update(ring, size, cache, refreshed, passages)
 
   arrays = cache, list(refreshed), (passages, tokens, ids)
   arrays = jax.lax.stop_gradient(jax.tree.map(jnp.asarray, arrays))
   return ring.on_shards(on_shard)(*arrays, ())
 
 
-def _update(ring, size, cache, refreshed, passages, lru):
+def _update(ring, size, cache, refreshed, passages):
   """`update` of one device's shard of a cache of `size`."""
   own, first = cache.size, ring.place() * cache.size
 
@@ -67,9 +66,8 @@ def _update(ring, size, cache, refreshed, passages, lru):
   old = [ring.gather(slots) for slots, _ in refreshed]
 
   age = cache.age
-  if lru:
-    for slots in (*old, known):
-      age = age.at[local(slots)].set(0, mode='drop')
+  for slots in (*old, known):
+    age = age.at[local(slots)].set(0, mode='drop')
   victims = negative_cache.by_age(
       ring, jnp.where(cache.valid, age, _LAST), batch, size
   )
@@ -126,9 +124,8 @@ def _update(ring, size, cache, refreshed, passages, lru):
 
   cache = write(cache, traveller)
   (cache, _), _ = jax.lax.scan(hop, (cache, traveller), length=ring.devices - 1)
-  young = winner < (claims.shape[0] if lru else batch)
   return cache._replace(
-      age=jnp.where(young, 0, cache.age + 1),
+      age=jnp.where(winner < claims.shape[0], 0, cache.age + 1),
       valid=cache.valid | (winner < batch),
   )
 

@@ -19,7 +19,6 @@ from dualenc_jax.losses.cache_sampling import Draw, Sample
 from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
 from dualenc_jax.losses.negative_cache import NegativeCache
 from dualenc_jax.losses.score_matrix import MASKED
-from dualenc_jax.losses.similarity import check_bool
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
 from dualenc_jax.objectives import cells, collapse, passage_states
 from dualenc_jax.objectives.contrastive import embed
@@ -61,11 +60,8 @@ class CachedNegatives(OfTowers):
     sampled: K, negatives a query that are encoded again.
     top_k: the passages of the cache, most similar to q, that are negatives;
       None for all.
-    grouped: whether these are the best of each of `top_k` groups of slots, as
-      in the paper, or exactly the best.
     refresh: share of the slots, the oldest, that are encoded again at each
       step, without dropout; the rho of DAFT (Leonhardt et al. 2022).
-    lru: whether an encoding sets age 0, or the first that came goes first.
   """
 
   model: DualEncoder
@@ -73,9 +69,7 @@ class CachedNegatives(OfTowers):
   similarity: losses.Similarity = losses.Similarity()
   sampled: int = 1
   top_k: int | None = None
-  grouped: bool = False
   refresh: float = 0.0
-  lru: bool = True
   micro_batch_size: int | None = None
   layout: Layout = Padded()
   num_negatives = 0
@@ -91,9 +85,6 @@ class CachedNegatives(OfTowers):
     check_whole('CachedNegatives.sampled (SAMPLED)', self.sampled, 1)
     if self.top_k is not None:
       check_whole('CachedNegatives.top_k (TOP_K)', self.top_k, 1)
-    for field in ('grouped', 'lru'):
-      name = f'CachedNegatives.{field} ({field.upper()})'
-      check_bool(name, getattr(self, field))
     self._draw.check(self.cache_size)
     share = self.refresh
     expect(
@@ -109,7 +100,7 @@ class CachedNegatives(OfTowers):
 
   @property
   def _draw(self) -> Draw:
-    return Draw(self.sampled, self.top_k, self.grouped)
+    return Draw(self.sampled, self.top_k)
 
   @property
   def _refreshed(self) -> int:
@@ -119,7 +110,6 @@ class CachedNegatives(OfTowers):
   def check_mesh(self, partitioner: Partitioner) -> None:
     super().check_mesh(partitioner)
     partitioner.check_batch_size('CACHE_SIZE', self.cache_size)
-    self._draw.check(self.cache_size, partitioner.mesh.shape['data'])
 
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
@@ -206,7 +196,7 @@ class CachedNegatives(OfTowers):
     return value, metrics, cache_updating.update(
         memory, refreshed, own.passage,
         of_texts.tokens.reshape(-1, of_texts.tokens.shape[-1]),
-        batch['passage_ids'], self.lru,
+        batch['passage_ids'],
     )
 
   def _drawn(self, cache, own, similarity, order, key) -> Sample:
@@ -278,8 +268,7 @@ class CachedNegatives(OfTowers):
 
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)
-    kind = 'groups of slots' if self.grouped else 'most similar'
-    among = 'all' if self.top_k is None else f'the {self.top_k} {kind}'
+    among = 'all' if self.top_k is None else f'the {self.top_k} most similar'
     more = f', and the {self._refreshed:,} oldest' if self._refreshed else ''
     yield (
         f'{self._takes(run)}. Each step draws {self.sampled} a query of {among}'

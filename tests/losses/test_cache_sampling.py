@@ -61,21 +61,12 @@ def candidates(draw):
   for row in scores:
     if draw.top_k is None:
       found = [j for j in range(SIZE) if row[j] > -np.inf]
-    elif draw.grouped:
-      width = SIZE // draw.top_k
-      groups = [range(i, i + width) for i in range(0, SIZE, width)]
-      found = [max(group, key=lambda j: row[j]) for group in groups]
     else:
       found = sorted(range(SIZE), key=lambda j: -row[j])[: draw.top_k]
     yield [j for j in found if row[j] > -np.inf]
 
 
-@pytest.mark.parametrize(
-    'draw',
-    # Also groups of more slots than a block.
-    [Draw(SIZE), Draw(64, 64), Draw(306, 306, True), Draw(2, 2, True)],
-    ids=str,
-)
+@pytest.mark.parametrize('draw', [Draw(SIZE), Draw(64, 64)], ids=str)
 def test_all_candidates_are_drawn_and_nothing_else(draw):
   cache, _, _, scores = case()
   got = drawn(draw)
@@ -102,7 +93,7 @@ def test_all_candidates_are_drawn_and_nothing_else(draw):
 
 @pytest.mark.parametrize(
     'draw, devices, model_parallel',
-    [(Draw(5), 8, 2), (Draw(5, 24), 8, 1), (Draw(5, 24, True), 2, 1)], ids=str,
+    [(Draw(5), 8, 2), (Draw(5, 24), 8, 1)], ids=str,
 )
 def test_the_number_of_devices_changes_nothing(draw, devices, model_parallel):
   one, other, again = (
@@ -155,15 +146,11 @@ def is_drawn_from(counts, probabilities):
 
 
 @pytest.mark.parametrize(
-    'rows, steps, draw',
-    [(2, 4_000, Draw()), (8_000, 1, Draw(1, 4)), (8_000, 1, Draw(1, 4, True))],
-    ids=str,
+    'rows, steps, draw', [(2, 4_000, Draw()), (8_000, 1, Draw(1, 4))], ids=str
 )
 def test_frequencies_are_the_softmax_of_the_kept(rows, steps, draw):
   slots, scores = few(rows, draw, steps)
   best = np.argsort(-scores)[: draw.top_k]
-  if draw.grouped:
-    best = [3 * i + int(np.argmax(scores[3 * i : 3 * i + 3])) for i in range(4)]
   kept = np.full(12, -np.inf)
   kept[best] = scores[best]
   counts = np.bincount(slots.ravel(), minlength=12)
@@ -205,7 +192,7 @@ def test_without_candidates_nothing_is_drawn():
   cache = cache_cases.make_cache(16, invalid=16)
   query = cache.embeddings[:2]
   known = cache.ids[:2, None]
-  draws = Draw(3), Draw(3, 4), Draw(3, 4, True)
+  draws = Draw(3), Draw(3, 4)
 
   @jax.jit
   def of_all(*arrays):
@@ -234,9 +221,7 @@ def test_noise_is_finite_and_gumbel():
   np.testing.assert_allclose(cache_sampling.gumbel(bits), exact, rtol=1e-6)
 
 
-def test_neither_scores_nor_the_cache_are_ever_gathered(
-    draw=Draw(2, 64, True)
-):
+def test_neither_scores_nor_the_cache_are_ever_gathered(draw=Draw(2, 64)):
   """Of the 8 devices each has 4,096 of 32,768 slots, and 64 queries of 512."""
   slots, queries, features = 2**15, 512, 16
   cache = jax.eval_shape(lambda: cache_cases.make_cache(slots, features))
@@ -255,7 +240,7 @@ def test_neither_scores_nor_the_cache_are_ever_gathered(
       ) .compile() .as_text()
   )
   # Scores of a block beside the slots kept so far.
-  block = queries // 8 * (cache_sampling.BLOCK + draw.count)
+  block = queries // 8 * (cache_sampling.BLOCK + draw.top_k)
   assert hlo.num_elements(text) <= max(block, slots // 8 * features)
   moves = hlo.collectives(text)
   assert {kind for kind, _ in moves} == {'collective-permute'}
@@ -265,6 +250,4 @@ def test_neither_scores_nor_the_cache_are_ever_gathered(
 
 def test_what_cannot_be_drawn():
   with pytest.raises(UserError, match='SAMPLED is 9; expected 1 to 8, the can'):
-    Draw(9, 8).check(SIZE, 1)
-  with pytest.raises(UserError, match='and a multiple of 8, the devices'):
-    Draw(1, 51, True).check(SIZE, 8)
+    Draw(9, 8).check(SIZE)

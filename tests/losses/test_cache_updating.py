@@ -17,8 +17,8 @@ SIZE, FEATURES, LENGTH = 24, 2, 3
 class Slots:
   """A cache as a list: None, or {text, embedding, age}."""
 
-  def __init__(self, size, lru):
-    self.slots, self.lru = [None] * size, lru
+  def __init__(self, size):
+    self.slots = [None] * size
 
   def step(self, refreshed, batch):
     """Pairs (slot, embedding), None for no slot, and (text, embedding)."""
@@ -29,9 +29,8 @@ class Slots:
         return
       encoded.add(slot)
       self.slots[slot]['embedding'] = embedding
-      if self.lru:
-        self.slots[slot]['age'] = 0
-        touched.add(slot)
+      self.slots[slot]['age'] = 0
+      touched.add(slot)
 
     where = {s['text']: i for i, s in enumerate(self.slots) if s is not None}
     once = {}
@@ -75,11 +74,11 @@ def assert_equal(cache, slots):
       assert cache.age[i] == entry['age']
 
 
-def programs(devices, lru, count):
+def programs(devices, count):
   """update and oldest, jitted on a mesh."""
 
   def updated(cache, sampled, kept, passages, tokens, ids):
-    return update(cache, [sampled, kept], passages, tokens, ids, lru)
+    return update(cache, [sampled, kept], passages, tokens, ids)
 
   return (
       cache_cases.on_devices(devices, updated, 6),
@@ -87,13 +86,13 @@ def programs(devices, lru, count):
   )
 
 
-@pytest.mark.parametrize('devices, lru', [(1, True), (8, False)])
-def test_many_steps(devices, lru):
+@pytest.mark.parametrize('devices', [1, 8])
+def test_many_steps(devices):
   """40 texts and 24 slots, 8 passages and 8 + 8 refreshed slots a step."""
-  rng = np.random.default_rng(devices + 10 * lru)
-  updated, found_oldest = programs(devices, lru, 5)
+  rng = np.random.default_rng(devices)
+  updated, found_oldest = programs(devices, 5)
   cache = empty(SIZE, LENGTH, FEATURES, 64)
-  slots = Slots(SIZE, lru)
+  slots = Slots(SIZE)
   replaced = present = 0
   for step in range(80):
     filled = [i for i, s in enumerate(slots.slots) if s is not None]
@@ -149,7 +148,7 @@ def test_no_embedding_is_gathered():
     return jax.ShapeDtypeStruct((batch, *shape), dtype)
 
   row = array(np.int32), array(np.float32, features)
-  updated, found_oldest = programs(8, True, 1000)
+  updated, found_oldest = programs(8, 1000)
   for text in (
       updated.lower(
           cache, row, row, array(np.float32, features), array(np.int32, 3),

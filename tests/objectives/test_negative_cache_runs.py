@@ -61,7 +61,7 @@ def test_towers_learn_from_a_cache(tmp_path):
   train.main(
       flags(
           tmp_path, 'model', '--gin.SAMPLED=4', '--gin.TOP_K=16',
-          '--gin.GROUPED=True', '--gin.STEPS=120', '--gin.LEARNING_RATE=3e-3',
+          '--gin.STEPS=120', '--gin.LEARNING_RATE=3e-3',
           '--gin.DROPOUT_RATE=0.0',
       )
   )

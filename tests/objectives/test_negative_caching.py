@@ -278,7 +278,5 @@ def test_chance(options, expected):
 
 def test_what_cannot_be():
   model = tiny_training.make_model()
-  with pytest.raises(UserError, match='TOP_K is 9 with GROUPED; expected'):
-    CachedNegatives(model, SIZE, top_k=9, grouped=True)
   with pytest.raises(UserError, match='mask_duplicates is False: a cache'):
     CachedNegatives(model, SIZE, Similarity(mask_duplicates=False))
