@@ -27,8 +27,8 @@ def held() -> Iterator[None]:
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)
-  for number in came[:1]:
-    signal.raise_signal(number)
+  for first in came[:1]:
+    signal.raise_signal(first)
 
 
 def keep() -> None:
