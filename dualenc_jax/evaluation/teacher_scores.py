@@ -251,7 +251,8 @@ def _entries(path: pathlib.Path) -> Iterator[Entry]:
   try:
     file = untrusted.open_file(path, 'Give a file of scores.')
     with io.TextIOWrapper(file, 'utf-8') as lines:
-      if len(next(lines, '').split()) == 6:
+      first = next(lines, '')
+      if first.count('\t') != 2 and len(first.encode().split()) == 6:
         for query, hits in trec.read_run(path).items():
           yield from ((query, passage, s, 0) for passage, s in hits.items())
         return

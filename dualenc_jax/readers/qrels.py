@@ -16,10 +16,11 @@ from dualenc_jax.readers.rows import BadRow
 
 # What a header calls the columns, in small letters alone.
 _COLUMNS = (
-    ('queryid', 'query', 'qid', 'topic', 'topicid'),
+    ('queryid', 'query', 'qid', 'questionid', 'topic', 'topicid'),
     ('corpusid', 'passageid', 'passage', 'pid', 'documentid', 'document',
      'docid', 'docno', 'doc', 'did'),
-    ('score', 'relevance', 'rel', 'label', 'grade', 'judgment', 'judgement'),
+    ('score', 'relevance', 'rel', 'label', 'grade', 'rating', 'judgment',
+     'judgement'),
 )
 # trec_eval counts passages by grade, up to the highest: memory and time.
 LARGEST_GRADE = 10**6
@@ -161,7 +162,9 @@ def _parse(
     raise BadRow('a comment, expected judgements alone')
   if tabs:
     cells = rows.decode(line).split('\t')
-    cells = list(map(_unquoted, cells)) if b'"' in line else cells
+    # TREC has no quotes: of its four columns all, or none.
+    if b'"' in line and (width or len(cells) != 4 or cells[1].startswith('"')):
+      cells = list(map(_unquoted, cells))
   else:
     # As by `isspace` of C; `str` would split at a no-break space, too.
     cells = rows.decode(b'\t'.join(line.split())).split('\t')

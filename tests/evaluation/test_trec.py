@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation import trec
+from dualenc_jax.evaluation import teacher_scores, trec
 from dualenc_jax.search import ranking
 
 
@@ -67,6 +67,12 @@ def test_bad_lines(tmp_path, line, message):
   path.write_bytes(b'q Q0 first 1 0.5 t\n' + line + b'\n')
   with pytest.raises(UserError, match=message):
     trec.read_run(path)
+
+
+def test_scores_of_ids_with_spaces_are_no_run(tmp_path):
+  (tmp_path / 'scores').write_text('why 0\tA 5 7\t1\n')
+  (found,) = teacher_scores._entries(tmp_path / 'scores')
+  assert found == ('why 0', 'A 5 7', 1, 1)
 
 
 @pytest.mark.parametrize('name', ['run', 'run.gz'])

@@ -36,9 +36,10 @@ def test_forms(tmp_path, form, name):
 
 def test_white_space_and_repeats_as_trec_eval_has_them(tmp_path):
   lines = '19 Q0 10 0', '19  Q0\t11   -1', '19\t0 10\t0', '19 0 a\u00a0b 1 '
-  path = write(tmp_path / 'a.txt', *lines)
-  assert read(path) == [('19', '10', 0), ('19', '11', -1), ('19', 'a\xa0b', 1)]
-  assert qrels.read(path).rows == 4
+  path = write(tmp_path / 'a.txt', *lines, '19\t0\t"x"\t1')
+  found = [('10', 0), ('11', -1), ('a\xa0b', 1), ('"x"', 1)]
+  assert read(path) == [('19', *row) for row in found]
+  assert qrels.read(path).rows == 5
   # Not where another line has an id with a space for sure.
   ids = [('why 0', 'd', 1), ('why 1', 'd', 1)]
   assert read(write(path, 'why 0\td\t1', 'why 1\td\t1')) == ids
