@@ -145,6 +145,53 @@ def test_what_stages_need_is_looked_at_before_the_first_runs(
   assert {*trained.split()} <= {*names}
 
 
+@pytest.mark.parametrize('name', ['daft', 'gpl', 'gpl_small', 'jpq', 'pair'])
+def test_killed_in_each_stage_it_does_nothing_twice(tmp_path, name):
+  """Stages write what they are given and have read."""
+  (tmp_path / 'data').mkdir()
+  given = map(config.binding, given_of(tmp_path / 'data', name))
+  config.load([f'recipes/{name}.gin'], [*given])
+  recipe = config.build(Recipe)
+
+  def run(work, is_killed):
+    lines = dict(runner.command_lines(recipe, work))
+    stages = {s.name: recipe.with_flags(s) for s in recipe.stages}
+    ran, started = [], None
+
+    def execute(argv):
+      nonlocal started
+      (stage,) = (stages[n] for n, line in lines.items() if line == argv)
+      folder = work / stage.name
+      if is_killed and started != stage.name:
+        started = stage.name
+        folder.mkdir()
+        (folder / 'half').write_text('')
+        raise KeyboardInterrupt
+      if is_killed:
+        (folder / 'half').unlink()
+      ran.append(stage.name)
+      read = [work / n / stages[n].outputs[o] for n, o in stage.wanted()]
+      text = ' '.join([*argv, *map(runner.content, read)])
+      for path in stage.outputs.values():
+        file = folder / (path if path != '.' else 'made')
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace(str(work), ''))
+      return 0
+
+    for _ in range(2 * len(stages)):
+      try:
+        done = list(runner.run(recipe, work, execute))
+      except KeyboardInterrupt:
+        continue
+      made = [f for f in work.glob('[!.]*/**/*') if f.is_file()]
+      files = {f.relative_to(work): f.read_text() for f in made}
+      return ran, [each.name for each in done], files
+
+  whole = run(tmp_path / 'whole', False)
+  assert whole[0] == whole[1] == [stage.name for stage in recipe.stages]
+  assert run(tmp_path / 'killed', True) == whole
+
+
 def test_rows_of_the_ablations(tmp_path):
   """Each differs from the whole in what its name says, and can be built."""
   bindings = [config.binding(flag) for flag in pair_flags(tmp_path)]
