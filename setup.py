@@ -73,6 +73,7 @@ setuptools.setup(
         'gin-config>=0.5.0',
         'jax>=0.10.2',
         'jinja2>=3.1',
+        'markdown-it-py>=4.0',
         'ml-dtypes>=0.6',
         'msgpack>=1.2',
         'numpy>=2.4',

@@ -38,12 +38,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = flags.Parser('report', __doc__)
   parser.add_argument(
-      'model_dir', metavar='MODEL_DIR', help='folder of a trained model',
+      'model_dir', metavar='MODEL_DIR',
+      help='folder of a trained model, or of its dim-* or prompt-* in it',
   )
   parser.add_argument(
       '--beside', type=flags.path, action='append', default=[], metavar='DIR',
-      help='another model_dir or result folder to compare with, by paired tests'
-      ' and training curves; repeatable',
+      help='another model_dir, result folder or MODEL_DIR:bm25 to compare with,'
+      ' by paired tests and training curves; repeatable',
   )
   parser.add_argument(
       '--output', type=flags.path, metavar='FILE',

@@ -48,25 +48,27 @@ def read(model_dir: pathlib.Path, others: Sequence[pathlib.Path]) -> Beside:
       [path.resolve().name for path in folders], folders
   )
   for path, name in zip(others, names):
-    found, problems = curves.read(path / curves.FILE)
+    home, system = systems.split(path)
+    # Training is the model's; it need not be drawn of BM25 beside it.
+    found, problems = ({}, []) if system else curves.read(home / curves.FILE)
     runs |= {name: found} if found else {}
     notes += problems
-    if folder.found(path):
+    if folder.found(home, system):
       paths.append(path)
     elif found:
       notes.append(f'{path} has no results to compare: evaluate it first.')
     else:
       raise UserError(
           f'--beside={path} has neither results of `dualenc evaluate` nor'
-          f' {curves.FILE} of `dualenc train`. Give a model_dir or a result'
-          ' folder; `dualenc compare` takes run files.'
+          f' {curves.FILE} of `dualenc train`. Give a model_dir, a result'
+          f' folder or MODEL_DIR:{_BM25}; `dualenc compare` takes run files.'
       )
   if folder.found(model_dir):
     own = [s for s in folder.SYSTEMS if folder.found(model_dir, s)]
     beside = [pathlib.Path(f'{model_dir}:{system}') for system in own]
     # BM25 is a baseline, the others are made of the model.
     first = [] if others or _BM25 not in own else [beside.pop(0)]
-    paths += [*first, model_dir, *beside]
+    paths += [*first, model_dir, *(p for p in beside if p not in others)]
   if len(paths) > 1:
     try:
       baseline, *models = systems.read(paths)

@@ -1,8 +1,10 @@
 """The contents of a MODEL_DIR that a report can show, as plain objects."""
 
 from collections.abc import Callable, Mapping
+import csv
 import dataclasses
 import datetime
+import io
 import pathlib
 import re
 from typing import Any, TypeVar
@@ -16,6 +18,8 @@ from dualenc_jax.results.folder import read_result, Result
 from dualenc_jax.results.newest import Newest, newest_step, read_meta
 
 CONFIG = 'config.gin'
+# Folders in a model_dir with results of a dim or of prompts.
+_PART = re.compile(r'(dim|prompt)-')
 # What its owner has written of a model: uses, licence, languages, faults.
 ABOUT = 'about.md'
 _RESTORE = 'Restore the file.'
@@ -35,13 +39,14 @@ class Evaluation:
   """A result folder of `dualenc evaluate`, and baselines by name.
 
   `examples` are queries with their top hits, None if no file of them can be
-  read.
+  read; `codecs` are numbers by name of each codec that was measured.
   """
 
   name: str
   result: Result
   examples: list[Mapping[str, Any]] | None
   beside: Mapping[str, Result]
+  codecs: Mapping[str, Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Contents:
 
   Attributes:
     name: of the model's folder.
-    command_path: the folder as commands should be given it.
+    command_path: the model_dir as commands should be given it.
     config: the gin config as text.
     settings: its macros in capitals, such as STEPS, as they stand there.
     step: of the newest checkpoint; None before the first.
@@ -114,7 +119,7 @@ class Contents:
 
 
 def read(model_dir: str) -> Contents:
-  """Reads what is there of a model_dir.
+  """Reads what is there of a model_dir, or of a folder of dim or prompts in it.
 
   What is damaged is left out and reported, except for the config and for
   results: without one of them, averages would be over other sets than they seem
@@ -124,69 +129,77 @@ def read(model_dir: str) -> Contents:
     UserError: it is not a model_dir, or its config or the metrics.json of a
       result cannot be read.
   """
-  folder = pathlib.Path(model_dir)
-  if not (folder / CONFIG).is_file():
+  folder = root = pathlib.Path(model_dir)
+  # Of a dim or of prompts only evaluation and analysis are apart.
+  parts = [f for f in (folder, *folder.parents) if _PART.match(f.name)]
+  if parts and not (folder / CONFIG).exists():
+    root = parts[-1].parent
+  if not (root / CONFIG).is_file():
+    what = f'has no {CONFIG}' if folder.exists() else 'does not exist'
     raise UserError(
-        f'{model_dir} is not a model_dir: it has no {CONFIG}. Give the folder'
+        f'{model_dir} is not a model_dir: it {what}. Give the folder'
         ' that `dualenc train` wrote (its MODEL_DIR).'
     )
-  config = json_file.read_text(folder / CONFIG, _RESTORE)
-  lines, problems = curves.read(folder / curves.FILE)
+  config = json_file.read_text(root / CONFIG, _RESTORE)
+  lines, problems = curves.read(root / curves.FILE)
 
   def whole(
-      name: str, read: Callable[[pathlib.Path], _T], otherwise: _T, advice: str
+      path: pathlib.Path, read: Callable[[pathlib.Path], _T], otherwise: _T,
+      advice: str,
   ) -> _T:
     """What `read` returns; `otherwise` if there is no file, or no whole one."""
-    if not (folder / name).exists():
+    if not path.exists():
       return otherwise
     try:
-      return read(folder / name)
+      return read(path)
     except UserError as e:
       problems.append(f'{str(e).strip()} It is left out. {advice}')
       return otherwise
 
-  step = newest_step(folder)
-  newest = f'checkpoints/{step}'
+  step = newest_step(root)
+  newest = root / f'checkpoints/{step}'
   evaluations = []
   for path in sorted(folder.glob('evaluation/*/metrics.json')):
-    home = f'evaluation/{path.parent.name}'
-    examples = whole(f'{home}/examples.jsonl', _examples, None, results.AGAIN)
+    home, again = path.parent, results.AGAIN
     beside = {
         name: found
         for name in results.SYSTEMS
-        if (found := whole(f'{home}/{name}/{path.name}', _result, None, ''))
+        if (found := whole(home / name / path.name, _result, None, ''))
     }
-    result = read_result(path.parent)
-    evaluations.append(Evaluation(path.parent.name, result, examples, beside))
+    evaluations.append(Evaluation(
+        home.name,
+        read_result(home),
+        whole(home / 'examples.jsonl', _examples, None, again),
+        beside,
+        whole(home / 'codecs/codecs.csv', _codecs, {}, again),
+    ))
   analyses = [
-      whole(
-          f'analysis/{path.parent.name}/analysis.json', _analysis, None,
-          'Run `dualenc analyze` again.',
-      )
+      whole(path, _analysis, None, 'Run `dualenc analyze` again.')
       for path in sorted(folder.glob('analysis/*/analysis.json'))
   ]
   return Contents(
-      name=folder.resolve().name,
-      command_path=model_dir,
+      name='/'.join([root.resolve().name, *folder.relative_to(root).parts]),
+      command_path=str(root) if parts else model_dir,
       config=config,
       settings=dict(_MACRO.findall(config)),
       step=step,
-      meta=whole(f'{newest}/meta/metadata', read_meta, {}, _RESTORE),
-      saved=whole(f'{newest}/_CHECKPOINT_METADATA', _saved, None, _RESTORE),
+      meta=whole(newest / 'meta/metadata', read_meta, {}, _RESTORE),
+      saved=whole(newest / '_CHECKPOINT_METADATA', _saved, None, _RESTORE),
       curves=lines,
       evaluations=evaluations,
       analyses=[analysis for analysis in analyses if analysis],
       baselines=whole(
-          'quickstart.json', lambda path: _checked(path, {str: _NUMBERS}), {},
+          root / 'quickstart.json',
+          lambda path: _checked(path, {str: _NUMBERS}), {},
           'Run `dualenc quickstart` again.',
       ),
       about=whole(
-          ABOUT, lambda path: json_file.read_text(path, '').strip(), '',
+          root / ABOUT, lambda path: json_file.read_text(path, '').strip(), '',
           'Save it in UTF-8.',
       ),
       before_after=whole(
-          results.VALIDATION,
-          lambda _: list(comparison.verdict_of_training(folder)),
+          root / results.VALIDATION,
+          lambda _: list(comparison.verdict_of_training(root)),
           [],
           _RESTORE,
       ),
@@ -221,6 +234,17 @@ def _examples(path: pathlib.Path) -> list[Mapping[str, Any]] | None:
       check(example['relevant'], _PASSAGE, f'{where}: relevant')
     examples.append(example)
   return examples
+
+
+def _codecs(path: pathlib.Path) -> dict[str, dict[str, float]]:
+  rows = csv.DictReader(io.StringIO(json_file.read_text(path, '')))
+  try:
+    return {
+        row.pop('codec'): {name: float(row[name]) for name in row if row[name]}
+        for row in rows
+    }
+  except (KeyError, TypeError, ValueError) as e:
+    raise UserError(f'{path} has no numbers by codec: {e!r}.') from e
 
 
 def _analysis(path: pathlib.Path) -> Analysis | None:

@@ -145,6 +145,8 @@ def charts(runs: Mapping[str, Curves]) -> tuple[list[Chart], list[Chart]]:
 
 
 def _words(metric: str) -> str:
+  if metric == 'train/chance':
+    return 'chance, all candidates alike'
   return metric.partition('/')[2].replace('_', ' ')
 
 

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import jinja2
+import markdown_it
 from markupsafe import Markup
 
 import dualenc_jax
@@ -52,7 +53,9 @@ def render(contents: Contents, beside: Beside) -> tuple[str, list[str]]:
       trim_blocks=True,
       undefined=jinja2.StrictUndefined,
   )
-  environment.filters |= {'breaking': _breaking, 'precise': summary.precise}
+  environment.filters |= {
+      'breaking': _breaking, 'markdown': _markdown, 'precise': summary.precise
+  }
   page = environment.get_template('page.html').render(
       contents=contents,
       beside=beside,
@@ -79,6 +82,13 @@ def _breaking(name: str) -> Markup:
   """A heading with places to break at: many of them stand side by side."""
   shown = html.escape(untrusted.visible(name))
   return Markup(re.sub(r'(?<=\w\w\w)(?=@)|(?<=/)', '<wbr/>', shown))
+
+
+def _markdown(text: str) -> Markup:
+  """Markdown as HTML; tags stay text, and pictures are left to their words."""
+  parser = markdown_it.MarkdownIt('commonmark', {'html': False})
+  parser.enable('table').disable('image')
+  return Markup(parser.render(untrusted.visible(text)))
 
 
 def embedded(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:

@@ -251,6 +251,12 @@ def missing(contents: Contents) -> Iterator[tuple[str, str]]:
       yield f'The evaluation {name} is {what}.', again
     elif evaluation.examples is None:
       yield f'The evaluation {name} has no examples.', again
+  if contents.evaluations and not any(
+      e.codecs or 'codec' in e.result.provenance for e in contents.evaluations
+  ):
+    again = str(contents.evaluations[0].result.provenance.get('command', ''))
+    more = ' --baselines= --codecs=fp16,int8,binary'
+    yield 'No codecs were measured.', again and again + more
   if not contents.analyses:
     yield (
         'There are no figures of the embedding space.',

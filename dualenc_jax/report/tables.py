@@ -5,7 +5,7 @@ import dataclasses
 
 from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import Cell, MISSING, Row, Table
-from dualenc_jax.report.contents import Analysis, Contents
+from dualenc_jax.report.contents import Analysis, Contents, Evaluation
 from dualenc_jax.report.summary import precise
 from dualenc_jax.results import tables
 from dualenc_jax.results.folder import Model
@@ -27,6 +27,7 @@ def results(contents: Contents, model: Model) -> list[Table]:
   if model.results:
     found += [t for t in tables.paper_tables([model]) if t.name != 'other']
     found.append(_every_metric(contents))
+    found += [_of_codecs(e) for e in contents.evaluations if e.codecs]
   if systems := contents.baselines:
     metrics = _in_order(systems.values())
     rows = [[row.get(m) for m in metrics] for row in systems.values()]
@@ -53,6 +54,27 @@ def _every_metric(contents: Contents) -> Table:
   notes = (*notes, 'Point at a number to see all of its digits.')
   columns = (*metrics, 'queries', 'passages')
   return _table('Task and split', columns, rows, 'Every metric (%)', notes)
+
+
+def _of_codecs(evaluation: Evaluation) -> Table:
+  rows, known = evaluation.codecs, evaluation.result.metrics
+  metrics = _in_order(of.keys() & known for of in rows.values())
+  names = ['bytes_per_passage', 'compression', *metrics, 'p', 'ms_a_query']
+
+  def cell(of: Mapping[str, float], name: str) -> Cell:
+    if (value := of.get(name)) is None:
+      return Cell(MISSING)
+    text = f'{100 * value:.1f}' if name in known else precise(value)
+    return Cell(text, exact=repr(value))
+
+  return _table(
+      'Codec',
+      ['bytes', 'times smaller', *metrics, 'p', 'ms'],
+      {codec: tuple(cell(of, n) for n in names) for codec, of in rows.items()},
+      f'Codecs on {evaluation.name} (%)',
+      ('Bytes are of a passage; p of the paired randomization test against the'
+       ' first; ms of a query, all at once.',),
+  )
 
 
 def numbers(analysis: Analysis) -> Table:

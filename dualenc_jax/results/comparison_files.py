@@ -177,8 +177,12 @@ def _all_models(comparison: Comparison) -> Table:
       rows=tuple(Row((m.name,), tuple(c)) for m, c in zip(models, cells)),
       notes=(
           'p: paired randomization test over queries, corrected for all models'
-          ' and tasks by the same metric. Bytes: of a passage in the index, by'
-          f' its codec; {MISSING} for embeddings without one.',
+          ' and tasks by the same metric.',
+          *[
+              'Bytes: of a passage in the index, by its codec;'
+              f' {MISSING} for embeddings without one.'
+          ] * known,
+          *_scope_notes(comparison),
       ),
   )
 

@@ -81,13 +81,14 @@ def _with_codec(name: str, model: Model) -> str:
 
 def _parts(path: pathlib.Path) -> list[_Part]:
   """The parts of 'one.trec+other.trec'; of any other path that alone."""
-  whole = _split(path)
+  whole = split(path)
   if whole[0].exists():
     return [whole]
-  return [_split(pathlib.Path(part)) for part in str(path).split('+')]
+  return [split(pathlib.Path(part)) for part in str(path).split('+')]
 
 
-def _split(path: pathlib.Path) -> _Part:
+def split(path: pathlib.Path) -> _Part:
+  """A folder or run, and the system after a colon, '' for none."""
   stem, _, baseline = str(path).rpartition(':')
   if baseline in folder.SYSTEMS and not path.exists():
     return pathlib.Path(stem), baseline

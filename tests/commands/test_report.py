@@ -27,7 +27,9 @@ def test_a_page_of_a_whole_folder(folder, capsys):
       'Checkpoint of step 40 of 40, 2 January 2026, 03:04 UTC', 'loss 2 ',
   ):
     assert words in top
-  assert 'pairs-test 12.3 25.0 50.0 1,234 56,789' in page.text('results')
+  results = page.text('results')
+  assert 'pairs-test 12.3 25.0 50.0 1,234 56,789' in results
+  assert 'p ms fp32 512 1 25.0 - -' in results
   curve = 'loss: 2 at step 40, lowest 2 at 40, highest 3.95 at 1'
   assert curve in page.text('curves')
   for words in ('A map', 'Of 400 & more.', 'separability 0.8125'):
@@ -120,7 +122,7 @@ def test_the_best_step_and_an_early_end_are_shown(tmp_path):
   assert 'is of step 30, the best checkpoint of step 20' in missing
   assert 'other is of another training run than the best checkp' in missing
   assert 'Training is at step' not in missing
-  assert 'Effective rank of the embeddings' in curves and 'chance: 2' in curves
+  assert 'Effective rank of the embeddings' in curves and 'alike: 2' in curves
 
 
 def test_benchmarks_have_the_papers_tables_and_averages(folder):
@@ -197,15 +199,19 @@ def test_data_use_and_limits_are_in_the_card(folder):
   ):
     assert words in page.text('card')
   assert f'MRR 25.0 % {where}' in page.text('top')
-  (folder / 'about.md').write_text('Of law.\n\nLicence: MIT.\n')
-  card = render(folder).text('card')
-  assert 'Of law. Licence: MIT.' in card and 'Nobody has written' not in card
+  (folder / 'about.md').write_text('# Of law\n![x](http://y.z) *MIT* <b>\n')
+  page = render(folder)
+  for shown in ('<h1>Of law</h1>', '<em>MIT</em> &lt;b&gt;'):
+    assert shown in page.html
+  assert 'Nobody has written' not in page.text('card')
+  assert not any('y.z' in source for source in page.attributes('src'))
 
 
 def test_what_is_refused_and_where_a_page_may_be(folder):
   (folder / 'folder').mkdir()
   for argv, message in (
       ([folder / 'folder'], 'no config.gin'),
+      ([folder / 'none'], 'does not exist'),
       ([folder, f'--output={folder}/folder'], 'cannot be written: .*. Give '),
   ):
     with pytest.raises(UserError, match=message):

@@ -39,6 +39,13 @@ def test_bm25_is_the_baseline_where_it_was_measured(model):
   assert 'my_model against BM25 (%)' in text
   # Of 10 equal steps up, 2 of the 2^10 flips are as good.
   assert '50.00 100.00 +50.00 +100.0% 10/0/0' in text and '0.0020' in text
+  assert render(model, f'--beside={model}:bm25').text('comparison') == text
+  # What was evaluated with a prompt has a page of the same model.
+  result_folders.of_column(model / 'prompt-x', 'MRR', [0.25] * 10)
+  page = render(model / 'prompt-x', f'--beside={model}')
+  assert 'my_model/prompt-x' in page.text('top')
+  assert ': 4 at step 2' in page.text('curves')
+  assert 'prompt-x against my_model (%)' in page.text('comparison')
 
 
 def test_another_model_is_compared_and_its_curves_are_drawn_over(model):
