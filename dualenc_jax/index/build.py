@@ -1,6 +1,6 @@
 """An index in the making: by one process or many, and after any kill."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 import contextlib
 import functools
 import logging
@@ -27,12 +27,12 @@ class IndexBuild:
   """The building of one index, from nothing or from what others have begun.
 
   Nothing is written before `start`. Any number of processes may build the same
-  index at once, each any of its shards; a whole shard is never made again. The
-  process that finds all of them completes the index:
+  index at once, best each its own shards; a whole shard is never written again.
+  The process that finds all of them completes the index:
 
     build = IndexBuild(folder, header)
     build.start()
-    for shard in build.claims(range(header.shards)):
+    for shard in build.missing():
       build.write(shard, embeddings, passages)
     is_complete = build.finish()
   """
@@ -60,7 +60,6 @@ class IndexBuild:
     self.folder = self._places.folder
     self._replace = replace
     self._make_codec = codec
-    self._locks: dict[int, filelock.BaseFileLock] = {}
     self._check()
 
   @property
@@ -102,45 +101,22 @@ class IndexBuild:
         codec_file.write(places.partial / CODEC, codec)
       self.header.write(places.partial)
 
-  def claims(self, shards: Iterable[int]) -> Iterator[int]:
-    """Yields the missing ones among these shards, each locked for `write`.
-
-    Shards that another process is writing come last: they are yielded only if
-    that process fails.
-    """
-    busy: list[int] = []
-    for wait, numbers in ((False, shards), (True, busy)):
-      for shard in numbers:
-        claimed = self._claim(shard, wait)
-        if claimed:
-          yield shard
-        elif claimed is None:
-          if not busy:
-            _LOG.info('Another process is writing %s, too.', self.folder)
-          busy.append(shard)
-
-  def release(self, shard: int) -> None:
-    """Leaves a shard of `claims`, not written, to other processes."""
-    self._locks.pop(shard).release()
-
   def write(
       self, shard: int, embeddings: np.ndarray, passages: Iterable[Passage]
   ) -> None:
-    """Writes a shard of `claims` and releases its lock.
+    """Writes a shard, unless another process has by now.
 
     The embeddings [rows, D], or their codes, have the header's dtype; there are
     as many passages. A full disk raises UserError.
     """
+    partial = self._places.partial
     first, digest = self.header.rows_of(shard).start, self._growing[1]
-    try:
-      with self._writing():
-        shard_lib.write(
-            self._places.partial, shard, first, embeddings, passages, digest
-        )
-        lock_file = pathlib.Path(self._locks[shard].lock_file)
-        lock_file.unlink(missing_ok=True)
-    finally:
-      self.release(shard)
+    if not (partial / FILE).exists():
+      return  # Others have completed the index.
+    lock = filelock.FileLock(partial / f'{shard_lib.name(shard)}.lock')
+    with self._writing(), lock:
+      if not self._is_whole(partial, shard, digest):
+        shard_lib.write(partial, shard, first, embeddings, passages, digest)
 
   def finish(self) -> bool:
     """Moves the index into its place if no shard is missing.
@@ -220,30 +196,6 @@ class IndexBuild:
     except UserError:
       return False
     return True
-
-  def _claim(self, shard: int, wait: bool) -> bool | None:
-    """Locks a shard; False if it exists by now, None if another locks it."""
-    partial = self._places.partial
-    # Another thread than the one that takes it may let it go.
-    lock = filelock.FileLock(
-        partial / f'{shard_lib.name(shard)}.lock', thread_local=False
-    )
-    # Where it is gone, others have completed the index.
-    growing = partial / FILE
-    with self._writing():
-      try:
-        if growing.exists():
-          lock.acquire(blocking=wait)
-      except FileNotFoundError:
-        return False
-      except filelock.Timeout:
-        return None
-    if growing.exists():
-      if not self._is_whole(partial, shard, self._growing[1]):
-        self._locks[shard] = lock
-        return True
-    lock.release()
-    return False
 
   def _writing(self) -> contextlib.AbstractContextManager[None]:
     return files.writing(

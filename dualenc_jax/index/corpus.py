@@ -61,7 +61,7 @@ class Corpus:
     )
     build = IndexBuild(folder, header, codec=lambda: codec)
     build.start()
-    for shard in build.claims(range(header.shards)):
+    for shard in build.missing():
       rows = header.rows_of(shard)
       part = np.asarray(stored[rows.start : rows.stop])
       build.write(shard, part, map(self.passage, rows))

@@ -186,17 +186,13 @@ def encode(
       futures.ThreadPoolExecutor(1) as writer,
   ):
     pending: futures.Future | None = None
-    for shard in build.claims(shards):
+    for shard in shards:
       rows = header.rows_of(shard)
       out = np.empty((len(rows), header.columns), header.dtype)
-      try:
-        found = embed(source.rows[rows.start : rows.stop])
-        source.fill(out, found, rows, progress, kept)
-        if pending is not None:
-          pending.result()
-      except BaseException:
-        build.release(shard)
-        raise
+      found = embed(source.rows[rows.start : rows.stop])
+      source.fill(out, found, rows, progress, kept)
+      if pending is not None:
+        pending.result()
       passages = map(source.passage, rows)
       pending = writer.submit(build.write, shard, out, passages)
     if pending is not None:

@@ -25,13 +25,12 @@ def header(count=10, **fields):
 
 def write_shards(build, shards, embeddings, passages):
   """Makes those of some shards that are missing; returns which."""
-  made = []
-  for shard in build.claims(shards):
+  made = [shard for shard in build.missing() if shard in shards]
+  for shard in made:
     rows = build.header.rows_of(shard)
     part = slice(rows.start, rows.stop)
     block = embeddings[part].astype(build.header.dtype)
     build.write(shard, block, passages[part])
-    made.append(shard)
   return made
 
 

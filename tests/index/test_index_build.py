@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import pathlib
 import signal
-import threading
 
 from index_files import embeddings_for, header, make, passages_from, write
 import numpy as np
@@ -175,36 +174,18 @@ def test_a_folder_of_something_else_is_never_touched(tmp_path, name, stranger):
   assert path.read_text() == 'years of work'
 
 
-def test_two_processes_never_write_one_shard(tmp_path):
+def test_a_shard_that_another_process_has_written_stays(tmp_path):
   folder = tmp_path / 'index'
   first, second = (IndexBuild(folder, header(10)) for _ in range(2))
   first.start()
   second.start()
-  shard = next(first.claims([0]))
-  waiting = second.claims([0, 1, 2])
-  # Shard 0 is being written; the others come first.
-  for expected, other in zip((1, 2), waiting):
-    assert other == expected
-    rows = second.header.rows_of(other)
-    part = embeddings_for(10)[rows.start : rows.stop]
-    second.write(other, part, passages_from(rows.start, len(rows)))
-  assert not second.finish()
-  rest = []
-  thread = threading.Thread(target=lambda: rest.extend(waiting))
-  thread.start()
-  first.write(shard, embeddings_for(10)[:4], passages_from(0, 4))
-  thread.join(30)
-  assert not thread.is_alive() and rest == []
-  assert second.finish() and first.finish()
+  make(first, range(3))
+  before = stamps(tmp_path / 'index.partial/shard-00001')
+  second.write(1, embeddings_for(10)[4:8], passages_from(4, 4))
+  assert stamps(tmp_path / 'index.partial/shard-00001') == before
+  assert first.finish()
+  # Nor is one written after the index is complete.
+  second.write(1, embeddings_for(10)[4:8], passages_from(4, 4))
+  assert second.finish()
   assert_is(folder, 10, seed=0)
-
-
-def test_a_shard_whose_writer_gave_up_is_made_by_the_one_who_waits(tmp_path):
-  first, second = (IndexBuild(tmp_path / 'index', header(10)) for _ in range(2))
-  first.start()
-  second.start()
-  next(first.claims([0]))
-  waiting = second.claims([0, 1])
-  assert next(waiting) == 1
-  first.release(0)
-  assert next(waiting) == 0
+  assert os.listdir(tmp_path) == ['index']
