@@ -117,8 +117,7 @@ def _check_verdict(findings: Sequence[Finding], strict: bool) -> None:
         f"Unusable: {', '.join(dict.fromkeys(unusable))}. The verdict above"
         ' says why.'
     )
-  serious = findings_lib.serious(findings)
-  if strict and serious:
+  if strict and findings:
     raise UserError(
-        f'{len(serious)} findings are wrong or suspicious, see the verdict.'
+        f'{len(findings)} findings are wrong or suspicious, see the verdict.'
     )

@@ -24,8 +24,8 @@ from dualenc_jax.commands import config, flags, model_dir, runtime
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import header as header_lib, of_model
 from dualenc_jax.index.encoding import default_split, Source
-from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import truncation
+from dualenc_jax.io.untrusted import printable
 from dualenc_jax.readers import rows, Texts
 
 

@@ -36,8 +36,8 @@ from dualenc_jax.commands import (
   tasks,
 )
 from dualenc_jax.errors import UserError
-from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import truncation
+from dualenc_jax.io.untrusted import printable
 from dualenc_jax.readers import Texts
 from dualenc_jax.results import evaluate, folder as results, tables
 from dualenc_jax.search import hybrid

@@ -15,7 +15,7 @@ import json
 import sys
 
 from dualenc_jax.evaluation import trec
-from dualenc_jax.inspection.mojibake import printable
+from dualenc_jax.io.untrusted import printable
 from dualenc_jax.retriever import Hit
 from dualenc_jax.search import snippet
 

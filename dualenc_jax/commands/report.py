@@ -14,8 +14,8 @@ import pathlib
 import sys
 
 from dualenc_jax.commands import flags
-from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.io import files
+from dualenc_jax.io.untrusted import printable
 from dualenc_jax.report import beside, contents, page
 
 

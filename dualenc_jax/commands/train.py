@@ -29,9 +29,9 @@ from dualenc_jax.commands import (
   saved_config,
 )
 from dualenc_jax.errors import UserError
-from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.interop import model_dirs
 from dualenc_jax.io import writer
+from dualenc_jax.io.untrusted import printable
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.parallel import hosts
 from dualenc_jax.results import comparison, while_training

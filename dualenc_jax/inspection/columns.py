@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.inspection import mojibake
 from dualenc_jax.inspection.summary import Lengths, Texts
 from dualenc_jax.io import untrusted
 from dualenc_jax.readers import list_cells
@@ -18,11 +17,30 @@ NONE = 0
 LONG_WORD = 1000
 # Of scripts with spaces between words.
 _LONG_WORD = re.compile('[!-\u058f]{%d}' % LONG_WORD)
+# What the bytes that continue a character of UTF-8 become when they are read as
+# Latin-1 or Windows-1252.
+_NEXT = '[\x80-\xbfŒœŠšŽžŸƒˆ˜™€–-›]'
+# Letters of Western Europe, those of any other alphabet, punctuation, emoji, a
+# byte order mark, control characters that nobody types, and U+FFFD for bytes
+# that could not be decoded.
+_GARBLED = re.compile(
+    f'[ÂÃ]{_NEXT}|(?:[Ä-ß]{_NEXT}){{2}}|â€|ðŸ|ï»¿|[\x80-\x84\x86-\x9f]|\ufffd'
+)
+_AROUND = 15  # Characters of an excerpt before and after.
 
 
 def hashes(texts: Sequence[str]) -> np.ndarray:
   """64 bits of each text, for this process: int64 [n], `NONE` for ''."""
   return np.fromiter(map(hash, texts), np.int64, len(texts))
+
+
+def find_garbled(text: str) -> str | None:
+  """The first place that was decoded with the wrong encoding, or None."""
+  found = _GARBLED.search(text)
+  if found is None:
+    return None
+  start = max(found.start() - _AROUND, 0)
+  return untrusted.printable(text[start : found.end() + _AROUND])
 
 
 def pair_hashes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -139,7 +157,7 @@ class TextColumn:
     self._ids = Column(np.int64)
     self._tokens = Column(np.int32)
     self._unknown = 0
-    self._blank, self._mojibake, self._replaced = Found(), Found(), Found()
+    self._blank, self._garbled = Found(), Found()
     self._lists, self._long_words = Found(), Found()
 
   @property
@@ -169,11 +187,8 @@ class TextColumn:
           for word in text.split()
       ):
         self._long_words.add(place(i))
-      if not text.isascii():
-        if excerpt := mojibake.find(text):
-          self._mojibake.add(f'{place(i)} "{excerpt}"')
-        if excerpt := mojibake.find_replaced(text):
-          self._replaced.add(f'{place(i)} "{excerpt}"')
+      if not text.isascii() and (excerpt := find_garbled(text)):
+        self._garbled.add(f'{place(i)} "{excerpt}"')
     # More tokens than any text has.
     tokens = self._vocabulary.encode([t for t in texts if t], 2**31)
     self._tokens.append(tokens.lengths)
@@ -184,7 +199,6 @@ class TextColumn:
     hashes = self.hashes
     given = hashes != NONE
     counts = np.bincount(first_rows(hashes)[given], minlength=1)
-    most = int(counts.argmax())
     several_texts = several_ids = Found()
     if len(ids := self._ids.values):
       several_texts, several_ids = (
@@ -194,13 +208,11 @@ class TextColumn:
     return Texts(
         count=int(given.sum()),
         distinct=int(np.count_nonzero(counts)),
-        most_repeated=int(counts[most]),
-        most_repeated_at=place(most) if counts[most] else '',
+        most_repeated=int(counts.max()),
         blank=self._blank,
         lists=self._lists,
         long_words=self._long_words,
-        mojibake=self._mojibake,
-        replaced=self._replaced,
+        garbled=self._garbled,
         ids_of_several_texts=several_texts,
         texts_of_several_ids=several_ids,
         lengths=Lengths.of(self._tokens.values, self._limit, self._unknown),

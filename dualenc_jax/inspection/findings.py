@@ -1,6 +1,6 @@
 """The findings of an inspection: faults of a task, and what mends them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import enum
 
@@ -8,7 +8,7 @@ from dualenc_jax.inspection import columns, summary
 from dualenc_jax.readers.rows import Found
 
 # Shares beyond which something is a finding.
-_MANY_CUT, _MANY_UNKNOWN, _MANY_REPEATED, _FEW_UNIQUE = 0.05, 0.01, 0.01, 0.5
+_MANY_CUT, _MANY_UNKNOWN, _MANY_REPEATED = 0.05, 0.01, 0.01
 # Fewer different pairs of a split than this are.
 _FEW_PAIRS = 10
 
@@ -19,55 +19,37 @@ class Level(enum.Enum):
   UNUSABLE = 'cannot be used'
   WRONG = 'wrong'
   SUSPICIOUS = 'suspicious'
-  NOTE = 'worth knowing'
 
 
 # Findings that are no more than counted: the level, the field of what was read,
 # what there is, and the advice.
 _OF_PAIRS = (
     (Level.SUSPICIOUS, 'blank_passages', 'passages without a text',
-     'They are encoded and ranked as an empty text, so that the figures of a'
-     ' benchmark stay comparable. Take them out of a corpus of your own.'),
+     'They are ranked as an empty text. Take them out of your own corpus.'),
     (Level.SUSPICIOUS, 'equal_texts', 'pairs whose query is their passage',
-     'They teach nothing. See whether the columns are right; take them out.'),
+     'They teach nothing. See whether the columns are right.'),
     (Level.WRONG, 'positive_negatives',
      'pairs with their passage among their hard negatives',
-     'The model is taught both. Take it out of the negatives.'),
+     'Take it out of the negatives.'),
     (Level.WRONG, 'other_positive_negatives',
      'hard negatives that are a passage of another pair of the same query',
-     'The model is taught both. Take them out of the negatives.'),
+     'Take them out of the negatives.'),
 )
 _OF_TEXTS = (
     (Level.WRONG, 'blank', '{plural} of nothing but whitespace',
      'Mend them, or take them out.'),
     (Level.SUSPICIOUS, 'long_words',
      f'{{plural}} with a word of {columns.LONG_WORD:,} characters or more',
-     'Not of a language: coded data, or spaces that are lost. Mend them, or'
-     ' take them out.'),
+     'Mend or take out coded data and texts that have lost their spaces.'),
     (Level.SUSPICIOUS, 'lists', '{plural} that are lists, with brackets and'
-     ' quotes', '--gin.LIST_CELLS=True makes texts of their own of them, of'
-     ' passages and hard negatives in files of pairs; or mend the file.'),
-    (Level.SUSPICIOUS, 'mojibake',
+     ' quotes', '--gin.LIST_CELLS=True splits those of passages and hard'
+     ' negatives in files of pairs; or mend the file.'),
+    (Level.SUSPICIOUS, 'garbled',
      '{plural} that look decoded with the wrong encoding',
-     'Decode the original as what it is (UTF-8, mostly), or mend them with'
-     ' ftfy. Texts of a benchmark that come so, as those of MS MARCO, must'
-     ' stay so for its figures to be comparable.'),
-    (Level.SUSPICIOUS, 'replaced',
-     '{plural} with U+FFFD, which stands for characters that are lost',
-     'Decode the original again, as what it is.'),
+     'Decode the original as what it is, or mend them with ftfy; texts of a'
+     ' benchmark must stay as they are.'),
     (Level.SUSPICIOUS, 'ids_of_several_texts',
-     '{what} ids that name several texts',
-     'Evaluation takes texts of one id for one. Give each its own id.'),
-    (Level.NOTE, 'texts_of_several_ids', '{plural} with several ids',
-     'Copies under other ids count as other passages in an evaluation; the'
-     ' losses tell equal queries by their texts.'),
-)
-_OF_OVERLAPS = (
-    (Level.SUSPICIOUS, 'queries',
-     'queries of {held_out} that are in {train}, too (pairs: {pairs:,})',
-     'What was trained on is not a test. Take them out of one.'),
-    (Level.NOTE, 'passages', 'passages of {held_out} that are in {train}, too',
-     'As it must be where both search one corpus; else take them out of one.'),
+     '{what} ids that name several texts', 'Give each text its own id.'),
 )
 _PLURALS = {
     'query': 'queries', 'passage': 'passages', 'negative': 'hard negatives'
@@ -102,9 +84,14 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
       found += _counted(_OF_TEXTS, texts, split.name, **words)
       found += _lengths(split, what, texts)
   for overlap in inspection.overlaps:
-    where = f'{overlap.held_out}, {overlap.train}'
-    words = vars(overlap) | {'pairs': overlap.pairs.count}
-    found += _counted(_OF_OVERLAPS, overlap, where, **words)
+    found += _some(
+        Level.SUSPICIOUS,
+        f'{overlap.held_out}, {overlap.train}',
+        overlap.queries,
+        f'queries of {overlap.held_out} that are in {overlap.train}, too'
+        f' (pairs: {overlap.pairs.count:,})',
+        'Take them out of one.',
+    )
   for missing in inspection.missing:
     found += _some(
         Level.WRONG,
@@ -115,11 +102,6 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
     )
   order = list(Level)
   return sorted(found, key=lambda finding: order.index(finding.level))
-
-
-def serious(found: Iterable[Finding]) -> list[Finding]:
-  """Those that are more than worth knowing."""
-  return [finding for finding in found if finding.level is not Level.NOTE]
 
 
 def _some(
@@ -160,15 +142,9 @@ def _use(split: summary.Split) -> Iterator[Finding]:
 
 
 def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
-  if not split.rows:
-    advice = 'Mend the files; without these rows there are none.'
-  elif lenient:
-    advice = 'STRICT=False leaves them out. Mend the files to have them, too.'
-  else:
-    advice = (
-        'Mend the files, or leave such out with --gin.STRICT=False; without'
-        ' it training and `dualenc data prepare` stop there.'
-    )
+  advice = 'Mend the files.'
+  if split.rows and not lenient:
+    advice = 'Mend the files, or leave such out with --gin.STRICT=False.'
   for reason, found in split.refused.items():
     what = f'refused, {reason}'
     yield from _some(Level.WRONG, split.name, found, what, advice)
@@ -184,26 +160,12 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
     yield Finding(
         Level.SUSPICIOUS, split.name,
         f'different pairs: no more than {split.distinct_pairs}',
-        'A pair learns from the passages of others, and figures over a few'
-        ' queries are chance. See whether the file is whole.',
+        'See whether the file is whole.',
     )
-  many = split.repeated_pairs.count > _MANY_REPEATED * split.pairs
-  yield from _some(
-      Level.SUSPICIOUS if many else Level.NOTE,
-      split.name,
-      split.repeated_pairs,
-      'pairs that repeat earlier ones',
-      'They weigh more than others. Keep one of each.',
-  )
-  if split.negatives.count:
-    fewest, most = split.fewest_negatives, split.most_negatives
-    counts = f'{fewest:,}' if fewest == most else f'{fewest:,} to {most:,}'
-    if split.without_negatives:
-      counts += f', {split.without_negatives:,} pairs have none'
-    yield Finding(
-        Level.NOTE, split.name, f'hard negatives a pair: {counts}',
-        '--gin.NUM_NEGATIVES=K trains with K of them, 0 by default; a pair that'
-        ' has fewer, with those.',
+  if split.repeated_pairs.count > _MANY_REPEATED * split.pairs:
+    yield from _some(
+        Level.SUSPICIOUS, split.name, split.repeated_pairs,
+        'pairs that repeat earlier ones', 'Keep one of each.',
     )
 
 
@@ -214,15 +176,6 @@ def _lengths(
   plural, lengths = _PLURALS[what], texts.lengths
   # Up to a multiple of 8, which accelerators like.
   length = {p: -(-tokens // 8) * 8 for p, tokens in lengths.percentiles.items()}
-  if split.split == 'train' and texts.unique < _FEW_UNIQUE:
-    yield Finding(
-        Level.NOTE, split.name,
-        f'{texts.unique:.0%} of {plural} are unique; one occurs'
-        f' {texts.most_repeated:,} times',
-        'The losses mask equal texts out of the negatives. SamToNe on both'
-        ' towers did not help where few passages are unique.',
-        [texts.most_repeated_at],
-    )
   if lengths.truncated > _MANY_CUT:
     yield Finding(
         Level.SUSPICIOUS, split.name,

@@ -8,7 +8,7 @@ import re
 from dualenc_jax.figures import table
 from dualenc_jax.figures.table import Cell, Row, Table
 from dualenc_jax.inspection import summary
-from dualenc_jax.inspection.findings import Finding, serious
+from dualenc_jax.inspection.findings import Finding
 from dualenc_jax.readers.rows import SHOWN
 
 _CODE = 'python_code'  # The task, and how its shipped vocabulary begins.
@@ -36,8 +36,7 @@ _TEXTS = {
     'unique': '{.unique:.1%}',
     'most repeated': '{.most_repeated:,}',
     'blank': '{.blank.count:,}',
-    'mojibake': '{.mojibake.count:,}',
-    'U+FFFD': '{.replaced.count:,}',
+    'garbled': '{.garbled.count:,}',
     'ids of 2+ texts': '{.ids_of_several_texts.count:,}',
     'texts of 2+ ids': '{.texts_of_several_ids.count:,}',
 }
@@ -94,6 +93,11 @@ def _head(inspection: summary.Inspection) -> Iterator[str]:
       f' {inspection.passage_length} tokens, EOS included'
       ' (--gin.QUERY_LENGTH, --gin.PASSAGE_LENGTH)'
   )
+  if any(split.negatives.count for split in inspection.splits):
+    yield (
+        '- hard negatives: --gin.NUM_NEGATIVES=K trains with K of a pair, 0 by'
+        ' default'
+    )
   if limited := [split.name for split in inspection.splits if split.limited]:
     yield (
         f'- only the first {inspection.limit:,} rows were read of'
@@ -145,7 +149,7 @@ def _samples(splits: Sequence[summary.Split]) -> Iterator[str]:
 
 
 def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
-  if not serious(findings):
+  if not findings:
     yield 'Nothing wrong or suspicious was found.\n'
   for level, group in itertools.groupby(findings, lambda found: found.level):
     yield f'{level.value.capitalize()}:\n'

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from dualenc_jax.inspection import columns, summary
-from dualenc_jax.inspection.mojibake import printable
+from dualenc_jax.io.untrusted import printable
 from dualenc_jax.readers.rows import BadRows, Found
 from dualenc_jax.text.tokenizer import Tokenizer
 

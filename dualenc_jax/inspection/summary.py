@@ -53,13 +53,11 @@ class Texts:
 
   Attributes:
     most_repeated: times that the most frequent text occurs.
-    most_repeated_at: the first place of that text.
     blank: texts of nothing but whitespace.
     long_words: texts with a word of `columns.LONG_WORD` characters or more.
     lists: texts that are lists of texts, by `list_cells.is_one`.
-    mojibake: texts that were decoded with the wrong encoding, by their looks.
-    replaced: texts with U+FFFD, which stands for bytes that could not be
-      decoded.
+    garbled: texts that were decoded with the wrong encoding, by their looks, or
+      with U+FFFD, which stands for bytes that could not be decoded.
     ids_of_several_texts: ids that name different texts.
     texts_of_several_ids: texts that have different ids.
   """
@@ -67,12 +65,10 @@ class Texts:
   count: int
   distinct: int
   most_repeated: int
-  most_repeated_at: str
   blank: Found
   lists: Found
   long_words: Found
-  mojibake: Found
-  replaced: Found
+  garbled: Found
   ids_of_several_texts: Found
   texts_of_several_ids: Found
   lengths: Lengths

@@ -144,6 +144,11 @@ def visible(text: str) -> str:
   return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def printable(text: str) -> str:
+  """The text with escapes for what does not print, line ends among it."""
+  return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def decompress(content: bytes, largest: int, where: Any, again: str) -> bytes:
   """What zlib compressed; UserError where it is damaged, cut off or longer."""
   machine = zlib.decompressobj()

@@ -20,8 +20,8 @@ from dualenc_jax import data, training
 from dualenc_jax.compression import model_codec
 from dualenc_jax.data import Cache, columns, dataset
 from dualenc_jax.errors import expect, SourceUnavailable, UserError
-from dualenc_jax.inspection.mojibake import printable
 from dualenc_jax.io.files import default_cache_dir
+from dualenc_jax.io.untrusted import printable
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check, check_whole
 from dualenc_jax.parallel import hosts

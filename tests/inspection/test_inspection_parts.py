@@ -1,9 +1,9 @@
-"""Parts of the inspection: histograms, repeats, mojibake."""
+"""Parts of the inspection: histograms, repeats, garbled texts."""
 
 import numpy as np
 import pytest
 
-from dualenc_jax.inspection import columns, mojibake
+from dualenc_jax.inspection import columns
 from dualenc_jax.inspection.summary import Lengths
 
 SOUND = (
@@ -48,9 +48,11 @@ def test_first_rows_and_contradictions_against_dictionaries():
 
 
 @pytest.mark.parametrize('encoding, texts', [
-    ('latin-1', SOUND), ('cp1252', ['it’s', 'café', '5 °C', '🙂', 'Слово'])
+    ('latin-1', SOUND),
+    ('cp1252', ['it’s', 'café', 'Öl', 'Übel', '5 °C', '🙂', 'Слово']),
 ])
-def test_utf_8_read_as_another_encoding_is_mojibake(encoding, texts):
+def test_utf_8_read_as_another_encoding_is_garbled(encoding, texts):
   for text in texts:
-    assert mojibake.find(text) is None
-    assert mojibake.find(text.encode('utf-8').decode(encoding, 'replace'))
+    assert columns.find_garbled(text) is None
+    garbled = text.encode('utf-8').decode(encoding, 'replace')
+    assert columns.find_garbled(garbled)
