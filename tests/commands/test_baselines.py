@@ -237,6 +237,8 @@ def test_bad_flags(model, tmp_path, wrong, message):
     path = str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 5))
     bm25.main([f'--output_dir={output}', *([path, wrong] if wrong else [])])
   assert not output.exists()
+  with pytest.raises(UserError, match="'train': there is no file nope.jsonl"):
+    bm25.main([f'--output_dir={output}', 'nope.jsonl'])
 
 
 def test_search_by_words(tmp_path, capsys):

@@ -149,13 +149,17 @@ def test_table_2_of_samtone(tmp_path):
 
 def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
   beir_model(tmp_path, 'm', {'nq': 40, 'fiqa': 50})
-  labels = 'beir-nq', 'multireqa-NaturalQuestions', 'open_nq'
-  for label, split in zip(labels, ('test', 'validation', 'test')):
-    task, _, dataset = label.partition('-')
+  ways = {
+      ('beir', 'nq', 'test'): 'documents',
+      ('multireqa', 'NaturalQuestions', 'validation'): 'equal-texts',
+      ('open_nq', None, 'test'): 'documents',
+  }
+  labels = []
+  for (task, dataset, split), way in ways.items():
+    labels.append('-'.join(filter(None, (task, dataset, way))))
     result_folders.write(
         tmp_path / 'm', {'nDCG@10': 0.9, 'MRR': 0.8, 'Top-5': 0.7}, task,
-        dataset or None, split, label=f'{label}-documents',
-        document_separator='#',
+        dataset, split, label=labels[-1], document_separator='#',
     )
   model = folder.read_model(tmp_path / 'm')
   beir, other = tables.paper_tables([model])
@@ -163,7 +167,7 @@ def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
   assert heads == ['FiQA-2018', 'NQ', 'Average of 2']
   assert texts(beir)[-1] == ['45.0']
   heads = [row.heads[0] for row in other.rows]
-  assert heads == [f'{label}-documents' for label in labels]
+  assert heads == labels
   assert other.notes == ()
 
 
