@@ -123,7 +123,7 @@ def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
         # Of the config of a model to come.
         ('daft', '--gin.VALIDATION_FILE=None', 'aligned: UNTIL is .*no fi', ''),
         ('daft', '--gin.TEST_FILE=None', 'teacher_results: pairs has no f', ''),
-        ('pair', '--gin.TEST_FILE={bad}', "evaluation: .*:1: column 'q", ''),
+        ('pair', '--gin.TEST_FILE={bad}', "evaluation: .*:1: no column 'q", ''),
         ('pair', '--gin.VALIDATION_FILE=None', 'labels: .* no calibration', ''),
         ('pair', '--replace=teacher.model={bad}', 'labels: .*, a file of ', ''),
     ],
