@@ -68,7 +68,7 @@ def read(
     try:
       with pyarrow.memory_map(str(part)) as source:
         yield pyarrow.ipc.open_stream(source)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
       reason = ' '.join(str(error).split()).rstrip('.')
       raise UserError(
           f'{part} is not an Arrow stream, or is damaged: {reason}. {_AGAIN}'

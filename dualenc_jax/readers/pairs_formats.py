@@ -168,7 +168,8 @@ def parquet(
     try:
       # By default a row group, which may be all of the file, is read whole.
       with pyarrow_parquet.ParquetFile(
-          path, buffer_size=_PARQUET_BUFFER, pre_buffer=False
+          path, buffer_size=_PARQUET_BUFFER, pre_buffer=False,
+          page_checksum_verification=True,  # Where there are sums, as Spark's.
       ) as file:
         for batch in file.iter_batches(
             _rows_at_a_time(path, file.metadata, wanted),

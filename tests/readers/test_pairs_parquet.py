@@ -94,3 +94,8 @@ def test_damaged_files(tmp_path):
   middle = len(content) // 2
   path.write_bytes(content[:middle] + bytes(500) + content[middle + 500 :])
   refused(lambda: read(path), 'after row ', 'Copy or download')
+  # Sums tell damage that texts do not show.
+  options = {'write_page_checksum': True, 'compression': 'none'}
+  path = write(tmp_path, {'query': rows, 'passage': rows}, **options)
+  path.write_bytes(path.read_bytes().replace(b'text 4999', b'text 4998', 1))
+  refused(lambda: read(path), 'a.parquet', 'CRC', 'Copy or download')
