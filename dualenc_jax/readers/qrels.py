@@ -137,7 +137,7 @@ def header(where: str, line: str) -> tuple[int, ...]:
     UserError, naming `where`: one of the three is missing, or there twice.
   """
   cells = line.rstrip('\r\n').split('\t' if '\t' in line else None)
-  cells = list(map(_unquoted, cells))
+  cells = list(map(_unquoted, cells)) or ['']
   names = [re.sub('[^a-z]', '', cell.lower()) for cell in cells]
   found = [[i for i, n in enumerate(names) if n in known] for known in _COLUMNS]
   graded = not math.isnan(untrusted.number(cells[-1]))
