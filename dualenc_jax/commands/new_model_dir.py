@@ -40,6 +40,7 @@ def write(
       f'QUERY_PREFIX = {tokenizer.query_prefix!r}',
       f'PASSAGE_PREFIX = {tokenizer.passage_prefix!r}',
       f'PROMPTS = {dict(tokenizer.prompts)!r}',
+      f'data.Tokenizer.default_prompt = {tokenizer.default_prompt!r}',
       "DTYPE = 'float32'",
       *of_model(weights),
   ]
@@ -57,7 +58,6 @@ def write(
     params = {**params, model_codec.GROUP: model_codec.arrays(codec)}
   if weights.trained_dims:
     facts = {**facts, TRAINED_DIMS: list(weights.trained_dims)}
-  prompts = dict(tokenizer.prompts)
   meta = {
       'run_id': uuid.uuid4().hex,
       'model': facts,
@@ -69,7 +69,7 @@ def write(
           'passage_length': tokenizer.passage_length,
           'seed': experiment.seed,
           **tokenizer.prefixes,
-          **({'prompts': prompts} if prompts else {}),
+          **tokenizer.named,
       },
   }
   Checkpoints(folder).save_params(params, weights.step or 0, meta)

@@ -33,7 +33,7 @@ _FREE_TO_CHANGE = re.compile('|'.join([
     # Whether a step that is not finite ends the run.
     r'SKIP_NON_FINITE|.*\.skip_non_finite',
     # Names; that queries begin with the same is checked by the data.
-    r'PROMPTS|data\.(Tokenizer|Mixture)\.prompts',
+    r'PROMPTS|data\.(Tokenizer|Mixture)\.(prompts|default_prompt)',
     # Where tokens lie; that they are the same is checked by themselves.
     r'CACHE_DIR',
 ]))

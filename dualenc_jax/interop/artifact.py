@@ -40,6 +40,7 @@ def read(path: pathlib.Path) -> Weights:
       Usage(
           path / manifest_lib.VOCABULARY, None, query.length, passage.length,
           query.prefix, passage.prefix, manifest.prompts,
+          manifest.default_prompt,
       ),
       step=manifest.provenance.get('checkpoint_step'),
       passage_tower=manifest.passage_tower,

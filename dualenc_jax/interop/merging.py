@@ -104,7 +104,7 @@ def _facts(model: Weights) -> dict[str, Any]:
           facts[f'{tower}.{field.name}'] = getattr(encoder, field.name)
   vocabulary = Vocabulary(str(model.usage.vocabulary))
   facts['the SHA-256 of the vocabulary'] = vocabulary.sha256
-  facts |= {n: x for n, x in model.usage.facts().items() if n != 'prompts'}
+  facts |= {n: x for n, x in model.usage.facts().items() if 'prompt' not in n}
   for name in ('trained_dims', 'passage_tower'):
     facts[name] = getattr(model, name)
   return facts

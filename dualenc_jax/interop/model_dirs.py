@@ -54,6 +54,7 @@ _META = {
         'query_prefix?': str,
         'passage_prefix?': str,
         'prompts?': {str: str},
+        'default_prompt?': str | None,
     },
     'model': {
         'encoder?': dict | None,

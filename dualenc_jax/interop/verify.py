@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import gc
+import logging
 import pathlib
 import sysconfig
 
@@ -158,7 +159,12 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def check_written(weights: Weights, folder: pathlib.Path) -> None:
   """Reads what was written and compares every tensor, bit by bit."""
-  back = opening.read(folder)
+  # What a user must know about prompts was said when the source was read.
+  logging.disable(logging.WARNING)
+  try:
+    back = opening.read(folder)
+  finally:
+    logging.disable(logging.NOTSET)
   shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
   for name, source in assignment.assign(shapes, back).items():
     if source is None:

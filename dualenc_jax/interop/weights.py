@@ -41,6 +41,7 @@ USAGE: dict[str, Any] = {
     'query_prefix': str,
     'passage_prefix': str,
     'prompts?': {str: str},
+    'default_prompt?': str | None,
 }
 _FACTS = [name.rstrip('?') for name in USAGE]
 VOCABULARY = 'vocabulary.model'
@@ -55,6 +56,7 @@ class Usage:
     pieces: its vocabulary in the order of the ids, from another file.
     query_length: most tokens of a query, EOS included.
     prompts: prefixes beside the two by name, as of `Tokenizer`.
+    default_prompt: as of `Tokenizer`.
   """
 
   vocabulary: pathlib.Path | None = None
@@ -66,11 +68,13 @@ class Usage:
   prompts: Mapping[str, str] = dataclasses.field(
       default_factory=dict, hash=False
   )
+  default_prompt: str | None = None
 
   def facts(self) -> dict[str, Any]:
     """Lengths, prefixes and prompts, if there are any, as JSON."""
     found = {n: getattr(self, n) for n in _FACTS}
-    return {n: x for n, x in found.items() if n != 'prompts' or x}
+    absent: dict[str, Any] = {'prompts': {}, 'default_prompt': None}
+    return {n: x for n, x in found.items() if n not in absent or x != absent[n]}
 
   def save_vocabulary(self, folder: pathlib.Path) -> None:
     """Copies the SentencePiece file, if there is one, into a folder."""

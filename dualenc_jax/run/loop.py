@@ -80,10 +80,9 @@ def train(
     state = state._replace(memory=objective.fill(experiment, state.params))
   constants = objective.constants(experiment, state.params)
   complete = objective.completion(experiment)
-  prompts = dict(experiment.tokenizer.prompts)
   meta = {
       'run_id': meta['run_id'],
-      'data': data | ({'prompts': prompts} if prompts else {}),
+      'data': data | experiment.tokenizer.named,
       'model': objective.facts,
       'config': config,
   }

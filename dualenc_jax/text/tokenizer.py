@@ -128,6 +128,9 @@ class Tokenizer:
     query_prefix: in front of every query, such as 'query: '; its tokens count.
     passage_prefix: in front of every passage and hard negative.
     prompts: other prefixes by name, for `prompted`.
+    default_prompt: name of the one for a text of neither side, as which
+      `encode` of sentence-transformers takes it; '' for none, None for the
+      prefix that both sides share, if they do.
   """
 
   vocabulary: Vocabulary
@@ -138,6 +141,7 @@ class Tokenizer:
   prompts: Mapping[str, str] = dataclasses.field(
       default_factory=dict, hash=False
   )
+  default_prompt: str | None = None
 
   def __post_init__(self):
     for name in ('query_length', 'passage_length'):
@@ -153,11 +157,20 @@ class Tokenizer:
           "a string, '' for none",
       )
     check_prompts('Tokenizer.prompts (PROMPTS)', self.prompts)
+    if self.default_prompt:
+      self.prompt(self.default_prompt, 'Tokenizer.default_prompt: the model')
 
   @property
   def prefixes(self) -> dict[str, str]:
     """Those that are not empty, by name."""
     return {n: getattr(self, n) for n in PREFIXES if getattr(self, n)}
+
+  @property
+  def named(self) -> dict[str, Any]:
+    """The prompts and the default one, if there are any, as JSON."""
+    found = {'prompts': dict(self.prompts)} if self.prompts else {}
+    own = self.default_prompt is not None
+    return found | ({'default_prompt': self.default_prompt} if own else {})
 
   @property
   def all_prompts(self) -> dict[str, str]:

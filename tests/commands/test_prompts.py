@@ -129,6 +129,34 @@ def test_other_commands_measure_with_the_prompt(
     command.main([*given, '--prompt=fnid'])
 
 
+def test_a_default_prompt_is_kept(model, tmp_path):
+  """By every form that a folder of sentence-transformers passes through."""
+  def convert_to(source, form, name):
+    argv = [f'--to={form}', f'--out={tmp_path / name}', '--no-verify']
+    convert.main([str(source), *argv])
+    return tmp_path / name
+
+  def settings(folder, **changed):
+    file = folder / 'config_sentence_transformers.json'
+    found = json.loads(file.read_text()) | changed
+    file.write_text(json.dumps(found))
+    return found
+
+  folder = convert_to(model, 'sentence_transformers', 'st')
+  assert settings(folder)['default_prompt_name'] is None
+  shared = dict.fromkeys(('query', 'document', 'passage'), 'text: ')
+  for number, (default, prompts) in enumerate((
+      ('find', PROMPTS), (None, shared), ('query', shared)
+  )):
+    given = settings(folder, default_prompt_name=default, prompts=prompts)
+    source = folder
+    for form in 'safetensors', 'model_dir', 'sentence_transformers':
+      source = convert_to(source, form, f'{form}{number}')
+    found = settings(source)
+    assert found['default_prompt_name'] == given['default_prompt_name']
+    assert prompts.items() <= found['prompts'].items()
+
+
 @pytest.mark.slow
 def test_sentence_transformers_and_back(model, tmp_path):
   sentence_transformers = pytest.importorskip('sentence_transformers')
@@ -143,6 +171,16 @@ def test_sentence_transformers_and_back(model, tmp_path):
       str(tmp_path / 'edited'), '--to=model_dir', f'--out={back}',
       f'--vocabulary={model / "vocabulary.model"}',
   ])
+  convert.main([
+      str(back), '--to=sentence_transformers', f'--out={tmp_path / "again"}'
+  ])
+  other = sentence_transformers.SentenceTransformer(
+      str(tmp_path / 'again'), device='cpu'
+  )
+  for call in 'encode', 'encode_query', 'encode_document':
+    np.testing.assert_allclose(
+        getattr(other, call)(TEXTS), getattr(theirs, call)(TEXTS), atol=1e-5
+    )
   ours, again = Retriever.from_dir(model), Retriever.from_dir(back)
   assert again.towers.tokenizer.prompts.keys() == {*PROMPTS, 'other'}
   for name in (*PROMPTS, 'other'):

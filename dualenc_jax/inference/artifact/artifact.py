@@ -74,6 +74,7 @@ class Artifact(Loaded):
             query.prefix,
             passage.prefix,
             manifest.prompts,
+            manifest.default_prompt,
         ),
         programs,
         manifest.provenance,

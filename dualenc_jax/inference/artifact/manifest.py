@@ -39,6 +39,7 @@ _TYPES = {
     'provenance': dict,
     'passage_tower': dict | None,
     'prompts?': {str: str},
+    'default_prompt?': str | None,
 }
 
 
@@ -71,7 +72,7 @@ class Manifest:
     files: size and SHA-256 of every file, of an index too, by its path.
     provenance: JSON that determines the vectors.
     passage_tower: the one that a query tower alone belongs to.
-    prompts: see `Tokenizer`.
+    prompts, default_prompt: see `Tokenizer`.
   """
 
   dim: int
@@ -84,6 +85,7 @@ class Manifest:
   provenance: Mapping[str, Any]
   passage_tower: PassageTower | None = None
   prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  default_prompt: str | None = None
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes artifact.json."""

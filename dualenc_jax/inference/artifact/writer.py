@@ -113,6 +113,7 @@ def fill(
       dict(loaded.provenance),
       passage_tower,
       tokenizer.prompts,
+      tokenizer.default_prompt,
   )
 
 

@@ -249,11 +249,20 @@ def read_prompts(path: pathlib.Path) -> dict[str, Any]:
   # What `write` adds, for other programs, is no prompt of its own.
   if named.get(PASSED_OVER[0]) in ('', prompts[PASSAGE_PROMPT]):
     del named[PASSED_OVER[0]]
+    if default == PASSED_OVER[0]:
+      default = PASSAGE_PROMPT if prompts[default] else ''
+  said = default == implied_default(*sides)
   return {
       'query_prefix': prompts[QUERY_PROMPT],
       'passage_prefix': prompts[PASSAGE_PROMPT],
       'prompts': named,
+      'default_prompt': None if said else default or '',
   }
+
+
+def implied_default(query: str, passage: str) -> str | None:
+  """The default prompt that is written where none is named."""
+  return QUERY_PROMPT if query and query == passage else None
 
 
 def similarity(path: pathlib.Path) -> str:

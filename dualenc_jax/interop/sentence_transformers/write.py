@@ -163,9 +163,16 @@ def _config(texts: Usage) -> dict[str, Any]:
       'model_type': 'SentenceTransformer',
       'prompts': prompts | dict(texts.prompts),
       # For `encode`, which knows no side.
-      'default_prompt_name': 'query' if query and query == passage else None,
+      'default_prompt_name': _default(texts),
       'similarity_fn_name': 'cosine',
   }
+
+
+def _default(texts: Usage) -> str | None:
+  """Name of the prompt of `encode`."""
+  if texts.default_prompt is not None:
+    return texts.default_prompt or None
+  return modules.implied_default(texts.query_prefix, texts.passage_prefix)
 
 
 def _notes(weights: Weights, own_transformer: bool) -> list[str]:
@@ -202,7 +209,12 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         f'Other prompts: {", ".join(map(_quoted, texts.prompts))};'
         ' `encode_query(queries, prompt_name=...)` takes one.'
     )
-  if texts.query_prefix != texts.passage_prefix:
+  if texts.default_prompt:
+    notes.append(
+        f'`encode` puts the prompt {_quoted(texts.default_prompt)} in front of'
+        ' a text; `encode_query` and `encode_document` those of the table.'
+    )
+  elif texts.query_prefix != texts.passage_prefix:
     notes.append(
         '`encode` puts no prompt in front of a text; `encode_query` and'
         ' `encode_document` do.'
