@@ -9,7 +9,9 @@ import re
 from typing import Any
 
 from dualenc_jax.commands import config, flags, saved_config
+from dualenc_jax.data.cache import Cache
 from dualenc_jax.errors import UserError
+from dualenc_jax.index.encoding import default_split
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.interop import loading, model_dirs, truncation
 from dualenc_jax.io import hub
@@ -27,6 +29,11 @@ class TrainedModel(Loaded):
   """A model as its newest (or a chosen) checkpoint has it, and its run."""
 
   experiment: Experiment
+
+  def passages(self) -> Cache:
+    """The token cache of all passages of its task."""
+    split = default_split(self.experiment.task)
+    return self.experiment.passage_cache(split)
 
 
 def check_is_one(folder: str) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 
 from dualenc_jax.compression import Codec, Coded, FLOATS, Spec, spec
 from dualenc_jax.compression.training import SAMPLE
+from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.errors import UserError
 from dualenc_jax.index import encoding, header as header_lib
 from dualenc_jax.index.binding import codec_of, encoded_by, open_index
 from dualenc_jax.index.build import IndexBuild
-from dualenc_jax.index.encoding import default_split, Source
+from dualenc_jax.index.encoding import Source
 from dualenc_jax.index.header import Header
 from dualenc_jax.index.index import Index
 from dualenc_jax.index.shard import Places
@@ -22,7 +23,6 @@ from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import machine
 from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.run.experiment import Experiment
 from dualenc_jax.search.search_programs import empty_rows
 
 # The rest is for the model, the queries and what search needs.
@@ -197,14 +197,13 @@ def _codec_name(header: Header) -> str:
 
 
 def open_own(
-    model: Loaded, experiment: Experiment, home: str | os.PathLike[str]
+    model: Loaded, cache: Cache, home: str | os.PathLike[str]
 ) -> Index:
   """Opens the index of a run's own passages; makes it again where it is due.
 
-  It follows the task and caches of the experiment, and lies in `home`: the
-  model_dir, or the folder of one of its dims.
+  It follows the cache of these passages, and lies in `home`: the model_dir, or
+  the folder of one of its dims.
   """
-  cache = experiment.passage_cache(default_split(experiment.task))
   folder = own_folder(home)
   expect = {name: cache.header[name] for name in ('task', 'split', 'source')}
   try:
