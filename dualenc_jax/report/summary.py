@@ -151,7 +151,7 @@ def _percent(*shares: float) -> str:
 def set_name(result: Result) -> str:
   """'pairs (held_out.jsonl), test': what was measured, by its files too."""
   names, label = _joined(result.provenance.get('files')), result.key.label
-  if names and not label.endswith(names):
+  if names and names not in label:
     label += f' ({names})'
   return f'{label}, {result.key.split}'
 

@@ -399,9 +399,10 @@ def describe_copies(facts: Mapping[str, Any]) -> str:
   if not (copies := facts.get(COPIES)):
     return ''
   return (
-      f'For {copies:,} of {facts["queries"]:,} queries a relevant passage has a'
-      ' copy in the corpus that is not judged relevant: of the two the id'
-      ' decides which ranks first. --equal_texts=one measures them as one.'
+      f'For {copies:,} of {facts.get("queries") or 0:,} queries a relevant'
+      ' passage has a copy in the corpus that is not judged relevant: of the'
+      ' two the id decides which ranks first. --equal_texts=one measures them'
+      ' as one.'
   )
 
 

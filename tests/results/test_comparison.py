@@ -128,6 +128,7 @@ def test_results_of_other_data_are_refused(tmp_path):
           {'document_separator': '#'},
           'differ in "document_separator": nothing and #.*--max_passage',
       ),
+      ({'relevance_level': 2}, '"relevance_level": nothing and 2.*both with'),
   )):
     of_two(tmp_path / str(i), [0.5], [1.0], **change)
     with pytest.raises(UserError, match=message):
