@@ -30,7 +30,7 @@ class TrainedModel(Loaded):
 
   experiment: Experiment
 
-  def passages(self) -> Cache:
+  def own_passages(self) -> Cache:
     """The token cache of all passages of its task."""
     split = default_split(self.experiment.task)
     return self.experiment.passage_cache(split)

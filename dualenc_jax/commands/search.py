@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   else:
     index = of_model.open_own(
         model,
-        model.passages(),
+        model.own_passages(),
         model_dir.home(args.model_dir, args.dim, args.passage_prompt),
     )
   retriever = Retriever(model, index, args.candidates)
