@@ -181,9 +181,8 @@ def train(
 def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
   """Keeps others out of a run's folder, by the first host.
 
-  It may have to see first whether one on another machine still lives; gloo
-  waits for it for half a minute only. The hook looks every few seconds whether
-  the folder is still there.
+  The hook looks every few seconds whether the folder is still there, and has no
+  other writer.
   """
   if jax.process_index():
     hosts.wait_for_all()

@@ -8,7 +8,6 @@ import logging
 import os
 import pathlib
 import socket
-import threading
 import time
 from typing import Any
 
@@ -18,17 +17,11 @@ from dualenc_jax.errors import UserError
 from dualenc_jax.io import files, json_file, untrusted
 
 _LOCK, _RECORD = '.lock', '.writer.json'
-# A writer touches its record so often; one of another host that has not for so
-# long is dead.
-_BEAT_SECONDS, _DEAD_SECONDS = 10.0, 35.0
 # For so long a folder may fail to be read.
 _AWAY_SECONDS = 60.0
 # Bytes of a record.
 _LARGEST = 2**16
-_FIELDS = {
-    'pid': int, 'host': str, 'since': str, 'pids?': str | None,
-    'started?': str | None,
-}
+_FIELDS = {'pid': int, 'host': str, 'since': str}
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,12 +38,9 @@ class Writer:
     self._content = json.dumps({
         'does': does,
         'host': socket.gethostname(),
-        'pids': _pids(),
         'pid': os.getpid(),
-        'started': _started(os.getpid()),
         'since': datetime.datetime.now().astimezone().isoformat(' ', 'seconds'),
     }).encode()
-    self._done = threading.Event()
     self._seen = time.monotonic()
 
   def check(self, when: str = '') -> None:
@@ -91,29 +81,22 @@ class Writer:
       # Half a record, after a power cut, would be in the way of the next run.
       with files.replacing(self._path, sync=True) as file:
         file.write(self._content)
-    threading.Thread(target=self._beat, daemon=True).start()
 
   def leave(self) -> None:
     """Removes that again."""
-    self._done.set()
     with contextlib.suppress(OSError, UserError):
       if untrusted.read(self._path, _LARGEST) == self._content:
         self._path.unlink()
-
-  def _beat(self) -> None:
-    while not self._done.wait(_BEAT_SECONDS):
-      with contextlib.suppress(OSError):
-        os.utime(self._path)
 
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
   """Keeps other processes out of a folder, which is made if it is missing.
 
-  On one machine, and where a file system passes locks on to its server, that is
-  the system's lock, which ends with its process. What a dead process has left
-  is logged and taken over. Of another host it can only be seen whether it goes
-  on beating, which takes half a minute.
+  The system's lock does so, which ends with its process, on one machine and
+  where a file system passes locks on to its server. Elsewhere, as on some
+  mounted buckets, the last that comes has the folder, and `Writer.check` tells
+  the one before.
 
   `does` is what the process does there: 'trains', `instead` what the user may
   give in its place.
@@ -123,53 +106,52 @@ def alone(folder: pathlib.Path, does: str, instead: str) -> Iterator[Writer]:
       one has left cannot be read.
   """
   files.make_folder(folder, instead)
+  with _locked(folder, does, instead):
+    try:
+      if before := _shown(_read(folder)):
+        _LOG.warning(
+            '%s: %s has ended without a word; going on.', folder, before
+        )
+      writer = Writer(folder, does)
+      writer.take()
+      try:
+        yield writer
+      finally:
+        writer.leave()
+    finally:
+      with contextlib.suppress(OSError):
+        if os.listdir(folder) == [_LOCK]:
+          os.unlink(folder / _LOCK)
+
+
+def check_free(folder: pathlib.Path, does: str, instead: str) -> None:
+  """Raises UserError where another process is at work; the folder may be none.
+
+  It takes nothing, as `alone` does.
+  """
+  if (folder / _LOCK).exists():
+    with _locked(folder, does, instead):
+      pass
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path, does: str, instead: str) -> Iterator[None]:
   # Its own stand-in where the system has no locks would outlive a kill.
   lock = filelock.FileLock(folder / _LOCK, fallback_to_soft=False)
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
-    raise _busy(folder, does, instead, who(folder)) from None
+    by = who(folder)
+    raise UserError(
+        f'Another process {does} in {folder}{f": {by}" if by else ""}. Wait for'
+        f' it, or give {instead}.'
+    ) from None
   except OSError as e:
-    # Some mounted buckets know no locks.
     _LOG.warning('%s cannot be locked: %s', folder, e)
   try:
-    record = _read(folder)
-    before = _shown(record)
-    if before and _is_alive(folder, record):
-      raise _busy(folder, does, instead, before)
-    if before:
-      _LOG.warning('%s: %s has ended without a word; going on.', folder, before)
-    writer = Writer(folder, does)
-    writer.take()
-    try:
-      yield writer
-    finally:
-      writer.leave()
+    yield
   finally:
-    with contextlib.suppress(OSError):
-      if os.listdir(folder) == [_LOCK]:
-        os.unlink(folder / _LOCK)
     lock.release()
-
-
-def check_free(folder: pathlib.Path, does: str, instead: str) -> None:
-  """Raises UserError where a writer of this machine is seen to be at work.
-
-  It takes nothing, nor waits, as `alone` does; the folder need not exist.
-  """
-  try:
-    record = _read(folder)
-  except UserError:
-    return
-  if record and _is_of_here(record) and _is_alive(folder, record):
-    raise _busy(folder, does, instead, _shown(record))
-
-
-def _busy(folder: pathlib.Path, does: str, instead: str, by: str) -> UserError:
-  return UserError(
-      f'Another process {does} in {folder}{f": {by}" if by else ""}. Wait for'
-      f' it, or give {instead}.'
-  )
 
 
 def who(folder: pathlib.Path) -> str:
@@ -199,55 +181,3 @@ def _read(folder: pathlib.Path) -> dict[str, Any]:
   record = json_file.parse(content, path, again)
   json_file.check(record, _FIELDS, path, again)
   return record
-
-
-def _is_of_here(record: dict[str, Any]) -> bool:
-  """Whether the writer is a process that can be looked at."""
-  return (record['host'], record.get('pids')) == (socket.gethostname(), _pids())
-
-
-def _is_alive(folder: pathlib.Path, record: dict[str, Any]) -> bool:
-  """Whether the writer of a folder lives, as far as can be seen from here."""
-  if _is_of_here(record):
-    # A process id comes again, but not with the same start.
-    return _started(record['pid']) == record.get('started', '?')
-  path = folder / _RECORD
-  _LOG.warning(
-      '%s: %s has not ended properly. From here that process cannot be looked'
-      ' at; waiting %.0f s for a sign of life.',
-      folder, _shown(record), _DEAD_SECONDS,
-  )
-  with contextlib.suppress(OSError):
-    first = path.stat().st_mtime_ns
-    end = time.monotonic() + _DEAD_SECONDS
-    while time.monotonic() < end:
-      time.sleep(1.0)
-      if path.stat().st_mtime_ns != first:
-        return True
-  return False
-
-
-def _pids() -> str | None:
-  """Where process ids count: containers of one name have their own."""
-  try:
-    return os.readlink('/proc/self/ns/pid')
-  except OSError:
-    return None
-
-
-def _started(pid: int) -> str | None:
-  """When a process of this machine started; None where it runs no more."""
-  try:
-    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
-    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
-    # The name of the program, in brackets, may have spaces.
-    state, *rest = stat.rpartition(')')[2].split()
-    # One that is dead stays a zombie until somebody asks how it ended.
-    return None if state in 'ZX' else f'{boot} {rest[18]}'
-  except OSError:
-    pass
-  if not os.path.isdir('/proc/self'):
-    with contextlib.suppress(OSError):
-      os.kill(pid, 0)
-      return 'runs'
-  return None

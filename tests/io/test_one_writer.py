@@ -9,19 +9,17 @@ import subprocess
 import sys
 import time
 
-import filelock
 import pytest
 
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import writer
 
 
-def start(folder, first='pass'):
+def start(folder):
   """A process that is the writer of a folder until its input ends."""
-  code = f"""
-import pathlib, socket, sys
+  code = """
+import pathlib, sys
 from dualenc_jax.io import writer
-{first}
 with writer.alone(pathlib.Path(sys.argv[1]), 'trains', 'another'):
   print('in', flush=True)
   sys.stdin.read()
@@ -58,22 +56,19 @@ def test_a_second_is_told_who_and_a_killed_one_is_taken_over(tmp_path, caplog):
   assert not any(tmp_path.iterdir())
 
 
-def test_where_there_are_no_locks_the_record_tells(tmp_path, monkeypatch):
+def test_where_there_are_no_locks_the_last_one_writes(
+    tmp_path, monkeypatch, caplog
+):
   def none(*args, **kwargs):
     raise OSError(38, 'Function not implemented')
 
-  with start(tmp_path) as other:
-    monkeypatch.setattr(fcntl, 'flock', none)
-    with pytest.raises(UserError, match=f'process {other.pid} on'):
-      alone(tmp_path)
-    other.communicate()
-  assert alone(tmp_path)
-  # Nor does one that is killed leave anything that outlives it.
-  stub = 'import fcntl\ndef flock(*_): raise OSError(38, "no")\n'
-  other = start(tmp_path, f'{stub}fcntl.flock = flock')
-  other.kill()
-  other.communicate()
-  assert alone(tmp_path)
+  with writer.alone(tmp_path, 'trains', 'another') as own:
+    with monkeypatch.context() as patch:
+      patch.setattr(fcntl, 'flock', none)
+      with writer.alone(tmp_path, 'trains', 'a third'):
+        assert 'cannot be locked' in caplog.text
+        with pytest.raises(UserError, match='another writer at step 3: proc'):
+          own.check(' at step 3')
 
 
 def test_a_server_that_is_away_for_a_moment(tmp_path, monkeypatch):
@@ -88,22 +83,6 @@ def test_a_server_that_is_away_for_a_moment(tmp_path, monkeypatch):
       with pytest.raises(UserError, match='is gone at step 3'):
         own.check(' at step 3')
     own.check(' at step 4')
-
-
-def test_a_writer_of_another_host(tmp_path, monkeypatch, caplog):
-  """It lives if it says so while it is watched."""
-  monkeypatch.setattr(
-      filelock.FileLock, 'acquire', lambda *args, **kwargs: None
-  )
-  monkeypatch.setattr(writer, '_DEAD_SECONDS', 2.0)
-  far = 'socket.gethostname = lambda: "far"; writer._BEAT_SECONDS = 0.1'
-  with start(tmp_path, far) as other:
-    with pytest.raises(UserError, match=f'process {other.pid} on far, since'):
-      alone(tmp_path)
-    assert 'cannot be looked at; waiting 2 s' in caplog.text
-    other.kill()
-    other.communicate()
-  assert alone(tmp_path)
 
 
 @pytest.mark.parametrize('content, said', [
