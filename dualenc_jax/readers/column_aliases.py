@@ -14,8 +14,8 @@ ALIASES: Mapping[str, Sequence[str]] = {
 # Of ids and of texts, by split.
 OF_TEXTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     'corpus': (
-        ('_id', 'id', 'passage_id', 'pid', 'docid', 'doc_id'),
-        ('text', 'passage', 'contents'),
+        ('_id', 'id', 'passage_id', 'pid', 'docid', 'doc_id', 'docno'),
+        ('text', 'passage', 'contents', 'content', 'document', 'body'),
     ),
     'queries': (
         ('_id', 'id', 'query_id', 'qid'), ('text', 'query', 'question')

@@ -32,7 +32,7 @@ def test_a_beir_folder_is_what_beir_reads():
 @pytest.mark.parametrize('compress', [False, True])
 @pytest.mark.parametrize('name, content', [
     ('a.jsonl', '{"_id": "x", "title": "T", "text": "one"}\n'),
-    ('a.jsonl', '{"id": "x", "title": "T", "contents": "one"}\n'),
+    ('a.jsonl', '{"docno": "x", "title": "T", "document": "one"}\n'),
     ('a.tsv', '\ufeffx\tone\tT\r\n'),
     ('a', 'x\tone\tT\n'),
 ])
