@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.data import Batches, batches as batches_lib, Layout
+from dualenc_jax.data import Batches, batches as batches_lib, Cache, Layout
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.errors import expect, UserError
@@ -161,6 +161,7 @@ class FromPairs(Objective):
           ' the task.'
       )
     yield run.batches.picker.order.describe()
+    yield from describe_cuts(run.caches, self.sides)
     yield _describe_layout(run.batches, step)
 
   def _cells(self, run: Run) -> int:
@@ -175,6 +176,26 @@ def first_columns(batches: Batches, step: int) -> dict[str, np.ndarray]:
   found = [picker.arrays(picker(s)) for s in range(step, step + 3)]
   names = [column.name for column in batches.columns]
   return {name: np.concatenate([b[name] for b in found]) for name in names}
+
+
+def describe_cuts(
+    caches: Sequence[Cache], sides: Sequence[str]
+) -> Iterator[str]:
+  """Yields a line on each of `FromPairs.sides` that may be cut somewhere.
+
+  It is of all pairs. How long a text was that fills its row, a cache does not
+  know.
+  """
+  for side in sides:
+    name = {'queries': 'query', 'passages': 'passage'}[side]
+    limit = caches[0].header[f'{name}_length']
+    lengths = [getattr(cache, f'{name}_tokens').lengths for cache in caches]
+    full = sum(int(np.sum(each >= limit)) for each in lengths)
+    if full:
+      yield (
+          f'{full / sum(map(len, lengths)):.1%} of {side} fill the {limit}'
+          f' tokens of {name.upper()}_LENGTH: what is longer is cut.'
+      )
 
 
 def _describe_layout(batches: Batches, step: int) -> str:

@@ -11,6 +11,7 @@ import pytest
 from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.errors import UserError
+from dualenc_jax.objectives.from_pairs import describe_cuts
 from dualenc_jax.readers import Pairs, PythonCode
 from dualenc_jax.text.ragged import fingerprints
 from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
@@ -94,6 +95,11 @@ def test_round_trip(task, cache_dir, monkeypatch, chunk):
   assert cache.query_ids.text(3) == 'Q' and cache.passage_ids.text(3) == '9'
   assert cache.query_ids.text(2) == 'qb1e99324505bd32d'
   assert cache.passage_ids.text(2) == 'pc8687a08aa5d6ed2'
+  # What training says of it: the fourth of five is cut.
+  assert [*describe_cuts([cache], ('queries', 'passages'))] == [
+      '20.0% of passages fill the 16 tokens of PASSAGE_LENGTH: what is longer'
+      ' is cut.'
+  ]
   # Rows of a corpus, answers and grades.
   words = cache_words.Words(50)
   cache = prepare(words, 'train', TOKENIZER, cache_dir)
