@@ -18,6 +18,7 @@ a stage makes. Every macro of the recipe is a flag:
 
 from collections.abc import Sequence
 import pathlib
+import shlex
 
 from dualenc_jax.commands import config, flags, generated_by_models, recipe
 from dualenc_jax.errors import expect, UserError
@@ -101,6 +102,10 @@ def main(argv: Sequence[str] | None = None) -> None:
       f'--gin.SPLIT={split}', *until, *(['--list'] if args.list else []),
       *bindings,
   ])
+  if not args.list:
+    new = pathlib.Path(args.output_dir, 'adapted')
+    words = ['dualenc', 'encode', f'--model_dir={new}', f'--corpus={corpus}']
+    print(f'The adapted model is {new}. Next: {shlex.join(words)}')
 
 
 def make_parser() -> flags.Parser:

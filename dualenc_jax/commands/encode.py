@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
       words = ['dualenc', 'search', f'--model_dir={args.model_dir}']
       if not is_own:
         words.append(f'--index_dir={build.folder}')
-      print(f'Next: {printable(shlex.join([*words, "a question"]))}')
+      shown = printable(shlex.join([*words, 'a question']))
+      runtime.next_step(f'Next: {shown}')
   else:
     print(
         f'{len(build.missing())} of {build.header.shards} shards are left to'

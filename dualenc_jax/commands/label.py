@@ -110,7 +110,10 @@ def _label(
   files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
   print('\n'.join(lines[2:]))
   if not found.written:
-    print('WARNING: no query is left; report.md says why.')
+    raise UserError(
+        f'No query is left to train on; {folder / label_output.REPORT} counts'
+        ' why. Lower --above, raise --below, or take another teacher.'
+    )
   print(f'Written to {folder}.')
 
 
@@ -180,7 +183,7 @@ def no_calibration(teacher: str) -> UserError:
       f'{teacher}{what} has no calibration, but thresholds need probabilities.'
       ' Give --calibration=SLOPE,INTERCEPT: 1,0 if the scores are logits. A'
       ' cross-encoder trained with a validation split has its own, of its'
-      ' newest checkpoint.'
+      ' newest checkpoint, if relevant pairs score higher there.'
   )
 
 

@@ -120,7 +120,7 @@ def _mine(
         ' cannot be measured by it any more.'
     )
   elif labelled:
-    print(
+    runtime.next_step(
         'Train on them with --gin_file=tasks/pairs.gin'
         f' --gin.TRAIN_FILE={folder / output.PAIRS}'
         f' --gin.NUM_NEGATIVES={args.num_negatives}'

@@ -17,6 +17,7 @@ Ctrl-C 130; if a stage fails, it is that of the stage.
 import argparse
 from collections.abc import Sequence
 import functools
+import os
 import pathlib
 import shlex
 import signal
@@ -98,7 +99,9 @@ def main(argv: Sequence[str] | None = None) -> None:
       more = checks.hint(macros[recipe.stages[len(done)].name])
       raise UserError(f'{e}{more}') from e
   total = runner.Done('', '', sum(d.seconds or 0.0 for d in done))
-  print('\n'.join(_line(each, width) for each in (*done, total)))
+  if any(each.state == runner.RAN for each in done):
+    print('\n'.join(_line(each, width) for each in done))
+  print(_line(total, width))
 
 
 def make_parser() -> flags.Parser:
@@ -197,7 +200,10 @@ def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
   child = None
   before = {each: signal.signal(each, pass_on) for each in stopping.SIGNALS}
   try:
-    child = subprocess.Popen([sys.executable, '-m', 'dualenc_jax', *argv])
+    child = subprocess.Popen(
+        [sys.executable, '-m', 'dualenc_jax', *argv],
+        env={**os.environ, runtime.STAGE: '1'},
+    )
     for number in signals:
       child.send_signal(number)
     status = child.wait()

@@ -22,6 +22,8 @@ _LOG = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _M_MMAP_MAX, _M_ARENA_MAX = -4, -8
 _POLL_SECONDS = 2.0
+# In the environment of the commands of a recipe, which goes on by itself.
+STAGE = 'DUALENC_STAGE'
 _PLACE = 'coordinator_address', 'num_processes', 'process_id'
 # Flags that hosts may differ in: a folder may have another place.
 _OF_A_HOST = {*_PLACE, 'initialization_timeout', 'model_dir'}
@@ -51,6 +53,12 @@ def start_logging() -> None:
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
   # Orbax logs what it raises, too, with a traceback a thread.
   logging.getLogger('absl').addFilter(lambda record: not record.exc_info)
+
+
+def next_step(text: str, say: Callable[[str], object] = print) -> None:
+  """Says what a user may do after a command, unless a recipe goes on."""
+  if STAGE not in os.environ:
+    say(text)
 
 
 def start(

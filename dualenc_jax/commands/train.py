@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   with stopping.watching():
     experiment = build(args)
     train(experiment, args, started, stopping)
-  _LOG.info('Next: %s', printable(shlex.join(next_words(experiment))))
+  words = printable(shlex.join(next_words(experiment)))
+  runtime.next_step(f'Next: {words}', _LOG.info)
 
 
 def next_words(experiment: Experiment) -> list[str]:

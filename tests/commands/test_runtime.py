@@ -132,3 +132,10 @@ def test_hyperthreads_of_a_core_are_last(tmp_path):
   assert cores.apart([0, 1, 2, 3], tmp_path) == [0, 2, 1, 3]
   # Where the kernel does not say, as they come.
   assert cores.apart([4, 5, 6], tmp_path) == [4, 5, 6]
+
+
+def test_a_stage_of_a_recipe_leaves_the_next_step_to_it(monkeypatch, capsys):
+  runtime.next_step('one')
+  monkeypatch.setenv(runtime.STAGE, '1')
+  runtime.next_step('two')
+  assert capsys.readouterr().out == 'one\n'

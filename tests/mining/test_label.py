@@ -128,6 +128,8 @@ def test_of_queries_without_labels(tiny, tmp_path, capsys):
       assert found[query]['passage_id'] == [best]
       assert found[query]['origin'] == ['pseudo']
   assert found and right and wrong
+  with pytest.raises(UserError, match='No query is left .*none/report.md coun'):
+    labelled(tiny, tmp_path / 'none', queries, '--below=1e-99')
   row = (
       f'| 0.8 / 0.1 | {len(right) / QUERIES:.1%} | {np.mean(right):.1%} |'
       f' {1 - np.mean(wrong):.1%} | {len(right)}, {len(wrong)} |'

@@ -56,6 +56,7 @@ def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
       'adapted: 3 steps of 16 examples, learning rate 0.001 to 0.'
   )
   assert 'Margins of ' in said
+  assert f'The adapted model is {out}/adapted. Next: dualenc encode' in said
   assert re.search('the mined ones: teacher .*%, model .*%, bm25 .*%', said)
   assert 'word for word among the' in said
   row = json.loads((out / 'labels' / 'pairs.jsonl').read_text().split('\n')[0])

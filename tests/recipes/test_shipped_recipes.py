@@ -37,8 +37,7 @@ def pair_flags(tmp_path):
       'RETRIEVER': [f'{tmp_path / "small.gin"}'],
       'TEACHER': [f'{tmp_path / "small.gin"}'],
       'BATCH_SIZE': 16, 'NUM_NEGATIVES': 2, 'DEPTH': 20,
-      # Of a teacher of a few steps.
-      'ABOVE': 0.05, 'BELOW': 0.049,
+      'ABOVE': 0.6, 'BELOW': 0.4,
       'RETRIEVER_STEPS': 2, 'TEACHER_STEPS': 30, 'PRETRAIN_STEPS': 2,
       'FINETUNE_STEPS': 2,
   }

@@ -41,6 +41,8 @@ def read(folder, name='metrics'):
 @pytest.mark.usefixtures('in_process')
 def test_pair_ends_the_same_if_it_is_killed(tmp_path, capfd):
   given = ['recipe', '--gin_file=recipes/pair.gin', *pair_flags(tmp_path)]
+  # A teacher of a few steps, whose logits are about -2.1.
+  given.append('--gin.CALIBRATION=20,42')
 
   def start(work):
     return interrupted.start(*given, f'--work_dir={work}')
