@@ -7,27 +7,33 @@ import os
 import re
 from typing import Any
 
-# Formats with a row a line; a line of others may be the whole file.
-_LOCATION = re.compile(r'(.+\.(?:jsonl|tsv)(\.gz)?):([0-9]+)')
+# Formats whose rows are numbered by their lines, or, in Parquet, counted. The
+# line of a JSON array may be the whole file.
+_LOCATION = re.compile(r'(.+\.(?:jsonl|tsv|csv|(parquet))(\.gz)?):([0-9]+)')
 
 
 def count(examples: Sequence[Mapping[str, Any]]) -> int | None:
-  """Estimates how many examples a file of lines has from its first `examples`.
+  """Estimates how many examples a file has from its first `examples`.
 
-  None unless all `examples` come from one such file.
+  None unless all `examples` come from one file of lines, or of Parquet.
   """
   matches = (_LOCATION.fullmatch(e['location']) for e in examples)
   found = [match.groups() for match in matches if match]
   if len(found) < len(examples) or len({path for path, *_ in found}) != 1:
     return None
-  path, zipped, line = found[-1]
+  path, is_parquet, zipped, line = found[-1]
   try:
+    if is_parquet:
+      from pyarrow import parquet
+
+      rows = parquet.read_metadata(path).num_rows
+      return round(len(examples) * rows / int(line))
     with open(path, 'rb') as file:
       lines = gzip.GzipFile(fileobj=file) if zipped else file
       for _ in itertools.islice(lines, int(line)):
         pass
       return round(len(examples) * os.path.getsize(path) / file.tell())
-  except (OSError, EOFError, ZeroDivisionError):
+  except (ImportError, OSError, ValueError, EOFError, ZeroDivisionError):
     return None
 
 

@@ -9,6 +9,8 @@ import sys
 import types
 
 from cache_words import TOKENIZER, Words
+import pyarrow as pa
+from pyarrow import parquet
 import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
@@ -74,13 +76,16 @@ def test_what_clearly_does_not_fit_is_refused_at_once(
   assert [p.name for p in (tmp_path / 'cache').iterdir()] == ['.building']
 
 
-@pytest.mark.parametrize('suffix', ['.tsv', '.jsonl.gz'])
+@pytest.mark.parametrize('suffix', ['.csv', '.jsonl.gz', '.parquet'])
 def test_count_by_the_size_of_the_file(tmp_path, suffix):
   path = tmp_path / f'rows{suffix}'
   opener = gzip.open if suffix.endswith('.gz') else open
-  with opener(path, 'wt') as stream:
-    for number in range(50000):
-      stream.write(f'{number:06} {hash(str(number)):020}\n')
+  if suffix == '.parquet':
+    parquet.write_table(pa.table({'query': range(50000)}), path)
+  else:
+    with opener(path, 'wt') as stream:
+      for number in range(50000):
+        stream.write(f'{number:06} {hash(str(number)):020}\n')
   # Every second line is an example.
   first = [example(location=f'{path}:{2 * i + 2}') for i in range(10000)]
   rel = 0.2 if suffix.endswith('.gz') else 1e-3
@@ -89,6 +94,7 @@ def test_count_by_the_size_of_the_file(tmp_path, suffix):
       ['', ''],
       ['a.py:1', 'b.py:7'],
       ['a.jsonl:1', 'a.jsonl:2'],  # No such file.
+      ['a.parquet:1', 'a.parquet:2'],
       ['passages.json:1', 'passages.json:2'],  # May be one line.
   ):
     assert sizes.count([example(location=x) for x in locations]) is None
