@@ -169,11 +169,12 @@ def card(contents: Contents) -> Iterator[tuple[str, str]]:
   """What a model card has: use, data, limits."""
   own, kind = contents.settings, contents.settings.get('OBJECTIVE', '')
   yield 'Intended use', next(text for k, text in _USES.items() if k in kind)
-  yield 'Input', ', '.join(
+  if limits := ', '.join(
       f'{text} of {length} tokens at most'
       for text, name in (('queries', 'QUERY'), ('passages', 'PASSAGE'))
       if (length := own.get(f'{name}_LENGTH'))
-  ) + '; the rest of longer ones is cut off.'
+  ):
+    yield 'Input', f'{limits}; the rest of longer ones is cut off.'
   trained = [contents.task, *_sources(contents)]
   data = contents.meta.get('data', {})
   examples, batch = data.get('examples'), data.get('global_batch')
