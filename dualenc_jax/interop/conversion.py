@@ -266,7 +266,8 @@ def _alike(
 
   Others would show that tokenizers differ, in very few texts, and not whether
   the model is the same; they are said, and in the README of the output where
-  its own differs. UserError where one differs in more than a tenth.
+  its own differs. UserError where one differs in more than a tenth, without
+  the odd ones.
   """
   kept = set(range(len(texts)))
   for name, folder in folders.items():
@@ -277,15 +278,16 @@ def _alike(
         f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
         ' other ids than'
     )
-    if 10 * len(other) > len(texts):
+    if 10 * sum(texts[i] not in verify.ODD for i in other) > len(texts):
       raise UserError(
           f'{found} {usage.vocabulary}, such as {texts[min(other)][:100]!r}.'
           ' Give the vocabulary that the model was trained with, --vocabulary=.'
       )
-    found += f' the SentencePiece file, such as {texts[min(other)][:200]!r}'
+    shortest = min((texts[i] for i in other), key=len)
+    found += f' the SentencePiece file, such as {shortest[:200]!r}'
     say(f'{found}; they are left out.')
     if folder == out:
-      with (out / 'README.md').open('a') as readme:
+      with (out / 'README.md').open('a', encoding='utf-8') as readme:
         readme.write(f'\n{found}.\n')
     kept -= other
   return [texts[i] for i in sorted(kept)]
