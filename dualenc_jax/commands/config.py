@@ -115,12 +115,13 @@ def binding(flag: str) -> str:
 def load(
     files: Sequence[str],
     bindings: Sequence[str] = (),
-    search_paths: Sequence[str] = (),
+    search_paths: Sequence[str] = (), needs: str = '',
 ) -> None:
   """Replaces the current gin config by these files and bindings.
 
   Files are found by path, or by name in `search_paths`, the working directory
-  and the shipped files; 'NAME = VALUE' strings are applied after them.
+  and the shipped files; 'NAME = VALUE' strings are applied after them. They
+  must bind something of what is called `needs`.
   """
   for path in search_paths:
     if not os.path.isdir(path):
@@ -169,6 +170,14 @@ def load(
     raise UserError(_explain(e)) from e
   finally:
     logging.disable(logging.NOTSET)
+  bound = rf'^(\S*[./])?{needs}\b'
+  if needs and not re.search(bound, gin.config_str(), re.M):
+    root = gin_root()
+    have = [f for f in shipped_files() if needs in (root / f).read_text()]
+    raise UserError(
+        f'{", ".join(files)}: no {needs} is in it. Expected a file that has'
+        f' one: {", ".join(have)}, or your own.'
+    )
   problems = [*_required()]
   for name in _names(bindings):
     if '.' not in name and name not in known:

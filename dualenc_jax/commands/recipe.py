@@ -43,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   if not args.gin_file:
     shipped = [f for f in config.shipped_files() if f.startswith('recipes/')]
     raise UserError(f'Give --gin_file: {", ".join(shipped)}, or your own.')
-  config.load(args.gin_file, args.gin_bindings, args.gin_search_paths)
+  config.load(
+      args.gin_file, args.gin_bindings, args.gin_search_paths, Recipe.__name__
+  )
   recipe = config.build(Recipe)
   config.check_effect(args.gin_bindings, macros=True)
   replaced = {text.partition('=')[0] for text in args.replace}

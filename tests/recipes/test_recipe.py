@@ -260,7 +260,8 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
       ('--gin.TEXTS=nowhere.jsonl', 'nowhere.jsonl does not exist; expected'),
   ):
     refused(message, *asked, more)
-  refused('have no Recipe|is empty', '--gin_file=tasks/pairs.gin', asked[1])
+  for file in 'tasks/pairs.gin', 'runs/quickstart.gin':  # That lacks a flag.
+    refused(f'^{file}: no Recipe.*: rec', f'--gin_file={file}', asked[1])
   refused('TEXTS must be given', *asked[:2])
   refused('Give --gin_file: recipes/daft.gin, re', asked[1])
   for old, new, message in (
