@@ -10,7 +10,13 @@ import tiny_evaluation
 import tiny_run
 
 from dualenc_jax import losses
-from dualenc_jax.commands import cli, config, recipe as command, train
+from dualenc_jax.commands import (
+  cli,
+  config,
+  recipe as command,
+  recipe_checks as checks,
+  train,
+)
 from dualenc_jax.errors import UserError
 from dualenc_jax.recipes import Recipe, runner
 
@@ -93,15 +99,23 @@ def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
   texts = [path.read_text() for path in config.gin_root().rglob('*.gin')]
   lines = [
       line for text in texts for line in re.findall(
-          r'^#   dualenc (recipe .*)$', text.replace('\\\n#', ''), re.M
+          r'^#   dualenc (.*)$', text.replace('\\\n#', ''), re.M
       )
   ]
-  for line in lines:
+  of_recipes = [line for line in lines if line.startswith('recipe ')]
+  for line in {*lines} - {*of_recipes}:
+    # The config of a model that is there.
+    words = line.replace('dense/config.gin', 'runs/quickstart.gin').split()
+    checks.check_line(words, ())
+    if words[0] == 'train':
+      args = config.parse_args(train.make_parser(), words[1:])
+      config.load(args.gin_file, ['MODEL_DIR = "x"', *args.gin_bindings])
+  for line in of_recipes:
     needs = ('VALIDATION_FILE', 'UNLABELLED', 'VOCABULARY', 'VOCAB_SIZE')
     more = [f'--gin.{name}=1' for name in needs if 'recipes/pair' in line]
     words = [w for w in shlex.split(line.replace('=...', '=x')) if w != '...']
     assert cli.main([*words, *more, '--list']) == 0, capsys.readouterr().err
-  assert len(lines) == 9
+  assert (len(lines), len(of_recipes)) == (12, 9)
 
 
 @pytest.mark.parametrize(
