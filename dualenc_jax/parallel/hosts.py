@@ -33,7 +33,8 @@ _ERRORS = 1, 2
 
 # The state of JAX's coordination service, once the hosts have joined.
 _service: Any = None
-_agreements = 0
+# How often all hosts have waited for each other.
+_meetings = 0
 _over = threading.Event()
 
 
@@ -105,12 +106,10 @@ def agree(
   Raises:
     UserError: on each host that has other lines than the first.
   """
-  global _agreements
   if _service is None:
     return
-  key, _agreements = f'dualenc_jax/agreement {_agreements}', _agreements + 1
-  client, index = _service.client, _service.process_id
-  if index == 0:
+  client, key = _service.client, f'dualenc_jax/lines {_meetings}'
+  if _service.process_id == 0:
     client.key_value_set(key, f'{_name()}\n{text}')
   first, _, expected = client.blocking_key_value_get(
       key, _DAY * 1000
@@ -121,12 +120,15 @@ def agree(
         f' {_lines_beyond(expected, text)}, {_name()} has'
         f' {_lines_beyond(text, expected)}. {advice}'
     )
-  client.wait_at_barrier(key, _DAY * 1000)
+  wait_for_all()
 
 
 def wait_for_all() -> None:
   """Returns once all hosts have come to it, however long that takes."""
-  agree('orders of work', '')
+  global _meetings
+  if _service is not None:
+    key, _meetings = f'dualenc_jax/meeting {_meetings}', _meetings + 1
+    _service.client.wait_at_barrier(key, _DAY * 1000)
 
 
 def wait_for_verdict(error: BaseException) -> None:
