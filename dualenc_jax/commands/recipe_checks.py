@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import importlib
+import logging
 import pathlib
 import tempfile
 from typing import Any
@@ -177,10 +178,13 @@ def _check_split(inputs: Any, task: Dataset, split: str) -> None:
     task.check_split(split)
     task.most_examples(split, 1)
     if isinstance(task, Pairs):
+      logging.disable()  # What it warns of the stage will say.
       next(task.examples(split))
   except SourceUnavailable:
     # A token cache may serve.
     dataclasses.replace(inputs, task=task).cache(split)
+  finally:
+    logging.disable(logging.NOTSET)
 
 
 def _is_calibrated(

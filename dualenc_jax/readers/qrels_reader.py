@@ -281,6 +281,8 @@ class QrelsReader(FilesDataset):
 
   def most_examples(self, split: str, enough: int) -> int | None:
     del enough
+    if split == CORPUS:
+      return None
     judged = self.source().qrels(split).judgements
     return sum(split != 'train' or each.grade > 0 for each in judged)
 
