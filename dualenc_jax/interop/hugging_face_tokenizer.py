@@ -6,7 +6,6 @@ the end of it, has 100 more such words, and knows no normalisation but T5's.
 """
 
 import base64
-from collections.abc import Iterable
 import json
 import pathlib
 import re
@@ -35,7 +34,7 @@ _UNCHANGED = dict.fromkeys(
 )
 # string.punctuation, inside of a character class.
 _MARKS = r'!-/:-@\[-`{-~'
-_UNIGRAM, _NORMAL, _USER_DEFINED = 1, 1, 4
+_UNIGRAM, _NORMAL, _USER_DEFINED, _UNUSED = 1, 1, 4, 5
 # Keeps characters apart: no character, so that no text has it.
 _APART = '\ufdd0'
 # What joins the character before it, inside of a character class.
@@ -104,9 +103,7 @@ def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
           for i, piece in enumerate(control)
       ],
       'normalizer': _normalizer(proto, path),
-      'pre_tokenizer': _pre_tokenizer(
-          p.piece for p in proto.pieces if p.type != _NORMAL
-      ),
+      'pre_tokenizer': _pre_tokenizer(proto),
       'post_processor': {
           'type': 'TemplateProcessing',
           'single': [first, end],
@@ -133,31 +130,41 @@ def _rounded(score: float) -> float:
   return round(score * 2**14) / 2**14
 
 
-def _pre_tokenizer(special: Iterable[str]) -> dict[str, Any]:
+def _pre_tokenizer(model: _Model) -> dict[str, Any]:
   """Cuts before each space, and inside of what reads like a special piece.
 
-  Their model would match '</s>' and '<0x41>'; SentencePiece never does.
+  Their model would match '</s>' and '<0x41>'; SentencePiece never does. Where
+  pieces go on beyond a space, nothing is cut before it.
   """
+  special = [p.piece for p in model.pieces if p.type != _NORMAL]
+  beyond = any(_SPACE in p.piece[1:] for p in model.pieces)
   inside = '|'.join(f'{re.escape(p[0])}(?={re.escape(p[1:])})' for p in special)
   cut = {
       'type': 'Split', 'pattern': {'Regex': inside},
       'behavior': 'MergedWithPrevious', 'invert': False,
   }
-  return {'type': 'Sequence', 'pretokenizers': [_metaspace('never'), cut]}
+  spaces = _metaspace('never', not beyond)
+  return {'type': 'Sequence', 'pretokenizers': [spaces, cut]}
 
 
-def _metaspace(prepend: str) -> dict[str, Any]:
-  where = {'replacement': _SPACE, 'prepend_scheme': prepend, 'split': True}
+def _metaspace(prepend: str, split: bool = True) -> dict[str, Any]:
+  where = {'replacement': _SPACE, 'prepend_scheme': prepend, 'split': split}
   return {'type': 'Metaspace', **where}
 
 
 def _read_model(path: pathlib.Path) -> _Model:
   proto = read_model(path)
   kinds = {piece.type for piece in proto.pieces}
-  if proto.trainer_spec.model_type != _UNIGRAM or _USER_DEFINED in kinds:
+  if (
+      proto.trainer_spec.model_type != _UNIGRAM
+      or kinds & {_USER_DEFINED, _UNUSED}
+      or proto.trainer_spec.treat_whitespace_as_suffix
+      or not proto.normalizer_spec.escape_whitespaces
+  ):
     raise UserError(
-        f"{path} is not a plain unigram model of SentencePiece, like T5's; no"
-        ' other becomes a tokenizer of transformers.'
+        f"{path} is not a plain unigram model of SentencePiece, like T5's (with"
+        ' spaces before words, no unused or user-defined pieces); no other'
+        ' becomes a tokenizer of transformers.'
     )
   return proto
 

@@ -82,11 +82,12 @@ def same_choice(processor, ours, theirs):
   )
 
 
-def test_ids_of_odd_and_of_decomposed_texts(tmp_path):
+@pytest.mark.parametrize('at_spaces', [True, False])
+def test_ids_of_odd_and_of_decomposed_texts(tmp_path, at_spaces):
   """What has no piece is bytes, so that ids show every character."""
   path = small_vocabulary.write(
       tmp_path / 'v.model', vocab_size=600, byte_fallback=True,
-      normalization_rule_name='nmt_nfkc_cf',
+      normalization_rule_name='nmt_nfkc_cf', split_by_whitespace=at_spaces,
   )
   letters = map(chr, [*range(0x20, 0xac00), *range(0xac00, 0xd7a4, 97)])
   parts = {unicodedata.normalize('NFD', c) for c in letters if c.isalpha()}
@@ -165,6 +166,8 @@ def test_what_no_tokenizer_has(tmp_path):
   for part, name, value, message in (
       ('normalizer_spec', 'precompiled_charsmap', b'x', 'custom normalisation'),
       ('trainer_spec', 'model_type', 2, 'is not a plain unigram model'),
+      ('trainer_spec', 'treat_whitespace_as_suffix', True, 'is not a plain'),
+      ('normalizer_spec', 'escape_whitespaces', False, 'is not a plain'),
   ):
     proto = sentencepiece_model_pb2.ModelProto.FromString(SMALL.read_bytes())
     setattr(getattr(proto, part), name, value)
