@@ -114,7 +114,7 @@ def check_stages(
         raise of_stage(stage.name, error, macros)
       with _of_what_is_there(stage.name, coming, macros):
         if module is not train:
-          _check_task(asked, configs.get(model, model))
+          _check_task(asked, configs.get(model, model), coming)
           continue
         experiment = train.build(asked)
         own = pathlib.Path(temporary, stage.name)
@@ -137,7 +137,7 @@ def check_stages(
         yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
         while_training.check(experiment)
         for task, _ in experiment.task.parts():
-          _check_split(experiment, task, 'train')
+          _check_split(experiment, task, 'train', coming)
 
 
 @contextlib.contextmanager
@@ -152,7 +152,9 @@ def _of_what_is_there(
       raise of_stage(name, e, macros) from e
 
 
-def _check_task(args: argparse.Namespace, model: str) -> None:
+def _check_task(
+    args: argparse.Namespace, model: str, coming: Collection[str]
+) -> None:
   """Refuses a task without the split that is read of it, '' for no model."""
   names = args.tasks or ()
   inputs: Any
@@ -169,10 +171,12 @@ def _check_task(args: argparse.Namespace, model: str) -> None:
   for task, split in chosen:
     if getattr(args, 'queries', None):
       split = task.corpus_split(split) or split
-    _check_split(inputs, task, split)
+    _check_split(inputs, task, split, coming)
 
 
-def _check_split(inputs: Any, task: Dataset, split: str) -> None:
+def _check_split(
+    inputs: Any, task: Dataset, split: str, coming: Collection[str]
+) -> None:
   """Refuses a split that is not there, and whose first rows are bad."""
   try:
     task.check_split(split)
@@ -180,9 +184,10 @@ def _check_split(inputs: Any, task: Dataset, split: str) -> None:
     if isinstance(task, Pairs):
       logging.disable()  # What it warns of the stage will say.
       next(task.examples(split))
-  except SourceUnavailable:
-    # A token cache may serve.
-    dataclasses.replace(inputs, task=task).cache(split)
+  except SourceUnavailable as e:
+    # A token cache may serve, but not that of another run.
+    if not any(path in str(e) for path in coming):
+      dataclasses.replace(inputs, task=task).cache(split)
   finally:
     logging.disable(logging.NOTSET)
 

@@ -10,7 +10,7 @@ from dualenc_jax.generation.generator import Query
 from dualenc_jax.text.words import words
 
 EMPTY, UNLIKELY = 'empty', 'below the log-probability'
-REPEATED, COPIED = 'repeated of their passage', 'copied from their passage'
+REPEATED, COPIED = 'repeated for their passage', 'copied from their passage'
 
 
 @dataclasses.dataclass(frozen=True)
