@@ -53,7 +53,8 @@ _INCIDENTAL = (
 )
 # What a result says of its teacher, as far as it is there.
 _OF_TEACHER = (
-    'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template'
+    'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template',
+    'query_prefix', 'passage_prefix',
 )
 
 
@@ -271,7 +272,7 @@ def teacher_facts(teacher: Any) -> dict[str, Any]:
   if not isinstance(teacher, Teacher):
     return {'teacher': {'scores': teacher.name}}
   own = teacher.provenance
-  return {'teacher': {name: own[name] for name in _OF_TEACHER if name in own}}
+  return {'teacher': {n: own[n] for n in _OF_TEACHER if own.get(n, '') != ''}}
 
 
 def evaluate_bm25(

@@ -198,7 +198,7 @@ def test_prompts_are_those_of_the_cross_encoder(
   )
 
   def run(*args):
-    raise KeyboardInterrupt(dict(args[5].teacher.provenance))
+    raise KeyboardInterrupt(rerank.evaluate.rerank_facts(args[5]))
 
   monkeypatch.setattr(rerank.rerank_run, 'rerank_run', run)
   with pytest.raises(KeyboardInterrupt, match="'query_prefix': 'search for: '"):

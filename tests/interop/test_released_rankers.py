@@ -116,6 +116,8 @@ def test_through_the_command(folder, tmp_path, capsys):
   assert len(scores) == 4 and scores == sorted(scores, reverse=True)
   # Scores of the one are not taken for those of the other.
   assert cli.main([*flags, '--teacher_form=rankt5']) == 2
+  assert 'results of another task' in capsys.readouterr().err
+  assert cli.main([*flags, '--teacher_form=rankt5', '--overwrite']) == 2
   assert 'scores of another teacher' in capsys.readouterr().err
 
 
