@@ -59,6 +59,8 @@ def test_the_command_takes_the_texts_of_a_task(tmp_path, capsys):
   assert f'--gin.VOCABULARY={output}.' in capsys.readouterr().out
   # Whole words of the texts, in any case of their letters, are a piece.
   assert len(vocabulary.encode(['Array cache'], 9).row(0)) <= 4
+  own = sentencepiece.SentencePieceProcessor(model_file=str(output))
+  assert own.normalize('A\u0308') == own.normalize('Ä') == '▁ä'
 
 
 def test_bad_input(tmp_path):
