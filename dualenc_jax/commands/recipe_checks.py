@@ -98,6 +98,8 @@ def check_stages(
   configs: dict[str, str] = {}
   with tempfile.TemporaryDirectory() as temporary:
     for stage in recipe.stages:
+      with _of_what_is_there(stage.name, coming, macros):
+        runner.check_inputs(recipe.with_flags(stage))
       outputs = {(stage.name, output) for output in stage.outputs}
       if stage.name not in lines or outputs and outputs <= given.keys():
         continue

@@ -53,11 +53,8 @@ def run(
   runs arguments of `dualenc` and returns the exit status.
   """
   places = _places(recipe, work_dir, given)
-  for stage, path in ((s, path) for s in recipe.stages for path in _inputs(s)):
-    if not path.exists():
-      raise UserError(
-          f'{path} does not exist; expected an input of stage {stage.name}.'
-      )
+  for stage in recipe.stages:
+    check_inputs(recipe.with_flags(stage))
   idle = _idle(recipe, given, until)
   for stage in recipe.stages:
     if stage.name in idle:
@@ -77,6 +74,17 @@ def command_lines(
   for stage in map(recipe.with_flags, recipe.stages):
     if idle.get(stage.name) != UNUSED:
       yield stage.name, stage.command_line(work_dir / stage.name, places)
+
+
+def check_inputs(stage: Stage) -> None:
+  """Raises UserError for a file or folder of the user that is not there."""
+  for path in _inputs(stage):
+    if not path.exists():
+      of = [f'--{n}: ' for n in stage.flags if str(path) in stage.values(n)]
+      raise UserError(
+          f'{"".join(of[:1])}{path} does not exist; expected an input of the'
+          ' stage.'
+      )
 
 
 def _idle(recipe: Recipe, given: Given, until: str | None) -> dict[str, str]:

@@ -138,6 +138,7 @@ def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
         ('daft', '--gin.TEST_FILE=None', 'teacher_results: pairs has no f', ''),
         ('pair', '--gin.TEST_FILE={bad}', "evaluation: .*:1: no column 'q", ''),
         ('pair', '--gin.VALIDATION_FILE=None', 'labels: .* no calibration', ''),
+        ('pair', '--gin.UNLABELLED=x.tsv', 'queries: x.*ies is --gin.UNL', ''),
         ('pair', '--replace=teacher.model={bad}', 'labels: .*, a file of ', ''),
     ],
 )
