@@ -202,7 +202,7 @@ class RetrievalSet:
     """Ids of the ranked passages or documents, a sequence or array."""
     return self.corpus.ids if self.documents is None else self.documents.ids
 
-  @property
+  @functools.cached_property
   def gold(self) -> list[list[int]]:
     """For each query the relevant rows, numbered as in `judgements`."""
     return [
