@@ -104,8 +104,8 @@ def use_compilation_cache() -> None:
   """Keeps compiled programs between runs.
 
   `JAX_COMPILATION_CACHE_DIR` says where. Several devices of a CPU keep them
-  there alone: in a kept program with two rings XLA's CPU client mixes up what
-  these send, and the numbers are wrong (jaxlib 0.10.2).
+  there alone: in a kept program with several rings XLA's CPU client mixes up
+  what these send (jaxlib 0.10.2, 0.12.0.1; docs/running.md has such a program).
   """
   folder = os.environ.get('JAX_COMPILATION_CACHE_DIR')
   if not folder:

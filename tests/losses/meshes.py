@@ -14,9 +14,7 @@ from dualenc_jax.losses import Embeddings
 def without_kept_programs():
   """Compiles afresh.
 
-  Of a program with several rings that comes from JAX's folder of compiled
-  programs, XLA's CPU client (jaxlib 0.10.2) runs permutes of two rings at once
-  under one key: numbers are mixed up, or the process aborts.
+  For the reason that `runtime.use_compilation_cache` gives.
   """
   jax.config.update('jax_enable_compilation_cache', False)
   compilation_cache.reset_cache()
