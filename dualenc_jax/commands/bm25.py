@@ -67,25 +67,23 @@ def make_parser() -> flags.Parser:
       help='folder of the results (default %(default)s)')
   flags.add_relevance_level(parser)
   flags.add_equal_texts(parser)
-  add_flags(parser, '--')
+  add_flags(parser)
   return parser
 
 
-def add_flags(
-    parser: argparse.ArgumentParser, prefix: str = '--bm25_'
-) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds k1, b and the language of BM25."""
   add = parser.add_argument
   add(
-      f'{prefix}k1', dest='bm25_k1', type=flags.number, default=bm25_lib.K1,
+      '--bm25_k1', type=flags.number, default=bm25_lib.K1,
       help='BM25: saturation of repeated words (default %(default)s)',
   )
   add(
-      f'{prefix}b', dest='bm25_b', type=flags.number, default=bm25_lib.B,
+      '--bm25_b', type=flags.number, default=bm25_lib.B,
       help='BM25: penalty of long passages (default %(default)s)',
   )
   add(
-      f'{prefix}language', dest='bm25_language', default=bm25_lib.LANGUAGE,
+      '--bm25_language', default=bm25_lib.LANGUAGE,
       help='BM25: language of stop words and stems; none for neither (default'
       ' %(default)s)',
   )

@@ -198,7 +198,8 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
       '--tasks=beir/scifact', f'--gin.DATA_ROOT={model.parent / "data"}',
       '--gin.BEIR_TOLERANCE=1.0', f'--output_dir={tmp_path / "out"}',
   ]
-  bm25.main([*given, '--k1=0.9', '--b=0.4', '--language=none', ALL])
+  flags = '--bm25_k1=0.9', '--bm25_b=0.4', '--bm25_language=none', ALL
+  bm25.main([*given, *flags])
   folder = tmp_path / 'out' / 'beir-scifact-test'
   assert_scores(folder, BM25(list(TINY.corpus.values()), 0.9, 0.4, None))
   assert result_of(folder)['language'] is None
@@ -223,7 +224,7 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        ('--language=klingon', "'klingon'"), ('--k1=-1', 'k1 is -1'),
+        ('--bm25_language=klingon', "'klingon'"), ('--bm25_k1=-1', 'k1 is -1'),
         ('', 'Give a task'),
         ('--baselines=bm52', "'bm52'; expected bm25 and hybrid"),
         ('--hybrid_weight=2', 'expected rrf, validation or|rrf or a number'),
