@@ -1,5 +1,7 @@
 """The vocabulary command: its normaliser, its ids, and that runs agree."""
 
+import json
+
 import pytest
 import sentencepiece
 import tiny_run
@@ -51,12 +53,16 @@ def test_normaliser_is_in_the_model(model, text, normal):
   assert ''.join(pieces) == normal
 
 
-def test_the_command_takes_the_texts_of_a_task(tmp_path, capsys):
+def test_the_command_takes_the_texts_of_a_task(tmp_path, capfd):
   path = tiny_run.write_pairs(tmp_path / 'a.jsonl', 60)
+  with path.open('a') as file:
+    file.write(json.dumps({'query': 'q ▅', 'passage': 'long ' * 900 + '\nb'}))
   output = tmp_path / 'own.model'
   command.main([str(path), f'--output={output}', '--size=120'])
   vocabulary = Vocabulary(str(output))
-  assert f'--gin.VOCABULARY={output}.' in capsys.readouterr().out
+  said = capfd.readouterr()
+  assert f'--gin.VOCABULARY={output}.' in said.out and ', 99% ' in said.out
+  assert 'lines, of more than 4,192' in said.out and 'long line' not in said.err
   # Whole words of the texts, in any case of their letters, are a piece.
   assert len(vocabulary.encode(['Array cache'], 9).row(0)) <= 4
   own = sentencepiece.SentencePieceProcessor(model_file=str(output))
