@@ -165,6 +165,11 @@ class TextColumn:
     """int64 [n], `NONE` where a row has no text."""
     return self._hashes.values
 
+  @property
+  def ids(self) -> np.ndarray:
+    """int64 [n], hashes of the ids, `NONE` where a row has none."""
+    return self._ids.values
+
   def add(
       self,
       texts: Sequence[str],
@@ -200,7 +205,7 @@ class TextColumn:
     given = hashes != NONE
     counts = np.bincount(first_rows(hashes)[given], minlength=1)
     several_texts = several_ids = Found()
-    if len(ids := self._ids.values):
+    if len(ids := self.ids):
       several_texts, several_ids = (
           found(rows, place, firsts)
           for rows, firsts in map(contradictions, (ids, hashes), (hashes, ids))

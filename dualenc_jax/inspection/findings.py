@@ -162,11 +162,15 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
         f'different pairs: no more than {split.distinct_pairs}',
         'See whether the file is whole.',
     )
-  if split.repeated_pairs.count > _MANY_REPEATED * split.pairs:
-    yield from _some(
-        Level.SUSPICIOUS, split.name, split.repeated_pairs,
-        'pairs that repeat earlier ones', 'Keep one of each.',
-    )
+  for found, what, advice in (
+      (split.repeated_pairs, 'pairs that repeat earlier ones',
+       'Keep one of each.'),
+      (split.copied_pairs, 'pairs with the texts of earlier ones, but other'
+       ' ids', 'Keep them: each id is judged by itself, and `dualenc evaluate'
+       ' --equal_texts=one` measures copies as one.'),
+  ):
+    if found.count > _MANY_REPEATED * split.pairs:
+      yield from _some(Level.SUSPICIOUS, split.name, found, what, advice)
 
 
 def _lengths(

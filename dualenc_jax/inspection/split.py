@@ -66,15 +66,22 @@ class SplitReader:
     has_query, has_passage = queries != columns.NONE, passages != columns.NONE
     relevant = self.relevant
     num_pairs = int(relevant.sum())
-    firsts = columns.first_rows(self.pairs)
-    repeated = np.flatnonzero(relevant & (firsts != np.arange(len(firsts))))
+    pairs = self.pairs
+    again, firsts = _again(pairs, relevant)
+    repeated = copied = Found()
+    place = self.places.__getitem__
+    if not self._repeats:
+      ids = columns.pair_hashes(self.queries.ids, self.passages.ids)
+      with_ids, same = _again(columns.pair_hashes(pairs, ids), relevant)
+      repeated = columns.found(with_ids, place, same[with_ids])
+      others = np.setdiff1d(again, with_ids)
+      copied = columns.found(others, place, firsts[others])
     equal = np.flatnonzero(relevant & (queries == passages))
     blank = np.flatnonzero(~has_passage & ~has_query)
     counts = self._negative_counts.values
     of_pairs = counts[relevant]
     row_of_negative = np.repeat(np.arange(len(relevant)), counts)
     own, others = self._positive_negatives(row_of_negative)
-    place = self.places.__getitem__
 
     def place_of_negative(i: int) -> str:
       return place(int(row_of_negative[i]))
@@ -86,7 +93,7 @@ class SplitReader:
         limited=limited,
         rows=len(relevant),
         pairs=num_pairs,
-        distinct_pairs=num_pairs - len(repeated),
+        distinct_pairs=num_pairs - len(again),
         judged_irrelevant=int((has_query & has_passage & ~relevant).sum()),
         lone_queries=int((has_query & ~has_passage).sum()),
         lone_passages=int((has_passage & ~has_query).sum()),
@@ -98,10 +105,8 @@ class SplitReader:
         fewest_negatives=int(of_pairs.min()) if len(of_pairs) else 0,
         most_negatives=int(of_pairs.max(initial=0)),
         without_negatives=int((of_pairs == 0).sum()),
-        repeated_pairs=(
-            Found() if self._repeats
-            else columns.found(repeated, place, firsts[repeated])
-        ),
+        repeated_pairs=repeated,
+        copied_pairs=copied,
         equal_texts=columns.found(equal, place),
         positive_negatives=columns.found(own, place),
         other_positive_negatives=columns.found(others, place_of_negative),
@@ -159,6 +164,14 @@ class SplitReader:
         shown = f'{printable(vocabulary.decode(kept))} EOS'
         texts.append((what, shown, len(kept), tokens))
     return summary.Sample(place, texts)
+
+
+def _again(
+    keys: np.ndarray, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The chosen rows whose key a row before has, and `first_rows`."""
+  firsts = columns.first_rows(keys)
+  return np.flatnonzero(chosen & (firsts != np.arange(len(firsts)))), firsts
 
 
 def _chunks(examples: Iterable[dict]) -> Iterator[list[dict]]:

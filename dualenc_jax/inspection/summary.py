@@ -106,7 +106,9 @@ class Split:
     lone_passages: rows without a query, those of a corpus.
     blank_passages: rows without a query whose passage has no text.
     corpus: the split that the queries are ranked over, None for this one.
-    repeated_pairs: pairs that a row before has.
+    distinct_pairs: pairs of different texts.
+    repeated_pairs: pairs that a row before has, under the same ids if any.
+    copied_pairs: pairs whose texts a row before has, under other ids alone.
     equal_texts: pairs whose query is their passage.
     positive_negatives: pairs with their passage among their hard negatives.
     other_positive_negatives: hard negatives that are the passage of another
@@ -134,6 +136,7 @@ class Split:
   most_negatives: int
   without_negatives: int
   repeated_pairs: Found
+  copied_pairs: Found
   equal_texts: Found
   positive_negatives: Found
   other_positive_negatives: Found

@@ -57,7 +57,7 @@ def test_every_oddity_is_counted():
   half, drift = 'half a brain', 'they drift'
   rows = [
       row(1, 'whales', half, ['sharks'], ('q1', 'p1')),
-      # Repeats the first; the second id of the query; a positive is negative.
+      # The first's texts; the second id of the query; a positive is negative.
       row(2, 'whales', half, [half], ('q2', 'p1')),
       # The negative is a passage of another row; p1 is another text, too.
       row(3, 'whales', drift, [half, '["x"]'], ('q1', 'p1')),
@@ -68,23 +68,26 @@ def test_every_oddity_is_counted():
       row(7, 'judged', drift, ids=('q6', 'p7'), relevance=0),
       row(8, 'alone', ''),
       row(9, '', drift),
+      # Repeats the first.
+      row(10, 'whales', half, ids=('q1', 'p1')),
   ]
   inspection = inspect(Rows(train=rows))
   split = inspection.splits[0]
-  assert (split.rows, split.pairs, split.distinct_pairs) == (9, 6, 5)
+  assert (split.rows, split.pairs, split.distinct_pairs) == (10, 7, 5)
   assert split.judged_irrelevant == 1
   assert (split.lone_queries, split.lone_passages) == (1, 1)
-  assert split.repeated_pairs == Found(1, ['f:2 and 1'])
+  assert split.repeated_pairs == Found(1, ['f:10 and 1'])
+  assert split.copied_pairs == Found(1, ['f:2 and 1'])
   assert split.equal_texts == Found(1, ['f:4'])
   assert split.positive_negatives == Found(1, ['f:2'])
   assert split.other_positive_negatives == Found(1, ['f:3'])
   assert (split.fewest_negatives, split.most_negatives) == (0, 3)
-  assert split.without_negatives == 2
+  assert split.without_negatives == 3
   queries, passages = split.queries, split.passages
-  assert (queries.count, queries.distinct) == (8, 6)
-  assert queries.most_repeated == 3
-  assert (passages.count, passages.distinct) == (8, 5)
-  assert passages.unique == 5 / 8
+  assert (queries.count, queries.distinct) == (9, 6)
+  assert queries.most_repeated == 4
+  assert (passages.count, passages.distinct) == (9, 5)
+  assert passages.unique == 5 / 9
   assert (split.negatives.count, split.negatives.distinct) == (7, 6)
   assert split.negatives.long_words == Found(1, ['f:6'])
   assert queries.blank == Found(1, ['f:5'])
@@ -105,6 +108,7 @@ def test_every_oddity_is_counted():
           'pairs whose query is their passage: 1',
           'passage ids that name several texts: 1',
           'different pairs: no more than 5',
+          'with the texts of earlier ones, but other ids: 1',
       ),
   }.items():
     told = '\n'.join(what for _, what in found(inspection, level))
