@@ -39,7 +39,9 @@ class Writer:
         'does': does,
         'host': socket.gethostname(),
         'pid': os.getpid(),
-        'since': datetime.datetime.now().astimezone().isoformat(' ', 'seconds'),
+        'since': datetime.datetime.now().astimezone().isoformat(
+            ' ', 'milliseconds'  # Containers may be alike in all else.
+        ),
     }).encode()
     self._seen = time.monotonic()
 
@@ -157,7 +159,7 @@ def _locked(folder: pathlib.Path, does: str, instead: str) -> Iterator[None]:
 def who(folder: pathlib.Path) -> str:
   """The writer of a folder, '' where it is not known.
 
-  'process 123 on host-1, since 2026-01-31 12:00:00+01:00'.
+  'process 123 on host-1, since 2026-01-31 12:00:00.000+01:00'.
   """
   with contextlib.suppress(UserError):
     return _shown(_read(folder))
