@@ -50,7 +50,8 @@ def _every_metric(contents: Contents) -> Table:
       shares = [table_lib.percents([result.metrics.get(m)])[0] for m in metrics]
       head = ', '.join(filter(None, (evaluation.name, name)))
       rows[head] = (*shares, *counts)
-  notes = tables.mixed_notes({'': [e.result for e in evaluations]})
+  every = [r for e in evaluations for r in (e.result, *e.beside.values())]
+  notes = tables.mixed_notes({'': every})
   notes = (*notes, 'Point at a number to see all of its digits.')
   columns = (*metrics, 'queries', 'passages')
   return _table('Task and split', columns, rows, 'Every metric (%)', notes)

@@ -33,7 +33,7 @@ from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
 from dualenc_jax.io import files
 from dualenc_jax.readers.near_duplicates import near_pairs
-from dualenc_jax.results import codecs, folder as folder_lib
+from dualenc_jax.results import codecs, folder as folder_lib, tables
 from dualenc_jax.results.baselines import (
   Baselines,
   BM25_FOLDER,
@@ -186,6 +186,7 @@ def evaluate(
       options.depth,
   ):
     found[name] = result
+    print(f'  {tables.describe_words(how)}')
     write(name, result, {**own, **how} if name == HYBRID_FOLDER else how)
   if options.codecs:
     table = codecs.evaluate(
@@ -284,6 +285,7 @@ def evaluate_bm25(
   index = options.baselines.words.of(ranked)
   result, how = options.baselines.bm25(index, ranked, options.depth)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
+  print(f'  {tables.describe_words(how)}')
   write_result(folder, ranked, result, options.k, {**facts, **how})
   return result
 
@@ -332,6 +334,7 @@ def facts_of(
       **({'equal_texts': 'one'} if options.equal_texts else {}),
       **({folder_lib.COPIES: copies} if copies else {}),
   }
+  print(f'  {tables.size(facts)}')
   if told := folder_lib.describe_copies(facts):
     _LOG.warning(told)
   return facts

@@ -1,7 +1,8 @@
 """The papers' tables, from the results of one or several models."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import pathlib
+from typing import Any
 
 from dualenc_jax.figures import table as table_lib
 from dualenc_jax.figures.table import percents, percents_by_column, Row, Table
@@ -55,6 +56,23 @@ def metric_lines(systems: Mapping[str, Mapping[str, float]]) -> str:
     cells = ['' if value is None else f'{value:.4f}' for value in values]
     lines.append(f'  {metric:<12}' + ''.join(f'{cell:>10}' for cell in cells))
   return '\n'.join(lines)
+
+
+def size(facts: Mapping[str, Any]) -> str:
+  """'500 queries over 472 passages'; '' where facts do not say."""
+  queries, passages = facts.get('queries'), facts.get('passages')
+  if queries is None or passages is None:
+    return ''
+  return f'{queries:,} queries over {passages:,} passages'
+
+
+def describe_words(facts: Mapping[str, Any]) -> str:
+  """'BM25: k1 1.5, b 0.75, language english'; '' where it has no part."""
+  if 'k1' not in facts:
+    return ''
+  own = {n: facts[n] for n in ('weight', 'k1', 'b', 'language') if n in facts}
+  told = (f'{n} {"none" if v is None else v}' for n, v in own.items())
+  return f'{"Hybrid" if "weight" in own else "BM25"}: {", ".join(told)}'
 
 
 def _qa(models: _Models, sets: _Sets) -> Table:
@@ -146,8 +164,22 @@ def _other(models: _Models, sets: _Sets) -> Table:
       heads=('Task', *['Split'] * split, 'Model'),
       columns=tuple(('', metric) for metric in metrics),
       rows=tuple(rows),
-      notes=_notes(models, sets, metrics),
+      notes=_notes(models, sets, metrics) + tuple(_sizes(models, sets)),
   )
+
+
+def _sizes(models: _Models, sets: _Sets) -> Iterator[str]:
+  """Sizes of sets that are in no paper, where they could be looked up."""
+  results = [
+      model.results[key]
+      for s in sets for key in s.keys for model in models
+      if key in model.results
+  ]
+  told = {
+      f'{r.key}, {own}': None for r in results if (own := size(r.provenance))
+  }
+  if told:
+    yield f'Measured: {"; ".join(told)}.'
 
 
 def _with_any(
@@ -218,28 +250,36 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
 
   A sentence for each model whose results are of several checkpoints or training
   runs, or of passages and of documents; none where all are alike. One for each
-  grade beyond 1 from which passages are relevant.
+  grade beyond 1 from which passages are relevant, and for each BM25.
   """
   figures = (
       f'Figures{f" of {name}" if len(results) > 1 else ""} are of {what}.'
       for name, own in results.items()
       for what in _mixed(own)
   )
-  return *figures, *_levels([r for own in results.values() for r in own])
+  every = [r for own in results.values() for r in own]
+  levels = _by_value(every, lambda facts: facts.get('relevance_level') or 1)
+  relevant = (
+      f'Relevant{where} are passages of grade {level} or more; the gains of'
+      ' nDCG are the grades.'
+      for level, where in levels
+      if level > 1
+  )
+  systems = _by_value(every, describe_words)
+  words = (f'{told}{where}.' for told, where in systems if told)
+  return *figures, *relevant, *words
 
 
-def _levels(results: Sequence[Result]) -> Iterator[str]:
-  sets: dict[int, list[str]] = {}
+def _by_value(
+    results: Sequence[Result], value: Callable[[Mapping[str, Any]], Any]
+) -> Iterator[tuple[Any, str]]:
+  """What facts say, and ' on beir-nq test' if not of all sets."""
+  sets: dict[Any, dict[str, None]] = {}
   for result in results:
-    level = result.provenance.get('relevance_level') or 1
-    sets.setdefault(level, []).append(str(result.key))
-  for level, names in sets.items():
-    if level > 1:
-      where = f' on {", ".join(dict.fromkeys(names))}' if len(sets) > 1 else ''
-      yield (
-          f'Relevant{where} are passages of grade {level} or more; the gains of'
-          ' nDCG are the grades.'
-      )
+    sets.setdefault(value(result.provenance), {})[str(result.key)] = None
+  every = {str(result.key) for result in results}
+  for found, names in sets.items():
+    yield found, f' on {", ".join(names)}' * (len(names) < len(every))
 
 
 def _mixed(results: Sequence[Result]) -> Iterator[str]:

@@ -184,13 +184,17 @@ def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
   evaluate.main([f'--model_dir={copied}', '--split=test'])
   table = (copied / 'evaluation' / 'tables.md').read_text()
   assert '| BM25' in table and 'my_model + BM25' in table
-  capsys.readouterr()
+  words = 'k1 1.5, b 0.75, language english'
+  said = capsys.readouterr().out
+  (weight,) = re.findall(rf'  BM25: {words}\n  Hybrid: weight (\S+),', said)
   compare.main([f'{copied}:bm25', str(copied), f'{copied}:hybrid'])
   said = capsys.readouterr().out
   assert 'BM25' in said and 'my_model + BM25' in said
+  assert f'Hybrid: weight {weight}, {words}.' in said
   report.main([str(copied)])
   page = (copied / 'report.html').read_text()
   assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page
+  assert f'BM25: {words}.' in page and f'Hybrid: weight {weight}' in page
 
 
 def test_bm25_needs_no_model(model, tmp_path, capsys):
@@ -216,9 +220,14 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
   tables = (tmp_path / 'out' / 'tables.md').read_text()
   assert 'BM25' in tables and 'Relevant are passages of grade 2 or' in tables
   # Of files.
+  capsys.readouterr()
   path = str(tiny_run.write_pairs(tmp_path / 'a.jsonl', 20))
   bm25.main([path, path, path, f'--output_dir={tmp_path / "o"}'])
   assert result_of(tmp_path / 'o' / 'pairs-test')['metrics']['MRR'] > 0.3
+  size = '20 queries over 20 passages'
+  assert f'split test:\n  {size}\n  BM25: k1' in capsys.readouterr().out
+  table = (tmp_path / 'o' / 'tables.md').read_text()
+  assert f'Measured: pairs test, {size}.' in table
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,10 @@ def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
   assert texts(beir)[-1] == ['45.0']
   heads = [row.heads[0] for row in other.rows]
   assert heads == labels
-  assert other.notes == ()
+  sizes = '; '.join(f'{key}, 4 queries over 9 passages' for key in sorted(
+      f'{label} {split}' for label, (*_, split) in zip(labels, ways)
+  ))
+  assert other.notes == (f'Measured: {sizes}.',)
 
 
 def test_a_part_of_cqadupstack_that_is_missing_is_told(tmp_path):
