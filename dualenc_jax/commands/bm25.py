@@ -103,20 +103,20 @@ def baselines(args: argparse.Namespace) -> Baselines:
   return Baselines(args.baselines, words(args), args.hybrid_weight)
 
 
-def share(text: str) -> float | str:
+def share(text: str, names: Sequence[str] = (hybrid.RRF,)) -> float | str:
   """The type of a flag that says how BM25 and dense scores are fused."""
-  if text == hybrid.RRF:
+  if text in names:
     return text
   try:
     value = untrusted.number(text)
     hybrid.check_weight(value)
   except (ValueError, UserError):
     raise argparse.ArgumentTypeError(
-        f'is {text}; expected {hybrid.RRF} or a number of 0 to 1'
+        f'is {text}; expected {", ".join(names)} or a number of 0 to 1'
     ) from None
   return value
 
 
 def weight(text: str) -> float | str:
   """The type of --hybrid_weight."""
-  return text if text == VALIDATION else share(text)
+  return share(text, (hybrid.RRF, VALIDATION))

@@ -130,6 +130,7 @@ def check_checkpoints(folder: pathlib.Path) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('check', __doc__)
+  parser.surplus = '`dualenc data check %s`'
   add = parser.add_argument
   add('--model_dir',
       help='without a gin file: the run whose checkpoints are verified; with'

@@ -26,7 +26,13 @@ SPLIT = 'split (default the one that the benchmark measures, else test)'
 
 
 class Parser(argparse.ArgumentParser):
-  """The parser of a command; what it cannot parse is a UserError."""
+  """The parser of a command; what it cannot parse is a UserError.
+
+  Attributes:
+    surplus: what may be meant by a word too many, %s, for the message.
+  """
+
+  surplus = ''
 
   def __init__(self, command: str, doc: str | None):
     super().__init__(
@@ -46,7 +52,11 @@ class Parser(argparse.ArgumentParser):
         macro = [f'--gin.{name[2:]}'] * name.isupper()
         near = did_you_mean(name, macro or self._option_string_actions)
         self.error(f'unrecognized arguments: {flag}.{near}')
-    return super().parse_args(args, namespace)
+    found, rest = self.parse_known_args(args, namespace)
+    if rest:
+      near = self.surplus and f' Did you mean {self.surplus % rest[-1]}?'
+      self.error(f'unrecognized arguments: {" ".join(rest)}.{near}')
+    return found
 
   def error(self, message: str) -> NoReturn:
     message = re.sub(r'^argument (\S+): (?=is )', r'\1 ', message)

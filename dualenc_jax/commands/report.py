@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = flags.Parser('report', __doc__)
+  parser.surplus = '--beside=%s'
   parser.add_argument(
       'model_dir', metavar='MODEL_DIR',
       help='folder of a trained model, or of its dim-* or prompt-* in it',

@@ -11,6 +11,7 @@ from dualenc_jax.errors import UserError
 @pytest.fixture
 def parser():
   parser = flags.Parser('test', 'What it does.')
+  parser.surplus = '--folder=%s'
   parser.add_argument('--k', type=flags.whole())
   parser.add_argument('--seed', type=flags.whole(0))
   parser.add_argument('--memory', type=flags.gib)
@@ -36,10 +37,10 @@ def test_values(parser):
         ('--memory=1_0', '--memory is 1_0; expected a number above 0'),
         ('--memory=nan', '--memory is nan; expected a number above 0'),
         ('--foldr=x', "arguments: --foldr=x. Did you mean '--folder'? `d"),
-        # Its dashes alone make it near to --folder.
         ('--model', 'unrecognized arguments: --model. `dualenc'),
         ('--STEPS=3', "Did you mean '--gin.STEPS'?"),
         ('--folder=', '--folder is blank; expected a path'),
+        ('word', 'arguments: word. Did you mean --folder=word? `'),
     ],
 )
 def test_what_is_refused(parser, flag, expected):
