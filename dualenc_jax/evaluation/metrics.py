@@ -101,10 +101,8 @@ def score(
   graded = [q for q in counted if _relevant(judgements[q])]
   answerable = sum(_relevant(judgements[q], relevance_level) for q in graded)
   if not answerable:
-    raise UserError(
-        f'none of the {len(judgements)} queries has a relevant passage in the '
-        f'qrels, of grade {relevance_level} or more: expected at least one.'
-        ' Are they of the same data set?'
+    raise _none_relevant(
+        f'{len(judgements)} queries', judgements, relevance_level
     )
   _log_unanswerable(len(counted) - answerable)
 
@@ -165,16 +163,8 @@ def evaluate_run(
   answerable = [q for q in judged if _relevant(judged[q], relevance_level)]
   hits = {q: run[q] for q in judged if q in run}
   if hits.keys().isdisjoint(answerable):
-    highest = max((max(own.values()) for own in judged.values()), default=0)
-    if 0 < highest < relevance_level:
-      raise UserError(
-          f'--relevance_level is {relevance_level}, but no grade of the qrels'
-          f' is above {highest}. Expected {highest} or less.'
-      )
-    raise UserError(
-        f'none of the {len(run)} queries of the run has a relevant passage in '
-        f'the qrels, of grade {relevance_level} or more: expected at least '
-        'one. Are they of the same data set?'
+    raise _none_relevant(
+        f'{len(run)} queries of the run', qrels.values(), relevance_level
     )
   queries = [q for q, grades in qrels.items() if grades]
   _log_unanswerable(len(queries) - len(answerable))
@@ -241,10 +231,31 @@ def check_depth(ranking: Ranking, num_passages: int) -> None:
     )
 
 
+def _none_relevant(
+    queries: str, judgements: Iterable[Mapping[Any, int]], level: int
+) -> UserError:
+  """The error that none of the queries has a passage of a relevant grade."""
+  highest = max((max(own.values()) for own in judgements if own), default=level)
+  if 0 < highest < level:
+    return UserError(
+        f'--relevance_level is {level}, but no grade of the qrels is above'
+        f' {highest}. Expected {highest} or less.'
+    )
+  if highest <= 0:
+    return UserError(
+        f'no grade of the qrels is above {highest}, so that nothing is'
+        ' relevant; expected grades of 1 or more where a passage is.'
+    )
+  return UserError(
+      f'none of the {queries} has a relevant passage in the qrels, of grade'
+      f' {level} or more: expected at least one. Are they of the same data set?'
+  )
+
+
 def _log_unanswerable(count: int) -> None:
   if count:
     _LOG.warning(
-        '%d judged queries have no relevant passage and count as 0, as in '
-        'trec_eval -c.',
+        'Judged queries without a relevant passage, which count as 0, as in '
+        'trec_eval -c: %d.',
         count,
     )

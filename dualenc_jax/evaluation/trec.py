@@ -66,7 +66,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
 
   As in trec_eval the score alone orders the hits; the rank is not read. The
   file may be .gz; blank lines and a byte order mark are skipped. Errors name
-  file and line.
+  file and line; a run without hits is one, too.
   """
   path = pathlib.Path(path)
   run: dict[str, dict[str, float]] = {}
@@ -87,6 +87,8 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
         ) from None
       raise UserError(f'{path}:{number}: {reason}') from None
     hits[passage_id] = score
+  if not run:
+    raise UserError(f'{path} is empty. Expected the hits of a TREC run.')
   return run
 
 

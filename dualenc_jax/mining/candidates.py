@@ -10,7 +10,6 @@ import pathlib
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import evaluation, trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
@@ -89,8 +88,6 @@ def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:
     UserError: the run is empty, or has ids that the set lacks.
   """
   run = trec.read_run(path)
-  if not run:
-    raise UserError(f'{path} is empty. Expected the hits of a TREC run.')
   queries, passages = trec.numbers(
       run, ranked.query_ids, ranked.corpus.ids, path
   )

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, teacher_scores, trec
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
@@ -47,8 +46,6 @@ def rerank_run(
       relevance_level=options.relevance_level,
   )
   run = trec.read_run(path)
-  if not run:
-    raise UserError(f'{path} is empty. Give a TREC run with hits.')
   queries, passages = trec.numbers(
       run, ranked.query_ids, ranked.ranked_ids, path
   )

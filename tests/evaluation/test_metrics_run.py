@@ -86,13 +86,16 @@ def test_missing_queries_count_as_0_and_others_not(caplog):
   assert found.queries == ['missing', 'nothing', 'hit']
   for name, values in found.values.items():
     assert values.tolist() == [0.0, 0.0, 1.0], name
-  assert '1 judged queries have no relevant passage' in caplog.text
+  assert 'a relevant passage, which count as 0, as in trec_eval -c: 1.' in (
+      caplog.text
+  )
   assert '1 of the 3 judged queries were not ranked' in caplog.text
 
 
 @pytest.mark.parametrize('qrels, problem', [
     *((own, 'none of the 1 queries of the run')
-      for own in ({}, {'r': {'a': 1}}, {'q': {'a': 0}})),
+      for own in ({}, {'r': {'a': 1}})),
+    ({'q': {'a': 0}}, 'no grade of the qrels is above 0'),
     ({'q': {'a': 2 * 10**9}}, 'grade 2000000000; expected -1,000,000 to'),
 ])
 def test_qrels_that_measure_nothing(qrels, problem):
