@@ -45,6 +45,7 @@ def main(argv: Sequence[str]) -> None:
         folder,
         shlex.join(['dualenc', 'bm25', *argv]),
         options,
+        args.overwrite,
     )
     print(tables.metric_lines({'BM25': found.metrics}))
     print(f'  Written to {folder}.', flush=True)
@@ -65,6 +66,8 @@ def make_parser() -> flags.Parser:
       help='hits per query in the run file (default %(default)s)')
   add('--output_dir', default='bm25',
       help='folder of the results (default %(default)s)')
+  add('--overwrite', action='store_true',
+      help='replace results of other data in --output_dir')
   flags.add_relevance_level(parser)
   flags.add_equal_texts(parser)
   add_flags(parser)

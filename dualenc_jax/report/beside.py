@@ -22,13 +22,14 @@ class Beside(NamedTuple):
 
   Attributes:
     name: of the model, beside the others.
-    tables: of `dualenc compare`, a summary first if there are several.
+    tables: of `dualenc compare` against each baseline, a summary first if there
+      are several.
     runs: training curves by the run's name, of those that have any.
     notes: why there is no comparison, or what is damaged, a sentence each.
   """
 
   name: str
-  tables: Sequence[Table]
+  tables: Sequence[Sequence[Table]]
   runs: Mapping[str, Curves]
   notes: Sequence[str]
 
@@ -36,13 +37,14 @@ class Beside(NamedTuple):
 def read(model_dir: pathlib.Path, others: Sequence[pathlib.Path]) -> Beside:
   """Compares a model with others by their results, and reads their curves.
 
-  The baseline is the first of the others; without any it is BM25.
+  The baselines are the first of the others, and BM25.
 
   Raises:
-    UserError: one of the others is neither a model_dir nor a result folder.
+    UserError: one of the others is neither a model_dir nor a result folder, or
+      has results of other data: there would be nothing of what was asked for.
   """
   runs: dict[str, Curves] = {}
-  notes, paths, tables = [], [], []
+  notes, paths, tables, ours = [], [], [], []
   folders = [model_dir, *others]
   own_name, *names = systems.distinct(
       [path.resolve().name for path in folders], folders
@@ -65,16 +67,26 @@ def read(model_dir: pathlib.Path, others: Sequence[pathlib.Path]) -> Beside:
       )
   if folder.found(model_dir):
     own = [s for s in folder.SYSTEMS if folder.found(model_dir, s)]
-    beside = [pathlib.Path(f'{model_dir}:{system}') for system in own]
-    # BM25 is a baseline, the others are made of the model.
-    first = [] if others or _BM25 not in own else [beside.pop(0)]
-    paths += [*first, model_dir, *(p for p in beside if p not in others)]
-  if len(paths) > 1:
+    ours = [model_dir, *(pathlib.Path(f'{model_dir}:{s}') for s in own)]
+  elif paths:
+    why = f'{model_dir} has no results to compare: evaluate it first.'
+    if not runs:
+      raise UserError(why)
+    notes.append(why)
+  groups = [[*paths, *(p for p in ours if p not in paths)]] if paths else []
+  bm25 = pathlib.Path(f'{model_dir}:{_BM25}')
+  if bm25 in ours and bm25 not in paths[:1]:
+    groups.append([bm25, *(p for p in ours if p != bm25)])
+  for group in groups:
+    if len(group) < 2:
+      continue
     try:
-      baseline, *models = systems.read(paths)
-      tables = comparison_files.comparison_tables(
+      baseline, *models = systems.read(group)
+      tables.append(comparison_files.comparison_tables(
           comparison.compare(baseline, models)
-      )
+      ))
     except UserError as e:
+      if group[0] in paths:
+        raise UserError(f'--beside={group[0]} cannot be compared: {e}') from e
       notes.append(f'There is no comparison: {e}')
   return Beside(own_name, tables, runs, notes)

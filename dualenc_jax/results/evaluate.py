@@ -31,7 +31,7 @@ from dualenc_jax.figures import table as table_lib
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.teacher import Teacher
 from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.io import files
+from dualenc_jax.io import files, json_file
 from dualenc_jax.readers.near_duplicates import near_pairs
 from dualenc_jax.results import codecs, folder as folder_lib, tables
 from dualenc_jax.results.baselines import (
@@ -278,13 +278,21 @@ def teacher_facts(teacher: Any) -> dict[str, Any]:
 
 def evaluate_bm25(
     experiment: Any, split: str, folder: pathlib.Path, command: str,
-    options: Options = Options(),
+    options: Options = Options(), overwrite: bool = False,
 ) -> Evaluation:
-  """Evaluates BM25 alone; `experiment` needs no more than task and cache."""
+  """Evaluates BM25 alone; `experiment` needs no more than task and cache.
+
+  Only `overwrite` replaces results of other data.
+  """
   ranked = _opened(experiment, split, folder, options)
+  facts = {**facts_of(experiment, split, ranked, options), 'command': command}
+  if not overwrite:
+    now = {n: facts[n] for n in ('label', 'split', 'source', 'corpus')}
+    json_file.check_own(
+        folder, folder_lib.METRICS, [folder_lib.RUN], now, dict
+    )
   index = options.baselines.words.of(ranked)
   result, how = options.baselines.bm25(index, ranked, options.depth)
-  facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   print(f'  {tables.describe_words(how)}')
   write_result(folder, ranked, result, options.k, {**facts, **how})
   return result

@@ -226,8 +226,13 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
   assert result_of(tmp_path / 'o' / 'pairs-test')['metrics']['MRR'] > 0.3
   size = '20 queries over 20 passages'
   assert f'split test:\n  {size}\n  BM25: k1' in capsys.readouterr().out
+  other = str(tiny_run.write_pairs(tmp_path / 'b.jsonl', 9))
+  again = [path, path, other, f'--output_dir={tmp_path / "o"}']
+  with pytest.raises(UserError, match='other sources, by source, corpus in'):
+    bm25.main(again)
   table = (tmp_path / 'o' / 'tables.md').read_text()
   assert f'Measured: pairs test, {size}.' in table
+  bm25.main([*again, '--overwrite'])
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_another_model_is_compared_and_its_curves_are_drawn_over(model):
   rows = [text.index(f' {name} ') for name in ('other', 'my_model', 'BM25')]
   assert all(rows) and '45.00' in text and '100.00' in text
   assert 'my_model against other (%)' in text
+  assert 'my_model against BM25 (%)' in text
   curves = page.text('curves')
   assert 'my_model: 4 at step 2, lowest 2 at 0, highest 4 at 2' in curves
   assert 'other: 7 at step 2, lowest 5 at 0, highest 7 at 2' in curves
@@ -71,19 +72,21 @@ def test_another_model_is_compared_and_its_curves_are_drawn_over(model):
   assert other < first
 
 
-def test_what_cannot_be_compared_has_its_curves_and_a_word(model, capsys):
+def test_what_cannot_be_compared_is_refused_or_has_its_curves(model, capsys):
   other = scored(model.parent / 'other', [0.5] * 9)
-  page = render(model, f'--beside={other}')
-  assert 'other: 4 at step 2' in page.text('curves')
-  assert 'pairs-test 100.0' in page.text('results')
-  assert 'There is no comparison: ' in page.text('comparison')
-  assert 'There is no comparison: ' in capsys.readouterr().err
+  before = render(model).html
+  with pytest.raises(UserError, match='other cannot be compared: .* queries'):
+    render(model, f'--beside={other}')
+  assert (model / 'report.html').read_text() == before
   (other / 'evaluation').rename(model.parent / 'gone')
   page = render(model, f'--beside={other}')
   assert 'other: 4 at step 2' in page.text('curves')
   words = f'{other} has no results to compare: evaluate it first.'
   assert words in page.text('comparison')
   assert f'warning: {words}' in capsys.readouterr().err
+  (model / 'evaluation').rename(model.parent / 'gone/evaluation')
+  with pytest.raises(UserError, match='my_model has no results to compare'):
+    render(model, f'--beside={model.parent / "gone"}')
   # What is neither is refused by name.
   path = model.parent / 'run.trec'
   path.write_text('q0 Q0 d0 1 1.0 x\n')
