@@ -9,7 +9,7 @@ unless a split cannot be used at all; with --strict, unless anything is wrong or
 suspicious.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import dataclasses
 import itertools
 import json
@@ -40,10 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(report)
   _write(_folder(args.output), report, inspection, findings)
   _check_verdict(findings, args.strict)
-  print(
-      'Next: mend what the verdict names, then train with these data flags'
-      ' (dualenc train).'
-  )
+  print(_next(findings, {split.split for split in inspection.splits}))
 
 
 def make_parser() -> flags.Parser:
@@ -66,6 +63,21 @@ def make_parser() -> flags.Parser:
       help='exit with status 2 if anything is wrong or suspicious',
   )
   return parser
+
+
+def _next(findings: Sequence[Finding], splits: Collection[str]) -> str:
+  """What to do with the splits that were read."""
+  mend = 'mend what the verdict names, then ' * bool(findings)
+  if 'train' in splits:
+    return f'Next: {mend}train with these data flags (dualenc train).'
+  alone = (
+      ' To train on the corpus alone: --gin_file=tasks/documents.gin'
+      ' --gin.DOCUMENTS=PATH.'
+  )
+  return (
+      f'Next: {mend}measure with these data flags (dualenc bm25, dualenc'
+      f' evaluate); no split train was read.{alone * ("corpus" in splits)}'
+  )
 
 
 def _folder(output: str | None) -> pathlib.Path:

@@ -148,11 +148,14 @@ def members(values: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class TextColumn:
-  """The queries, passages or hard negatives of a split."""
+  """The queries, passages or hard negatives of a split.
 
-  def __init__(self, vocabulary: Vocabulary, limit: int):
+  `lists` is whether to count texts that are lists.
+  """
+
+  def __init__(self, vocabulary: Vocabulary, limit: int, lists: bool = True):
     self._vocabulary = vocabulary
-    self._limit = limit
+    self._limit, self._look_for_lists = limit, lists
     self._hashes = Column(np.int64)
     self._ids = Column(np.int64)
     self._tokens = Column(np.int32)
@@ -185,7 +188,7 @@ class TextColumn:
     for i, text in enumerate(texts):
       if text and not text.strip():
         self._blank.add(place(i))
-      if list_cells.is_one(text):
+      if self._look_for_lists and list_cells.is_one(text):
         self._lists.add(place(i))
       if len(text) >= LONG_WORD and any(
           len(word) >= LONG_WORD and _LONG_WORD.search(word)

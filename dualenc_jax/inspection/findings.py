@@ -5,7 +5,7 @@ import dataclasses
 import enum
 
 from dualenc_jax.inspection import columns, summary
-from dualenc_jax.readers.rows import Found
+from dualenc_jax.readers.rows import Found, SHOWN
 
 # Shares beyond which something is a finding.
 _MANY_CUT, _MANY_UNKNOWN, _MANY_REPEATED = 0.05, 0.01, 0.01
@@ -132,7 +132,12 @@ def _use(split: summary.Split) -> Iterator[Finding]:
   read = f'{split.rows:,} good and {split.num_refused:,} refused rows'
   if split.error:
     what = split.error.removesuffix('.')
-    yield Finding(Level.UNUSABLE, split.name, what, f'{read} were read.')
+    places = [] if split.rows else [
+        place for found in split.refused.values() for place in found.places
+    ]
+    yield Finding(
+        Level.UNUSABLE, split.name, what, f'{read} were read.', places[:SHOWN]
+    )
   elif not good:
     yield Finding(
         Level.UNUSABLE, split.name,
@@ -145,7 +150,9 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
   advice = 'Mend the files.'
   if split.rows and not lenient:
     advice = 'Mend the files, or leave such out with --gin.STRICT=False.'
-  for reason, found in split.refused.items():
+  # Of nothing else the error has said it.
+  refused = {} if split.error and not split.rows else split.refused
+  for reason, found in refused.items():
     what = f'refused, {reason}'
     yield from _some(Level.WRONG, split.name, found, what, advice)
   ranked_here = split.split == 'train' or not split.corpus

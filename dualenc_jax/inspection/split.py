@@ -17,14 +17,17 @@ class SplitReader:
   """Takes in the examples of a split, about 50 bytes each.
 
   `queries`, `passages` and `places` are those of all rows. Of a task that
-  `repeats` pairs, `Dataset.REPEATS`, nothing is said of repeats and ids.
+  `repeats` pairs, `Dataset.REPEATS`, nothing is said of repeats, ids and lists: those
+  may be lines of code.
   """
 
   def __init__(self, tokenizer: Tokenizer, repeats: bool = False):
     self._tokenizer, self._repeats = tokenizer, repeats
     vocabulary, length = tokenizer.vocabulary, tokenizer.passage_length
-    self.queries = columns.TextColumn(vocabulary, tokenizer.query_length)
-    self.passages = columns.TextColumn(vocabulary, length)
+    self.queries = columns.TextColumn(
+        vocabulary, tokenizer.query_length, not repeats
+    )
+    self.passages = columns.TextColumn(vocabulary, length, not repeats)
     self._negatives = columns.TextColumn(vocabulary, length)
     self._negative_counts = columns.Column(np.int32)
     self._relevant = columns.Column(bool)

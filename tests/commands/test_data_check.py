@@ -69,8 +69,8 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   train = write(tmp_path / 'train.jsonl', rows)
   status, report = run(tmp_path, train)
   assert status == 2
-  (split,) = report['splits']
-  assert split['rows'] == 0
+  (split,), (finding,) = report['splits'], report['findings']
+  assert split['rows'] == 0 and finding['places'][0] == f'{train}:1'
   assert [found['count'] for found in split['refused'].values()] == [30]
   told = capsys.readouterr()
   assert 'Unusable' in told.err
@@ -97,7 +97,9 @@ def test_strict_limit_and_split(tmp_path, capsys):
   _, report = run(tmp_path, odd, odd, odd, '--limit=1', '--split=test')
   (split,) = report['splits']
   assert (split['name'], split['rows'], split['limited']) == ('test', 1, True)
-  assert 'only the first 1 rows were read of test' in capsys.readouterr().out
+  told = capsys.readouterr().out
+  assert 'only the first 1 rows were read of test' in told
+  assert 'Next: measure' in told and 'no split train was read.' in told
 
 
 def test_a_report_is_not_overwritten_unasked(tmp_path, capsys, monkeypatch):
@@ -105,7 +107,8 @@ def test_a_report_is_not_overwritten_unasked(tmp_path, capsys, monkeypatch):
   good = write(tmp_path / 'good.jsonl', GOOD)
   for name in ('data_check', 'data_check_2'):
     assert cli.main(['data', 'check', good, '--limit=1']) == 0
-    assert f'Written to {name}: ' in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f'Written to {name}: ' in told and 'Next: train with' in told
     assert (tmp_path / name / 'report.json').exists()
   assert cli.main(['data', 'check', good, '--output=data_check']) == 0
   said = 'Replacing the older report in data_check.'

@@ -135,9 +135,10 @@ def _unchecked(
       )
       return cache
   raise UserError(
-      f'{error} Or prepare the token cache on a machine that can, and copy'
-      f' it to {cache_dir}: there is none here for task {key["task"]!r}, split'
-      f' {key["split"]!r} with this vocabulary and these lengths.'
+      f'{error} If another machine has the data, prepare the token cache there'
+      f' and copy it to {cache_dir}: there is none here for task'
+      f' {key["task"]!r}, split {key["split"]!r} with this vocabulary and these'
+      ' lengths.'
   ) from error
 
 
