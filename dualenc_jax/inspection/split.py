@@ -17,8 +17,8 @@ class SplitReader:
   """Takes in the examples of a split, about 50 bytes each.
 
   `queries`, `passages` and `places` are those of all rows. Of a task that
-  `repeats` pairs, `Dataset.REPEATS`, nothing is said of repeats, ids and lists: those
-  may be lines of code.
+  `repeats` pairs, `Dataset.REPEATS`, nothing is said of repeats, ids
+  and lists, which may be lines of code.
   """
 
   def __init__(self, tokenizer: Tokenizer, repeats: bool = False):

@@ -187,5 +187,6 @@ class Beir(QrelsReader):
 def _identifier(row: Mapping[str, object]) -> str:
   name = rows.identifier(row, '_id')
   if not name:
-    raise BadRow("'_id' is missing or empty")
+    reason = "'_id' is missing or empty"
+    raise BadRow(reason, f'{reason}; {rows.it_has(row)}')
   return name

@@ -237,7 +237,13 @@ def parse(line: bytes, scored: bool = False) -> Mined:
         {'': row['negative_passages']},
         _with_text,
     )
-  raise BadRow("neither 'neg' nor 'negative_passages' exists")
+  reason = "neither 'neg' nor 'negative_passages' exists"
+  raise BadRow(
+      reason,
+      f'{reason}; {rows.it_has(row)}. Pairs are a TRAIN_FILE of'
+      ' tasks/pairs.gin; of the files of `dualenc mine` expected'
+      ' hard-negatives.jsonl',
+  )
 
 
 def _parse_tsv(

@@ -405,7 +405,7 @@ _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
 
 def _named(lacking: Mapping[str, str]) -> str:
   """Columns by the attributes that name them."""
-  return ' and no column '.join(map(repr, lacking.values()))
+  return ' or '.join(map(repr, lacking.values()))
 
 
 def _flags(lacking: Collection[str]) -> str:

@@ -24,10 +24,6 @@ _PAGE = re.compile(
     rb'\x15(?P<size>[\x80-\xff]*[^\x80-\xff])'
 )
 _DICTIONARY = b'\x04'
-_NO_HEADER = (
-    ' Where its first line is not of names, give them with'
-    ' --gin.COLUMNS="(\'query\', \'passage\', \'negatives\')".'
-)
 
 
 class Table(NamedTuple):
@@ -92,7 +88,7 @@ def _cells(
 ) -> Table:
   """A table of `columns`; without them, or if it is of names, the first row
   names them. A row has the first `needed` of `columns`, None for all."""
-  hint = '' if columns else _NO_HEADER
+  hint = ''
   names, begin = columns or (), []
   for number, raw in numbered:
     begin.append((number, raw))
@@ -105,7 +101,14 @@ def _cells(
         raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
       break
     if columns is None or are_names(cells, columns):
-      if columns is not None:
+      if columns is None:
+        more = (f'column_{number}' for number in range(4, len(cells) + 1))
+        usual = ('query', 'passage', 'negatives', *more)[: len(cells)]
+        hint = (
+            ' Where its first line is not of names, give them with'
+            f' --gin.COLUMNS="{usual}".'
+        )
+      else:
         hint = ' The first line is of names, so COLUMNS does not count.'
       names, needed = cells, None
       begin.pop()

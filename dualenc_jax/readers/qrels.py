@@ -170,6 +170,8 @@ def _parse(
     cells = rows.decode(b'\t'.join(line.split())).split('\t')
   if width and len(cells) != width:
     raise BadRow(f'{len(cells)} columns, expected {width} as in the header')
+  if len(cells) == 1 and line.count(b',') > 1:
+    raise BadRow('commas between the cells, expected tabs or white space')
   if not width and len(cells) not in (3, 4):
     raise BadRow(
         f'{len(cells)} columns, expected query id, passage id and grade,'

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import dataclasses
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -24,6 +25,8 @@ T = TypeVar('T')
 # task, and of commands that are given a file.
 LENIENT, SKIP = '--gin.STRICT=False (strict)', '--skip_bad_rows'
 SHOWN = 3
+# Rows after a first bad one, to see whether a file has good ones.
+_LOOKED_AT = 100
 # A file beyond this is fingerprinted by its size and blocks spread over it.
 WHOLE = 2**28
 _BLOCKS, _BLOCK = 64, 2**20
@@ -224,19 +227,36 @@ def checked(
       bad, it is NoGoodRow.
     flag: the flag that unsets it, for the message.
   """
-  good, faults = 0, Faults(strict, 'bad rows', flag)
+  good, full, faults = 0, '', Faults(strict, 'bad rows', flag)
+  numbered = iter(numbered)
   for number, raw in numbered:
     try:
       row = parse(raw)
     except BadRow as reason:
+      if strict and not good and collected() is None:
+        # To leave out all rows is no way out.
+        faults.flag *= _any_good(numbered, parse)
+      full = full or reason.full and f' Row {number}: {reason.full}.'
       faults.add(str(reason), f'{path}:{number}', reason.full)
       continue
     good += 1
     yield number, row
   bad = faults.counts.total()
   if bad and not good:
-    raise NoGoodRow(f'{path} has no good row, {bad} bad: {faults}.')
+    raise NoGoodRow(f'{path} has no good row, {bad} bad: {faults}.{full}')
   faults.warn(path, bad + good)
+
+
+def _any_good(
+    numbered: Iterator[tuple[int, S]], parse: Callable[[S], Any]
+) -> bool:
+  """Whether one of the next rows is good, as far as they can be read."""
+  with contextlib.suppress(UserError):
+    for _, raw in itertools.islice(numbered, _LOOKED_AT):
+      with contextlib.suppress(BadRow):
+        parse(raw)
+        return True
+  return False
 
 
 def compare_counts(
@@ -319,9 +339,15 @@ def named_cells(cells: list[str], columns: Sequence[str]) -> list[str]:
 def text(row: Mapping[str, Any], name: str, empty: bool = False) -> str:
   """A string of a row, not only whitespace unless `empty`; raises BadRow."""
   if name not in row:
-    raise BadRow(f'column {name!r} is missing')
+    reason = f'column {name!r} is missing'
+    raise BadRow(reason, f'{reason}; {it_has(row)}')
   check_text(name, row[name], empty)
   return row[name]
+
+
+def it_has(row: Mapping[str, Any]) -> str:
+  """What columns a row has, for messages."""
+  return f'it has {", ".join(row)[:200] or "nothing"}'
 
 
 def title(row: Mapping[str, Any]) -> str:

@@ -133,6 +133,7 @@ def test_duplicate_ids(toy, caplog, name, id_):
 @pytest.mark.parametrize('name, line, reason', [
     ('corpus.jsonl', {'_id': 'd6', 'title': 'x'}, "'text' is missing"),
     ('corpus.jsonl', {'_id': 'x', 'text': 'x', 'title': 3}, "'title' holds"),
+    ('corpus.jsonl', {'id': 'x', 'text': 'x'}, "empty; it has id, text. Mend"),
 ])
 def test_bad_rows_name_file_and_line(toy, name, line, reason):
   path = append(toy / name, line)

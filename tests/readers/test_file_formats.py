@@ -67,7 +67,8 @@ def test_bad_csv_names_the_line_where_the_row_begins(tmp_path):
   refused(lambda: read(path), f'a.csv:4: {no_row}')
   assert read(path, strict=False) == [['q', 'two\nlines'], ['q', 'p']]
   path.write_text('q,p\n')
-  refused(lambda: read(path), "no column 'query'", 'COLUMNS=')
+  refused(lambda: read(path), "no column 'query'",
+          '''COLUMNS="('query', 'passage')"''')
   assert read(path, columns=('query', 'passage')) == [['q', 'p']]
   path.write_text('passage,query\np,q\n')  # Its own names count.
   assert read(path, columns=('query', 'passage')) == [['q', 'p']]

@@ -73,7 +73,7 @@ def test_a_positive_among_the_negatives(tmp_path, caplog, line):
 
 
 @pytest.mark.parametrize('line, reason', [
-    ({'qid': 1}, "neither 'neg' nor 'negative_passages'"),
+    ({'qid': 1}, "nor 'negative_passages' exists; it has qid. Pairs are"),
     ({'neg': {'a': ['1']}}, 'the query id is missing or empty'),
     ({'qid': '100', 'neg': {'a': '1'}}, 'are str, not a list'),
     ({'qid': '100', 'neg': {'a': [None]}}, 'neither an id nor a text'),

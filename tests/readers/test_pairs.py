@@ -169,7 +169,7 @@ def test_weights_of_training_alone(tmp_path):
 
 @pytest.mark.parametrize('line, reason', [
     ('{"query": "q"', 'not JSON'),
-    ({'pos': 1}, "no column 'query' and no column 'passage' "),
+    ({'pos': 1}, "no column 'query' or 'passage' "),
     (GOOD | {'passage': ' \n\t'}, "'passage' is empty"),
     (GOOD | {'query': 3}, "'query' holds int, not a string"),
     (b'{"query": "\xff", "passage": "p"}', 'not UTF-8'),
@@ -180,7 +180,10 @@ def test_weights_of_training_alone(tmp_path):
 def test_bad_jsonl_rows(tmp_path, caplog, line, reason):
   path = write(tmp_path / 'a.jsonl', GOOD, line, GOOD)
   message = refused(lambda: read(path), reason)
-  assert message.startswith(f'{path}:2: ')
+  assert message.startswith(f'{path}:2: ') and '.STRICT=False' in message
+  # Which is no way out where all rows are bad.
+  only = write(tmp_path / 'b.jsonl', line, line)
+  assert '.STRICT=False' not in refused(lambda: read(only), '.jsonl:1: ')
   assert len(read(path, strict=False)) == 2
   assert 'skipped 1 bad rows of 3' in caplog.text and reason in caplog.text
 
@@ -191,7 +194,7 @@ def test_a_column_that_was_asked_for_is_missing(tmp_path):
   def missing(*parts, **options):
     refused(lambda: read(path, **options), *parts)
 
-  missing("no column 'q' and no column 'neg'. Did you mean 'negs'? Columns: ",
+  missing("no column 'q' or 'neg'. Did you mean 'negs'? Columns: ",
           '.QUERY_COLUMN=..., --gin.NEG', query='q', negatives='neg')
   path = write(tmp_path / 'a.jsonl', GOOD | {'negs': ['n']}, GOOD)
   missing("no row has a column 'neg'. ", 'NEGATIVES_C', negatives='neg')

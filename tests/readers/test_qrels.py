@@ -60,6 +60,7 @@ def test_ids_with_quotes_as_csv_writes_them(tmp_path):
     ('# by 3', 'a.tsv:1: a comment'),
     ('a\tb\tscore', "a.tsv:1: the columns are 'a', 'b', 'score'; expected"),
     ('q d', 'a.tsv:1: 2 columns, expected'),
+    ('q,d,1', 'a.tsv:1: commas between the cells, expected tabs'),
     ('q\td\t1\nq\td\t2', "a.tsv:2: grade 2 for query 'q' and passage 'd', whi"),
     ('\n'.join(f'q\td{i}\t{i}' for i in range(1, 11)), "MS MARCO's form. A"),
     (b'q\t\xff\t1', 'a.tsv:1: not UTF-8'),
