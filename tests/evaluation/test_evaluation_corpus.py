@@ -109,7 +109,7 @@ def test_metrics_over_a_corpus_are_those_of_the_definitions(cache_of):
   nothing = np.full((len(QUERIES), 12), -np.inf, np.float32)
   (metrics,) = (e.metrics for e in by_scores.evaluate(zip(nothing), found))
   assert {*metrics.values()} == {0.0}
-  with pytest.raises(UserError, match='of grade 4 or more'):
+  with pytest.raises(UserError, match='no grade of the qrels is above 3'):
     score(ranking_of(order), dataclasses.replace(found, relevance_level=4))
 
 
