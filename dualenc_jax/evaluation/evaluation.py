@@ -10,6 +10,7 @@ from dualenc_jax.evaluation import answer_match, max_passage, metrics
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.inference.towers import Towers
 from dualenc_jax.io import finite
+from dualenc_jax.io.progress import Progress
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.ranking import Ranking
 from dualenc_jax.search.two_steps import search_of
@@ -76,8 +77,12 @@ def encode_queries(
     embedder: Towers, params: Any, retrieval_set: RetrievalSet
 ) -> np.ndarray:
   """Embeddings of queries, float32 [Q, D]; UserError if not finite."""
-  tokens = retrieval_set.cache.query_tokens
-  queries = embedder.queries(params, tokens, retrieval_set.query_rows)
+  tokens, rows = retrieval_set.cache.query_tokens, retrieval_set.query_rows
+  queries = np.empty((len(rows), embedder.dim), np.float32)
+  with Progress('Encoding', len(rows), 'queries') as progress:
+    for places, found in embedder.batches('encode_query', params, tokens, rows):
+      queries[places] = found
+      progress(len(places))
   ids = retrieval_set.query_ids
   finite.check_rows('query embeddings', queries, lambda row: repr(ids[row]))
   return queries

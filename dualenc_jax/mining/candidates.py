@@ -14,6 +14,7 @@ from dualenc_jax.evaluation import evaluation, trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.index import of_model
 from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.io.progress import Progress
 from dualenc_jax.search import ranking as ranking_lib
 from dualenc_jax.search.bm25 import BM25, retrieved
 from dualenc_jax.search.two_steps import search_of
@@ -71,10 +72,12 @@ def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
   """By BM25; a passage without a word of the query is not a candidate."""
   places = ranking_lib.id_places(ranked.corpus.ids)
   best, own = [], []
-  for text, known in zip(ranked.query_texts, ranked.gold):
-    scores = words.scores(text)
-    best.append(ranking_lib.best_of(retrieved(scores), places, depth))
-    own.append(scores[np.array(known, int)])
+  with Progress('BM25', len(ranked.gold), 'queries') as progress:
+    for text, known in zip(ranked.query_texts, ranked.gold):
+      scores = words.scores(text)
+      best.append(ranking_lib.best_of(retrieved(scores), places, depth))
+      own.append(scores[np.array(known, int)])
+      progress(1)
   found = ranking_lib.joined(best)
   none = np.isinf(found.scores)
   scores = np.where(none, np.float32(np.nan), found.scores)

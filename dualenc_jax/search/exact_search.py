@@ -29,6 +29,7 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
 from dualenc_jax.io.machine import device_memory
+from dualenc_jax.io.progress import Progress
 from dualenc_jax.search import ranking as ranking_lib, search_programs
 from dualenc_jax.search.host_best import programs
 from dualenc_jax.search.ranking import best_hits, check_k, Ranking
@@ -253,15 +254,19 @@ class ExactSearch:
     quantiser = jax.device_put(self._quantiser, self._programs.replicated)
     longest = []
     in_flight: collections.deque[Any] = collections.deque()
-    for block, *place in self._blocks:
-      longest.append(self._longest(block))
-      for i, (part, *rest) in enumerate(parts):
-        states[i] = update(
-            states[i], block, longest[-1], part, quantiser, *place, *rest
-        )
-        in_flight.append(states[i])
-        if len(in_flight) > _IN_FLIGHT:
-          self._programs.wait(in_flight.popleft())
+    size, is_long = len(self._passages), len(parts) > 1
+    with Progress('Searching', size, 'passages', is_long) as progress:
+      for block, first, count in self._blocks:
+        longest.append(self._longest(block))
+        for i, (part, *rest) in enumerate(parts):
+          states[i] = update(
+              states[i], block, longest[-1], part, quantiser, first, count,
+              *rest,
+          )
+          in_flight.append(states[i])
+          if len(in_flight) > _IN_FLIGHT:
+            self._programs.wait(in_flight.popleft())
+        progress(min(len(block), size - int(first)))
     norms = np.array(jax.device_get(longest))
     if not np.isfinite(norms).all():
       finite.check_rows('passage embeddings', self._passages)

@@ -13,9 +13,10 @@ import tiny_evaluation
 
 from dualenc_jax.commands import cli, mine
 from dualenc_jax.errors import UserError
+from dualenc_jax.io import progress
 from dualenc_jax.mining import candidates, margins, output
 from dualenc_jax.readers import Pairs
-from dualenc_jax.search import ranking
+from dualenc_jax.search import exact_search, ranking
 
 
 def by_run(tiny, output, *more):
@@ -322,7 +323,12 @@ def test_easy_queries_are_no_fault_of_the_teacher(teacher, other, said):
     assert (warning in text) == (warning == said)
 
 
-def test_a_query_of_many_positives_makes_no_room_for_the_others(monkeypatch):
+def test_a_query_of_many_positives_makes_no_room_for_the_others(
+    monkeypatch, caplog
+):
+  caplog.set_level('INFO', 'dualenc_jax')
+  monkeypatch.setattr(progress, '_SECONDS', 0)
+  monkeypatch.setattr(exact_search, '_SCORES_ON_CPU', 1 << 20)
   rng = np.random.default_rng(0)
   passages, queries = rng.standard_normal((2, 999, 8)).astype(np.float32)
   gold = [[query] for query in range(999)]
@@ -338,14 +344,21 @@ def test_a_query_of_many_positives_makes_no_room_for_the_others(monkeypatch):
 
   scored = ranking.of_candidates
   monkeypatch.setattr(ranking, 'of_candidates', of_candidates)
-  for module, name, value in (
-      (candidates.of_model, 'corpus_embeddings', passages),
-      (candidates.evaluation, 'encode_queries', queries),
-  ):
-    monkeypatch.setattr(module, name, lambda *_, value=value: value)
-  ranked = types.SimpleNamespace(gold=gold, corpus=Corpus(ids))
-  model = types.SimpleNamespace(embedder=None, params=None)
+  monkeypatch.setattr(
+      candidates.of_model, 'corpus_embeddings', lambda *_: passages
+  )
+  ranked = types.SimpleNamespace(
+      gold=gold, corpus=Corpus(ids), query_ids=ids, query_rows=range(999),
+      cache=types.SimpleNamespace(query_tokens=None),
+  )
+  embedder = types.SimpleNamespace(
+      dim=8, batches=lambda *_: [(np.arange(999), queries)]
+  )
+  model = types.SimpleNamespace(embedder=embedder, params=None)
   found = candidates.by_model(model, ranked, 1)
+  assert caplog.messages == [
+      'Encoding: 999 of 999 queries.', 'Searching: 999 of 999 passages.'
+  ]
   assert max(sizes) < 99_999
   again = candidates.with_scores(
       found, ranked, lambda pairs: 1000 * pairs[:, 0] + pairs[:, 1]
