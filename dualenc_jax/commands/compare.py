@@ -3,12 +3,14 @@
   dualenc compare BASELINE_DIR MODEL_DIR [MODEL_DIR ...]
   dualenc compare bm25.trec.gz MODEL_DIR bm25.trec.gz+MODEL_DIR
     --qrels=qrels/test.tsv
+  dualenc compare my.trec --qrels=qrels/test.tsv
 
 The first system is the baseline. A system is a model_dir with results of
 `dualenc evaluate`, one result folder, or a TREC run file, plain or .gz.
 MODEL_DIR:bm25 and MODEL_DIR:hybrid are the baselines that were evaluated beside
 the model. With --qrels, run files (and the run.trec of folders) are measured
-anew, and A+B fuses A and B by reciprocal ranks. Tests are paired and two-sided.
+anew, A+B fuses A and B by reciprocal ranks, and one system is measured alone.
+Tests are paired and two-sided.
 
 With --output_dir it writes comparison.json, .csv, .md and .tex, the papers'
 tables (tables.md, tables.tex), and figures of the relative improvements.
@@ -18,11 +20,14 @@ from collections.abc import Sequence
 
 from dualenc_jax.commands import flags
 from dualenc_jax.figures import table as table_lib
+from dualenc_jax.io import files
+from dualenc_jax.io.untrusted import printable
 from dualenc_jax.results import (
   comparison as comparison_lib,
   comparison_files,
   improvement_figure,
   systems,
+  tables as tables_lib,
 )
 
 
@@ -35,6 +40,17 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.metrics or None, args.common_queries, args.permutations, args.seed
   )
   comparison = comparison_lib.compare(baseline, models, options)
+  if not models:
+    (result,) = baseline.results.values()
+    metrics = {m: result.metrics[m] for m in args.metrics or result.metrics}
+    queries = len(result.per_query().query_ids)
+    print(printable(f'{baseline.name}, {queries:,} queries of {result.key}:'))
+    print(tables_lib.metric_lines({'': metrics}))
+    if args.output_dir:
+      files.make_folder(args.output_dir)
+      names = tables_lib.write_tables(args.output_dir, [baseline])
+      print(f'Written to {args.output_dir}: {", ".join(names)}.')
+    return
   tables = [comparison_files.narrow_table(comparison)]
   if args.wide:
     tables = comparison_files.comparison_tables(comparison)
@@ -56,7 +72,7 @@ def make_parser() -> flags.Parser:
   add(
       'systems', nargs='+', type=flags.path,
       metavar='MODEL_DIR | RESULT_DIR | RUN_FILE[+RUN_FILE]',
-      help='two or more systems, the baseline first',
+      help='two or more systems, the baseline first; one with --qrels',
   )
   add(
       '--qrels', type=flags.path, metavar='FILE',

@@ -21,7 +21,7 @@ def read(
     qrels: pathlib.Path | None = None, k: int | None = None,
     relevance_level: int | None = None,
 ) -> list[Model]:
-  """Reads two systems or more, under different names.
+  """Reads two systems or more, or one with qrels, under different names.
 
   Args:
     paths: folders with results of `dualenc evaluate`, with ':bm25', ':hybrid'
@@ -35,11 +35,14 @@ def read(
     relevance_level: the least grade of a relevant passage, None for 1.
 
   Raises:
-    UserError: fewer than two, one that cannot be read, run files without qrels,
+    UserError: too few, one that cannot be read, run files without qrels,
       or names that do not fit.
   """
-  if len(paths) < 2:
-    raise UserError('Give two or more systems to compare, the baseline first.')
+  if len(paths) < 2 and qrels is None:
+    raise UserError(
+        'Give two or more systems to compare, the baseline first, or --qrels to'
+        ' measure one.'
+    )
   if names is not None and len(names) != len(paths):
     raise UserError(
         f'--names has {len(names)} names for {len(paths)} systems; expected as'

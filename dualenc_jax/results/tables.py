@@ -49,8 +49,10 @@ def paper_tables(models: _Models) -> list[Table]:
 
 
 def metric_lines(systems: Mapping[str, Mapping[str, float]]) -> str:
-  """Metrics by line for a terminal, a column a system."""
-  lines = [f'  {"":<12}' + ''.join(f'{name:>10}' for name in systems)]
+  """Metrics by line for a terminal, a column a system; '' has no name."""
+  lines = []
+  if any(systems):
+    lines.append(f'  {"":<12}' + ''.join(f'{name:>10}' for name in systems))
   for metric in next(iter(systems.values())):
     values = [own.get(metric) for own in systems.values()]
     cells = ['' if value is None else f'{value:.4f}' for value in values]

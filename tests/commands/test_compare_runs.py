@@ -157,7 +157,7 @@ def test_run_files_fused_by_hand(tmp_path):
     assert row['value'] == pytest.approx(value)
 
 
-def test_runs_of_different_depths_need_k(tmp_path, runs):
+def test_runs_of_different_depths_need_k(tmp_path, runs, capsys):
   deeper = tmp_path / 'deeper.trec'
   deeper.write_text(GOOD + 'q1 Q0 d7 3 1 x\n')
   args = [str(runs['good']), str(deeper), f'--qrels={runs["qrels"]}']
@@ -166,6 +166,9 @@ def test_runs_of_different_depths_need_k(tmp_path, runs):
   compare.main([*args, '--k=2'])
   # Of the tie in q1 only d2 is left, as trec_eval's order has it.
   args[1] = str(runs['bad'])
+  compare.main([args[1], args[2], '--k=1', '--metrics=Recall@10'])
+  said = 'bad, 4 queries of qrels:\n  Recall@10       0.2500\n'
+  assert capsys.readouterr().out.endswith(said)
   (row,) = differences(tmp_path, *args, '--k=1', '--metrics=Recall@10')
   assert row['value'] == pytest.approx(1 / 4)
   assert row['baseline_value'] == pytest.approx(1.5 / 4)
