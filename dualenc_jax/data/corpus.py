@@ -137,8 +137,8 @@ def queries_by_id(
   texts = fingerprints(cache.query_texts)[rows]
   other = np.flatnonzero(texts != texts[first][query_of])
   if len(other):
-    name = cache.query_ids.text(rows[other[0]])
-    raise two_of('query_id', name, cache)
+    places = rows[first[query_of[other[0]]]], rows[other[0]]
+    raise two_of('query_id', cache.query_ids, places, cache)
   return rows[first], query_of
 
 
@@ -149,14 +149,18 @@ def check_unique(
   prints = fingerprints(ids)[rows]
   different, counts = np.unique(prints, return_counts=True)
   if len(different) < len(rows):
-    row = rows[np.argmax(prints == different[counts > 1][0])]
-    raise two_of(name, ids.text(row), cache)
+    same = rows[np.flatnonzero(prints == different[counts > 1][0])]
+    raise two_of(name, ids, same, cache)
 
 
-def two_of(name: str, value: str, cache: Cache) -> UserError:
-  """The error of an id of two different texts."""
+def two_of(
+    name: str, ids: Ragged, rows: Sequence[int] | np.ndarray, cache: Cache
+) -> UserError:
+  """The error of an id of two different texts, those of the first two rows."""
+  places = [cache.locations.text(row) for row in rows[:2]]
+  where = f' ({" and ".join(places)})' * all(places)
   return UserError(
-      f'{describe(cache)} has a {name} {value!r} that names two rows or two'
-      ' different texts. Expected one text an id: mend the file, or leave the'
-      ' ids out.'
+      f'{describe(cache)} has a {name} {ids.text(rows[0])!r} that names two'
+      f' rows or two different texts{where}. Expected one text an id: mend the'
+      ' file, or leave the ids out.'
   )

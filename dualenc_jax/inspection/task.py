@@ -43,10 +43,10 @@ def inspect_task(
   """
   parts = _parts(task)
   read = [
-      # Without a split at all, the reader itself says best what is missing.
+      # Without a split of pairs, the reader says best what is missing.
       _read(part, split, name if len(parts) > 1 else '', tokenizer, limit)
       for name, part in parts.items()
-      for split in splits or part.splits() or ('train',)
+      for split in splits or _splits(part)
   ]
   if not any(r.result.rows or r.result.refused for r in read):
     for error in (r.result.error for r in read if r.result.error):
@@ -66,6 +66,11 @@ def inspect_task(
       overlaps=list(_overlaps(read)),
       missing=list(_missing(read)),
   )
+
+
+def _splits(part: Dataset) -> Sequence[str]:
+  found = part.splits()
+  return found if {*found} - {'corpus'} else ('train', *found)
 
 
 def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:

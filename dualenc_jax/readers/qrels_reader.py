@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
+import logging
 import pathlib
 from typing import Any
 
@@ -20,6 +21,7 @@ from dualenc_jax.readers.qrels_join import Documents, Join
 from dualenc_jax.readers.texts_by_id import IdSet, Row, TextTable, unique
 from dualenc_jax.suggest import did_you_mean
 
+_LOG = logging.getLogger(__name__)
 SPLITS = ('train', 'validation', 'test')
 CORPUS = 'corpus'
 
@@ -84,8 +86,29 @@ class Source(abc.ABC):
     hint = self.hint
     if self.folder is not None and not self.has(key):
       if splits := self.splits():
-        hint = f'Its splits: {", ".join(splits)}. {hint}'
+        hint = f'Its splits: {", ".join(splits)}.{self.unread()} {hint}'
+      if key == self.QRELS_KEY.format('train') and self.has(self.CORPUS_KEY):
+        hint += (
+            ' To train on the corpus alone: --gin_file=tasks/documents.gin'
+            f' --gin.DOCUMENTS={self.find(self.CORPUS_KEY)}.'
+        )
     return rows.find(self.folder, self._names(key), self.task, hint)
+
+  def unread(self) -> str:
+    """A sentence on files in the folder of judgements that no split reads."""
+    keys = [self.QRELS_KEY.format(split) for split in SPLITS]
+    names = [name for key in keys for name in self._names(key)]
+    usual = [self.names()[key][0] for key in keys]
+    if self.folder is None or '/' not in usual[0]:
+      return ''
+    there = (self.folder / usual[0]).parent.glob('[!.]*')
+    others = sorted({*there} - {self.folder / name for name in names})
+    if not others:
+      return ''
+    return (
+        f' No split reads {", ".join(map(str, others[:rows.SHOWN]))}; expected'
+        f' {rows.one_of(usual)}.'
+    )
 
   def splits(self) -> tuple[str, ...]:
     """The existing ones of SPLITS, those with judgements, and of CORPUS."""
@@ -242,6 +265,8 @@ class QrelsReader(FilesDataset):
     self.check_split(split)
     source = self.source()
     if split == CORPUS:
+      if rows.collected() is not None and (unread := source.unread()):
+        _LOG.warning('%s:%s', self.name(), unread)
       for row in self._passages(source, split):
         yield example(
             passage=row.text, passage_id=row.id, name=row.name,

@@ -166,8 +166,10 @@ def test_ids_that_name_two_or_none(cache_of):
   ]
   with pytest.raises(UserError, match='4 are not in .* x0, x1, x2 and 1 more'):
     RetrievalSet.from_cache(cache_of('validation', rows), corpus)
-  twice = cache_of('twice', [*corpus_rows(), corpus_rows()[4]])
-  with pytest.raises(UserError, match="has a passage_id 'd4' that names two"):
+  twice = [*corpus_rows(), corpus_rows()[4]]
+  twice = [row | {'location': f'f:{i}'} for i, row in enumerate(twice)]
+  twice = cache_of('twice', twice)
+  with pytest.raises(UserError, match=r"'d4' that .* texts \(f:4 and f:\d+\)"):
     RetrievalSet.from_cache(cache_of('test', judged()), twice)
 
 

@@ -120,6 +120,9 @@ def test_good_data_has_nothing_wrong():
   inspection = inspect(Rows(train=rows[:20], validation=rows[20:]))
   assert findings(inspection) == []
   assert 'Nothing wrong or suspicious' in markdown(inspection, [])
+  # A corpus alone is no data to train on or to evaluate on.
+  (no_pairs,) = findings(inspect(Rows(corpus=[])))[:1]
+  assert (no_pairs.level, no_pairs.where) == (Level.UNUSABLE, 'train')
 
 
 def test_repeats_on_purpose_are_no_finding(tmp_path):

@@ -76,14 +76,18 @@ def test_splits_are_those_of_the_files(toy):
   assert reader.corpus_split('test') == 'corpus'
   assert reader.corpus_split('corpus') is None
   assert reader.most_examples('corpus', 1) is None
-  (toy / 'qrels' / 'dev.tsv').unlink()
+  (toy / 'qrels' / 'dev.tsv').rename(toy / 'qrels' / 'val.tsv')
   assert reader.splits() == ('train', 'test', 'corpus')
   refused(lambda: reader.check_split('validation'), 'dev.tsv',
-          'Its splits: train, test, corpus', error=SourceUnavailable)
+          f'Its splits: train, test, corpus. No split reads {toy}/qrels/val.tsv'
+          '; expected qrels/train.tsv, ', error=SourceUnavailable)
   refused(lambda: reader.check_split('tset'), "Did you mean 'test'")
   for name in ('corpus.jsonl', 'queries.jsonl', 'qrels/test.tsv'):
     pack(toy / name)
   assert pairs(read(toy, 'test')) == TEST
+  (toy / 'qrels' / 'train.tsv').unlink()
+  refused(lambda: reader.check_split('train'), 'corpus alone: --gin_file=tasks'
+          f'/documents.gin --gin.DOCUMENTS={toy}/c', error=SourceUnavailable)
 
 
 def test_generated_queries_and_hard_negatives_by_system():
