@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     truncation.warn_of(chosen, model, args.model_dir)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
-    task = Texts(args.corpus, not args.skip_bad_rows, rows.SKIP)
+    task = Texts(args.corpus, not args.skip_bad_rows, rows.SKIP, '--corpus')
     experiment = dataclasses.replace(experiment, task=task)
     split = 'queries' if args.tower == 'query' else 'corpus'
   else:

@@ -64,8 +64,8 @@ def main(argv: Sequence[str]) -> None:
     truncation.warn_of(codec, model, args.model_dir)
   learnt = None
   if args.learnt_queries is not None:
-    rows = Texts(args.learnt_queries, flag='').examples('queries')
-    learnt = [row['query'] for row in rows]
+    texts = Texts(args.learnt_queries, flag='', given='--learnt_queries')
+    learnt = [row['query'] for row in texts.examples('queries')]
   of_all = evaluate.Options(
       args.k,
       args.index_dir and pathlib.Path(args.index_dir),

@@ -144,7 +144,7 @@ def asked(args: argparse.Namespace) -> Asked:
   inputs = dataclasses.replace(inputs, task=task)
   if args.queries is None:
     return Asked(inputs, split, RetrievalSet.of_split(inputs, split), model)
-  texts = Texts(args.queries, not args.skip_bad_rows, rows.SKIP)
+  texts = Texts(args.queries, not args.skip_bad_rows, rows.SKIP, '--queries')
   return Asked(inputs, split, _unlabelled(inputs, split, texts), model)
 
 

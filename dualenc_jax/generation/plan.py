@@ -25,7 +25,7 @@ def read(path: str, strict: bool) -> tuple[list[Passage], str]:
 
   Unless `strict`, bad rows are left out.
   """
-  task = Texts(path, strict, rows.SKIP)
+  task = Texts(path, strict, rows.SKIP, '--corpus')
   passages, blank = [], 0
   for row in task.examples('corpus'):
     name, text = row['passage_id'], row['passage']

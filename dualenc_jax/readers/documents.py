@@ -141,7 +141,7 @@ class Documents(FilesDataset):
           ' --gin.DOCUMENTS=... (JSONL or TSV of id, text and title, or'
           " BEIR's layout)."
       )
-    return Texts(self.path, self.strict)
+    return Texts(self.path, self.strict, given='--gin.DOCUMENTS')
 
 
 def _clozes(

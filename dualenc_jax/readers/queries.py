@@ -46,4 +46,5 @@ class Queries(Dataset):
       raise UserError(
           f'QUERIES is {self.queries!r}; expected a file of queries.'
       )
-    return Texts(self.queries, self.strict), 'queries'
+    texts = Texts(self.queries, self.strict, given='--gin.QUERIES')
+    return texts, 'queries'

@@ -43,6 +43,7 @@ class Texts(FilesDataset):
       names file and line; else bad rows are left out, the first row of an id
       is kept, and the log says how many were left out.
     flag: the flag that unsets it, for messages; '' where there is none.
+    given: the flag that gives the path, for messages.
   """
 
   task_name = 'texts'
@@ -51,10 +52,12 @@ class Texts(FilesDataset):
   path: str
   strict: bool = True
   flag: str = rows.LENIENT
+  given: str = ''
 
   @property
   def options(self) -> dict[str, Any]:
-    return {k: v for k, v in super().options.items() if k != 'flag'}
+    told = 'flag', 'given'
+    return {k: v for k, v in super().options.items() if k not in told}
 
   def splits(self) -> tuple[str, ...]:
     return tuple(OF_TEXTS)
@@ -77,7 +80,8 @@ class Texts(FilesDataset):
     if arrow.is_one(path) or path.is_file():
       return path
     if not path.is_dir():
-      raise UserError(f'There is no file or folder {path}.')
+      where = self.given and f' Give it with {self.given}=PATH.'
+      raise UserError(f'There is no file or folder {path}.{where}')
     names = [f'{split}.jsonl', f'{split}.jsonl.gz']
     for name in names:
       if (path / name).is_file():
