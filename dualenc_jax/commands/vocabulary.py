@@ -4,8 +4,9 @@ r"""Trains a SentencePiece vocabulary on the texts of a task.
   dualenc vocabulary --gin_file=tasks/documents.gin --gin.DOCUMENTS=docs.jsonl
     --output=my.model --size=16000
 
-The texts are the queries and passages of the train split. Letters are
-lower-cased and Unicode forms unified (SentencePiece's nmt_nfkc_cf).
+The texts are the queries and passages of the train split; lines of more than
+4,192 bytes are left out, and counted. Letters are lower-cased and Unicode forms
+unified (SentencePiece's nmt_nfkc_cf).
 
 --code is for source code, and made the shipped python_code_8k. Its normaliser,
 which is part of the file and works in any SentencePiece runtime, splits
