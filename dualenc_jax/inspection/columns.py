@@ -26,6 +26,8 @@ _NEXT = '[\x80-\xbfŒœŠšŽžŸƒˆ˜™€–-›]'
 _GARBLED = re.compile(
     f'[ÂÃ]{_NEXT}|(?:[Ä-ß]{_NEXT}){{2}}|â€|ðŸ|ï»¿|[\x80-\x84\x86-\x9f]|\ufffd'
 )
+# As Latin, Chinese and Arabic scripts have it.
+_QUESTION_MARKS = '?', '\uff1f', '\u061f'
 _AROUND = 15  # Characters of an excerpt before and after.
 
 
@@ -159,7 +161,7 @@ class TextColumn:
     self._hashes = Column(np.int64)
     self._ids = Column(np.int64)
     self._tokens = Column(np.int32)
-    self._unknown = 0
+    self._unknown = self._questions = 0
     self._blank, self._garbled = Found(), Found()
     self._lists, self._long_words = Found(), Found()
 
@@ -186,6 +188,7 @@ class TextColumn:
     self._hashes.append(hashes(texts))
     self._ids.append(hashes(ids))
     for i, text in enumerate(texts):
+      self._questions += text.rstrip().endswith(_QUESTION_MARKS)
       if text and not text.strip():
         self._blank.add(place(i))
       if self._look_for_lists and list_cells.is_one(text):
@@ -217,6 +220,7 @@ class TextColumn:
         count=int(given.sum()),
         distinct=int(np.count_nonzero(counts)),
         most_repeated=int(counts.max()),
+        questions=self._questions,
         blank=self._blank,
         lists=self._lists,
         long_words=self._long_words,

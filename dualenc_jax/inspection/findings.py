@@ -78,6 +78,7 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
   for split in inspection.splits:
     found += _use(split)
     found += _rows(split, lenient)
+    found += _swapped(split)
     found += _counted(_OF_PAIRS, split, split.name)
     for what, texts in split.kinds:
       words = {'what': what, 'plural': _PLURALS[what]}
@@ -178,6 +179,23 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
   ):
     if found.count > _MANY_REPEATED * split.pairs:
       yield from _some(Level.SUSPICIOUS, split.name, found, what, advice)
+
+
+def _swapped(split: summary.Split) -> Iterator[Finding]:
+  """Whether questions stand where passages should, and the longer texts where
+  questions should: of one of the two alone there are good reasons."""
+  asked, given = split.queries, split.passages
+  if (
+      2 * given.questions > given.count
+      and 10 * asked.questions < asked.count
+      and asked.lengths.percentiles[50] > given.lengths.percentiles[50]
+  ):
+    yield Finding(
+        Level.SUSPICIOUS, split.name,
+        f'{given.questions:,} of {given.count:,} passages are questions, but'
+        f' {asked.questions:,} of {asked.count:,} queries, which are longer',
+        'See whether the columns are swapped.',
+    )
 
 
 def _lengths(

@@ -53,6 +53,7 @@ class Texts:
 
   Attributes:
     most_repeated: times that the most frequent text occurs.
+    questions: texts that end with a question mark.
     blank: texts of nothing but whitespace.
     long_words: texts with a word of `columns.LONG_WORD` characters or more.
     lists: texts that are lists of texts, by `list_cells.is_one`.
@@ -65,6 +66,7 @@ class Texts:
   count: int
   distinct: int
   most_repeated: int
+  questions: int
   blank: Found
   lists: Found
   long_words: Found

@@ -120,6 +120,10 @@ def test_good_data_has_nothing_wrong():
   inspection = inspect(Rows(train=rows[:20], validation=rows[20:]))
   assert findings(inspection) == []
   assert 'Nothing wrong or suspicious' in markdown(inspection, [])
+  # What is asked stands in the column of passages.
+  rows = [example(f'A longer passage {i}.', f'what is {i}?') for i in range(30)]
+  ((_, told),) = found(inspect(Rows(train=rows)), Level.SUSPICIOUS)
+  assert told.startswith('30 of 30 passages are questions, but 0 of 30 quer')
   # A corpus alone is no data to train on or to evaluate on.
   (no_pairs,) = findings(inspect(Rows(corpus=[])))[:1]
   assert (no_pairs.level, no_pairs.where) == (Level.UNUSABLE, 'train')
