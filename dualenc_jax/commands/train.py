@@ -28,6 +28,7 @@ from dualenc_jax.commands import (
   runtime,
   saved_config,
 )
+from dualenc_jax.data import Dataset
 from dualenc_jax.errors import UserError
 from dualenc_jax.interop import model_dirs
 from dualenc_jax.io import writer
@@ -63,7 +64,15 @@ def next_words(experiment: Experiment) -> list[str]:
   """The command line to try on the model of a run."""
   model, objective = experiment.model_dir, experiment.objective
   if hasattr(objective, 'embedder'):
-    return ['dualenc', 'evaluate', f'--model_dir={model}']
+    task = experiment.task
+    known, more = task.splits(), []
+    if getattr(task, 'evaluated', 'validation') not in known:
+      # What it has learnt from is measured only where there is nothing else.
+      found = [s for s in ('validation', 'train') if s in known]
+      more = [f'--split={split}' for split in found[:1]]
+      if not isinstance(task, Dataset):
+        more = ['--tasks=TASK']
+    return ['dualenc', 'evaluate', f'--model_dir={model}', *more]
   if hasattr(objective, 'likelihood'):
     return ['dualenc', 'generate', f'--generator={model}', '--corpus=PATH']
   return ['dualenc', 'rerank', f'--teacher={model}', '--run=FILE.trec']

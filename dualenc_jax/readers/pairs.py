@@ -366,10 +366,14 @@ class Pairs(FilesDataset):
     if not given:
       for other in self.splits():
         self._file(other)  # A file that is not there is told first.
+      own = self.splits()
+      instead = ''
+      if own and split != 'train':
+        instead = f', or measure by --split={own[0]}'
       raise UserError(
           f'pairs has no file for split {split!r}; it has'
-          f' {", ".join(self.splits()) or "none"}. Give it with {flag} (JSONL,'
-          ' JSON, CSV, TSV, Parquet or Arrow of query and passage).'
+          f' {", ".join(own) or "none"}. Give it with {flag} (JSONL, JSON, CSV,'
+          f' TSV, Parquet or Arrow of query and passage){instead}.'
       )
     path = pathlib.Path(hub.data(given)).expanduser()
     if arrow.is_one(path):

@@ -87,7 +87,9 @@ class Source(abc.ABC):
     if self.folder is not None and not self.has(key):
       if splits := self.splits():
         hint = f'Its splits: {", ".join(splits)}.{self.unread()} {hint}'
-      if key == self.QRELS_KEY.format('train') and self.has(self.CORPUS_KEY):
+      if key != self.QRELS_KEY.format('train'):
+        hint += ' Another split is measured by --split.' * (CORPUS in splits)
+      elif self.has(self.CORPUS_KEY):
         hint += (
             ' To train on the corpus alone: --gin_file=tasks/documents.gin'
             f' --gin.DOCUMENTS={self.find(self.CORPUS_KEY)}.'

@@ -27,6 +27,7 @@ _AVERAGED = {
     Benchmark.QA: benchmarks.QA_NAMES,
     Benchmark.BEIR: benchmarks.BEIR_NAMES,
 }
+_MEASURED = 'VALIDATION', 'TEST'
 # Settings that a reader asks for first.
 _SHOWN = (
     'LOSS MODEL OPTIMIZER BATCH_SIZE NUM_NEGATIVES LEARNING_RATE QUERY_LENGTH'
@@ -239,6 +240,12 @@ def missing(contents: Contents) -> Iterator[tuple[str, str]]:
   if 'Ranking' in kind or 'Generation' in kind:
     # They embed nothing.
     return
+  measured = {e.result.key.split for e in contents.evaluations}
+  # Of pairs without a file to measure on.
+  if measured == {'train'} or all(
+      contents.settings.get(f'{s}_FILE') == 'None' for s in _MEASURED
+  ):
+    folder += ' --split=train'
   if not contents.evaluations:
     yield (
         'There is no evaluation yet.',

@@ -91,6 +91,12 @@ def test_a_page_while_training_has_validation_and_what_is_outdated(tmp_path):
   assert 'step 30' in page.text('environment')
   assert 'MRR 25.0 % validation, step 10' in top
   assert 'Training is at step 30 of 40.' in page.text('missing')
+  assert '--split' not in page.text('missing')
+  report_folder.new(folder, 'VALIDATION_FILE = None\nTEST_FILE = None\n')
+  missing = render(folder).text('missing')
+  for command in 'evaluate', 'analyze':
+    said = f"dualenc {command} --model_dir='my model' --split=train"
+    assert said.replace("'my model'", str(folder)) in missing
   report_folder.evaluation(folder, examples=None, checkpoint_step=10)
   page = render(folder)
   missing = page.text('missing')

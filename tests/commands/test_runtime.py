@@ -5,11 +5,13 @@ import pathlib
 import subprocess
 import sys
 import threading
+import types
 
 import jax
 import pytest
 
-from dualenc_jax.commands import cli, cores, huge_pages, runtime
+from dualenc_jax import readers
+from dualenc_jax.commands import cli, cores, huge_pages, runtime, train
 from dualenc_jax.errors import UserError
 
 ASKED = 'glibc.malloc.hugetlb=1'
@@ -132,6 +134,19 @@ def test_hyperthreads_of_a_core_are_last(tmp_path):
   assert cores.apart([0, 1, 2, 3], tmp_path) == [0, 2, 1, 3]
   # Where the kernel does not say, as they come.
   assert cores.apart([4, 5, 6], tmp_path) == [4, 5, 6]
+
+
+@pytest.mark.parametrize('given, more', [
+    ({'train': 'a.jsonl'}, ['--split=train']),
+    ({'train': 'a.jsonl', 'validation': 'b.jsonl'}, []),
+])
+def test_a_run_without_other_data_is_measured_on_its_own(given, more):
+  run = types.SimpleNamespace(
+      model_dir='m', task=readers.Pairs(**given),
+      objective=types.SimpleNamespace(embedder=None),
+  )
+  words = ['dualenc', 'evaluate', '--model_dir=m', *more]
+  assert train.next_words(run) == words
 
 
 def test_a_stage_of_a_recipe_leaves_the_next_step_to_it(monkeypatch, capsys):
