@@ -51,6 +51,8 @@ _INCIDENTAL = (
     'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
     folder_lib.SEEN, 'system', 'k1', 'b', 'language',
 )
+# What results are of, whatever was measured.
+_OF_DATA = 'label', 'split', 'source', 'corpus'
 # What a result says of its teacher, as far as it is there.
 _OF_TEACHER = (
     'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template',
@@ -163,6 +165,12 @@ def evaluate(
   if isinstance(passages, Coded):
     coded = passages.codec
     own |= {'codec': coded.name, 'bytes_per_passage': coded.bytes_per_passage}
+  before = _facts_in(folder)
+  if changed := [n for n in _OF_DATA if before.get(n, facts[n]) != facts[n]]:
+    _LOG.warning(
+        '%s had results of other data, by %s: they are replaced. --output_dir'
+        ' keeps both.', folder, ', '.join(changed),
+    )
   _remove_others(folder, facts, own)
   files.write(folder / 'config.gin', config)
 
@@ -218,14 +226,18 @@ def _remove_others(
 
 def _is_of(folder: pathlib.Path, facts: Mapping[str, Any]) -> bool:
   """Whether a result is there and would have these facts, made again."""
+  before, now = _facts_in(folder), json.loads(json.dumps(facts))
+  names = {*before, *now} - {*_INCIDENTAL}
+  return all(before.get(name) == now.get(name) for name in names)
+
+
+def _facts_in(folder: pathlib.Path) -> dict[str, Any]:
+  """What a result says that it is of; {} for none that can be read."""
   try:
     found = folder_lib.read_result(folder)
   except UserError:
-    return False
-  before = {**found.key._asdict(), **found.provenance}
-  now = json.loads(json.dumps(facts))
-  names = {*before, *now} - {*_INCIDENTAL}
-  return all(before.get(name) == now.get(name) for name in names)
+    return {}
+  return {**found.key._asdict(), **found.provenance}
 
 
 def _training_queries(model: Loaded, experiment: Experiment) -> np.ndarray:
@@ -287,7 +299,7 @@ def evaluate_bm25(
   ranked = _opened(experiment, split, folder, options)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   if not overwrite:
-    now = {n: facts[n] for n in ('label', 'split', 'source', 'corpus')}
+    now = {name: facts[name] for name in _OF_DATA}
     json_file.check_own(
         folder, folder_lib.METRICS, [folder_lib.RUN], now, dict
     )

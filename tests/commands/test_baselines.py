@@ -105,7 +105,7 @@ def test_hybrid_is_made_of_the_two(results, weight):
 
 
 def test_what_is_not_measured_again_stays_if_it_is_of_the_same(
-    model, results, tmp_path
+    model, results, tmp_path, capsys
 ):
   folder = shutil.copytree(results['rrf'], tmp_path / 'results')
   (folder / 'codecs').mkdir()
@@ -114,12 +114,15 @@ def test_what_is_not_measured_again_stays_if_it_is_of_the_same(
   run(model, folder)
   assert {*folder.rglob('*')} == before
   for part, fact, value, left in (
-      ('.', 'checkpoint_step', 1, ['bm25']), ('bm25', 'source', 'x', [])
+      ('.', 'checkpoint_step', 1, ['bm25']), ('bm25', 'source', 'x', []),
+      ('.', 'source', 'x', []),
   ):
+    assert 'of other data' not in capsys.readouterr().err
     changed = result_of(folder / part) | {fact: value}
     (folder / part / 'metrics.json').write_text(json.dumps(changed))
     run(model, folder)
     assert [path.name for path in folder.glob('*/')] == left
+  assert 'had results of other data, by source:' in capsys.readouterr().err
 
 
 def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
