@@ -18,6 +18,7 @@ Shapes: Q queries, N corpus passages, D embedding dim, k hits a query.
 
 import collections
 from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import logging
 import math
 from typing import Any
@@ -29,7 +30,6 @@ import numpy as np
 from dualenc_jax.errors import UserError
 from dualenc_jax.io import finite
 from dualenc_jax.io.machine import device_memory
-from dualenc_jax.io.progress import Progress
 from dualenc_jax.search import ranking as ranking_lib, search_programs
 from dualenc_jax.search.host_best import programs
 from dualenc_jax.search.ranking import best_hits, check_k, Ranking
@@ -255,7 +255,7 @@ class ExactSearch:
     longest = []
     in_flight: collections.deque[Any] = collections.deque()
     size, is_long = len(self._passages), len(parts) > 1
-    with Progress('Searching', size, 'passages', is_long) as progress:
+    with _progress(size, is_long) as progress:
       for block, first, count in self._blocks:
         longest.append(self._longest(block))
         for i, (part, *rest) in enumerate(parts):
@@ -372,3 +372,14 @@ def _check_shape(side: str, embeddings: Any) -> None:
         f'{side} embeddings have shape {embeddings.shape}: expected '
         '[rows, dim], at least one of each.'
     )
+
+
+def _progress(size: int, is_shown: bool) -> Any:
+  """The progress of a search of `size` passages, a context."""
+  if is_shown:
+    # A saved retriever searches without tqdm, too.
+    with contextlib.suppress(ImportError):
+      from dualenc_jax.io.progress import Progress
+
+      return Progress('Searching', size, 'passages')
+  return contextlib.nullcontext(lambda count: None)
