@@ -148,7 +148,7 @@ def test_errors_name_what_sets_the_tasks(registry, data_root, monkeypatch):
   with pytest.raises(SourceUnavailable, match='set DUALENC_DATA_ROOT, below'):
     task.get_dataset(None, 'test')
   bad = data_root / 'bad.jsonl'
-  bad.write_text('no JSON')
+  bad.write_text('no JSON\n{"query": "a", "passage": "b"}\n')
   monkeypatch.setenv('DUALENC_TRAIN_FILE', str(bad))
   with pytest.raises(UserError, match=r'with tasks\.register\(strict=False\)'):
     next(iter(rows(SeqioTask('pairs'), 'train')))
