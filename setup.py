@@ -59,9 +59,9 @@ setuptools.setup(
     package_dir={'dualenc_jax.gin': 'gin', 'dualenc_jax.tasks': 'tasks'},
     package_data={
         '': ['*.gin'],
-        'dualenc_jax.text': ['vocabularies/*.model'],
-        'dualenc_jax.readers': ['*.tsv'],
-        'dualenc_jax.report': ['*.css', '*.html'],
+        'dualenc_jax.data.text': ['vocabularies/*.model'],
+        'dualenc_jax.data.readers': ['*.tsv'],
+        'dualenc_jax.evaluation.report': ['*.css', '*.html'],
     },
     install_requires=[
         'bm25s>=0.3.16',
@@ -101,6 +101,6 @@ setuptools.setup(
         'tpu-check': TPU,
     },
     entry_points={
-        'console_scripts': ['dualenc = dualenc_jax.commands.cli:main']
+        'console_scripts': ['dualenc = dualenc_jax.cli.main:main']
     },
 )

@@ -30,7 +30,7 @@ import subprocess
 import sys
 import time
 
-from dualenc_jax.errors import RUN_AGAIN
+from dualenc_jax.utils.errors import RUN_AGAIN
 
 # Runs and a reader of checkpoints, as tests have them.
 sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests/helpers'))

@@ -17,10 +17,10 @@ import numpy as np
 import ours  # noqa: F401  Which sets JAX up.
 from search_sides import Ids
 
-from dualenc_jax.compression import Codec, Coded
-from dualenc_jax.compression.product import Product
-from dualenc_jax.compression.quantisers import Int8, Signs
-from dualenc_jax.search.two_steps import search_of
+from dualenc_jax.retrieval.compression import Codec, Coded
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.retrieval.compression.quantisers import Int8, Signs
+from dualenc_jax.retrieval.search.two_steps import search_of
 
 KINDS = 'pq', 'int8', 'hamming', 'two steps'
 

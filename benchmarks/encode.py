@@ -85,7 +85,7 @@ class Ours:
 
     from dualenc_jax import training
     from dualenc_jax.data import Tokenizer, Vocabulary
-    from dualenc_jax.inference.embedder import Embedder
+    from dualenc_jax.retrieval.encoding.embedder import Embedder
 
     self._describe, self._texts = ours.describe, _read_texts(args)
     self._tokenizer = Tokenizer(
@@ -104,8 +104,8 @@ class Ours:
     """Writes the model for the peer."""
     from flax import traverse_util
 
-    from dualenc_jax.interop import conversion, weights
-    from dualenc_jax.tensor_files.tensors import Tensor
+    from dualenc_jax.checkpoints import conversion, weights
+    from dualenc_jax.utils.tensor_files.tensors import Tensor
 
     arrays = traverse_util.flatten_dict(self._params, sep='/')
     tensors = {

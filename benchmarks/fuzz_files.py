@@ -9,9 +9,7 @@ import pathlib
 import shutil
 from typing import Any
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.evaluation import teacher_scores, trec
-from dualenc_jax.readers import (
+from dualenc_jax.data.readers import (
   Beir,
   Documents,
   MsMarco,
@@ -22,7 +20,9 @@ from dualenc_jax.readers import (
   rows,
   Texts,
 )
-from dualenc_jax.readers.hard_negatives import HardNegatives
+from dualenc_jax.data.readers.hard_negatives import HardNegatives
+from dualenc_jax.evaluation import teacher_scores, trec
+from dualenc_jax.utils.errors import UserError
 
 _DATA = pathlib.Path(__file__).parents[1] / 'tests/data'
 _STRICT = (True, False)

@@ -8,21 +8,22 @@ import sys
 from fuzz_files import files, PAIR, Reader, write
 import numpy as np
 
-from dualenc_jax import compression, Retriever
-from dualenc_jax.compression import codec_file, model_codec
-from dualenc_jax.compression.product import Product
+from dualenc_jax import Retriever
+from dualenc_jax.checkpoints.conversion import Source
 from dualenc_jax.data.cache import format as cache_format, prepare
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index, Passage
-from dualenc_jax.index.corpus import Corpus
-from dualenc_jax.inference import artifact, calibration
-from dualenc_jax.inference.artifact.manifest import of_file
-from dualenc_jax.interop.conversion import Source
-from dualenc_jax.io import json_file
-from dualenc_jax.readers import Pairs
-from dualenc_jax.report import curves
-from dualenc_jax.results import folder as results
-from dualenc_jax.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
+from dualenc_jax.data.readers import Pairs
+from dualenc_jax.data.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
+from dualenc_jax.evaluation.report import curves
+from dualenc_jax.evaluation.results import folder as results
+from dualenc_jax.retrieval import compression
+from dualenc_jax.retrieval.compression import codec_file, model_codec
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.retrieval.encoding import artifact, calibration
+from dualenc_jax.retrieval.encoding.artifact.manifest import of_file
+from dualenc_jax.retrieval.index import Index, Passage
+from dualenc_jax.retrieval.index.corpus import Corpus
+from dualenc_jax.utils import json_file
+from dualenc_jax.utils.errors import UserError
 
 # Those of tests of hostile files.
 _TESTS = pathlib.Path(__file__).parents[1] / 'tests'

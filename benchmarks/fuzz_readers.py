@@ -34,7 +34,7 @@ with atheris.instrument_imports(['dualenc_jax']):
   import fuzz_files
   import fuzz_made_files
 
-  from dualenc_jax.errors import UserError
+  from dualenc_jax.utils.errors import UserError
 
 _SECONDS = 10
 _GIGABYTES = 4

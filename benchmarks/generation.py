@@ -97,10 +97,10 @@ def ours(args: argparse.Namespace, rows: list[list[int]]) -> Callable:
   import ours  # noqa: F401  Which sets JAX up.
 
   from dualenc_jax import models
-  from dualenc_jax.generation.sampling import Sampling
-  from dualenc_jax.generation.writer import Writer
+  from dualenc_jax.data.text.ragged import Ragged
   from dualenc_jax.parallel.partitioning import HostPartitioner
-  from dualenc_jax.text.ragged import Ragged
+  from dualenc_jax.pipelines.generation.sampling import Sampling
+  from dualenc_jax.pipelines.generation.writer import Writer
 
   *sizes, width = SIZES[args.size]
   model = models.Seq2Seq(

@@ -32,8 +32,8 @@ from dualenc_jax.data import (
   Tokenizer,
   Vocabulary,
 )
-from dualenc_jax.readers import Texts
-from dualenc_jax.text.ragged import fingerprints, lengths_to_offsets
+from dualenc_jax.data.readers import Texts
+from dualenc_jax.data.text.ragged import fingerprints, lengths_to_offsets
 
 LAYOUTS = {
     'padded': Padded(),

@@ -17,7 +17,7 @@ import numpy as np
 import pytrec_eval
 
 from dualenc_jax.evaluation import metrics, trec
-from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.retrieval.search.ranking import Ranking
 
 # Our names, and pytrec_eval's of measures and of their results.
 _NAMES = {

@@ -15,16 +15,10 @@ import optax  # noqa: E402
 import workload  # noqa: E402
 
 from dualenc_jax import losses, models, objectives, training  # noqa: E402
-from dualenc_jax.commands import runtime  # noqa: E402
-from dualenc_jax.data import (  # noqa: E402
-  Grouped,
-  layouts,
-  Packed,
-  Padded,
-  Ragged,
-)
+from dualenc_jax.cli import runtime  # noqa: E402
+from dualenc_jax.data import Grouped, layouts, Packed, Padded, Ragged
 from dualenc_jax.data.picks import Pool  # noqa: E402
-from dualenc_jax.text import text_rows  # noqa: E402
+from dualenc_jax.data.text import text_rows  # noqa: E402
 from dualenc_jax.training import step as step_lib  # noqa: E402
 
 LAYOUTS = {'padded': Padded(), 'grouped': Grouped(), 'packed': Packed()}

@@ -71,9 +71,9 @@ class Ours(harness.Timed):
 
     from dualenc_jax import models
     from dualenc_jax.data import Template, Tokenizer, Vocabulary
-    from dualenc_jax.inference.embedder import Scorer
-    from dualenc_jax.inference.teacher import Teacher
     from dualenc_jax.parallel.partitioning import HostPartitioner
+    from dualenc_jax.retrieval.encoding.embedder import Scorer
+    from dualenc_jax.retrieval.encoding.teacher import Teacher
 
     model = models.CrossEncoder(
         models.TokenEmbedder(ROWS, WIDTH),

@@ -148,7 +148,7 @@ class Ours(Searcher):
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
     import jax
 
-    from dualenc_jax.commands import runtime
+    from dualenc_jax.cli import runtime
 
     # Not by `ours`: what it brings with it counts as memory.
     if jax.default_backend() == 'cpu':
@@ -191,8 +191,8 @@ class Ours(Searcher):
       gc.collect()
 
   def _open(self) -> None:
-    from dualenc_jax.index.index import RowStore
-    from dualenc_jax.search.exact_search import ExactSearch
+    from dualenc_jax.retrieval.index.index import RowStore
+    from dualenc_jax.retrieval.search.exact_search import ExactSearch
 
     file = _passages_file(self._args)
     if self._streamed:

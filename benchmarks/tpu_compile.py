@@ -25,15 +25,14 @@ from tpu_schedule import clock_and_link, Schedule
 import workload
 
 from dualenc_jax import losses
-from dualenc_jax.commands import model_dir
+from dualenc_jax.cli import model_dir
 from dualenc_jax.data import Vocabulary
 from dualenc_jax.forecast import layers, slices, work
 from dualenc_jax.forecast.program import Forecast
-from dualenc_jax.run import memory
-from dualenc_jax.run.experiment import Experiment
-from dualenc_jax.search import search_programs
-from dualenc_jax.search.search_programs import BLOCK_ROWS
-from dualenc_jax.training import Partitioner
+from dualenc_jax.retrieval.search import search_programs
+from dualenc_jax.retrieval.search.search_programs import BLOCK_ROWS
+from dualenc_jax.training import memory, Partitioner
+from dualenc_jax.training.experiment import Experiment
 
 _RINGS = 'v5e:4x4,v5e:8x8,v5e:8x16,v5e:16x16'
 _STEPS = 'v5e:2x2,v5e:4x4'

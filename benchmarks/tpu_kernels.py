@@ -20,8 +20,8 @@ import jax
 from jax.sharding import SingleDeviceSharding
 from tpu_schedule import one_line_each
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.forecast import slices
+from dualenc_jax.utils.errors import UserError
 
 _TARGET = 'tpu_custom_call'
 # Written by `fused_attention.py`.

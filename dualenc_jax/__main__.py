@@ -2,6 +2,6 @@
 
 import sys
 
-from dualenc_jax.commands import cli
+from dualenc_jax.cli import main as cli
 
 sys.exit(cli.main())

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.retriever import Retriever
+from dualenc_jax.utils.errors import UserError
 
 try:
   from mteb.models import ModelMeta

@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualenc_jax import python_input
-from dualenc_jax.compression import Coded, spec
-from dualenc_jax.compression.codec import with_candidates
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import binding, Index, Passage
-from dualenc_jax.index.corpus import Corpus
-from dualenc_jax.inference.artifact import Artifact, manifest, writer
-from dualenc_jax.inference.towers import Loaded
-from dualenc_jax.io import finite, hub
-from dualenc_jax.search.ranking import check_k, Ranking
-from dualenc_jax.search.two_steps import search_of
+from dualenc_jax.retrieval.compression import Coded, spec
+from dualenc_jax.retrieval.compression.codec import with_candidates
+from dualenc_jax.retrieval.encoding.artifact import Artifact, manifest, writer
+from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.index import binding, Index, Passage
+from dualenc_jax.retrieval.index.corpus import Corpus
+from dualenc_jax.retrieval.search.ranking import check_k, Ranking
+from dualenc_jax.retrieval.search.two_steps import search_of
+from dualenc_jax.utils import finite, hub, python_input
+from dualenc_jax.utils.errors import UserError
 
 
 class Hits(NamedTuple):
@@ -77,7 +76,7 @@ class Retriever:
     self._prompt = prompt
     self._corpus: Corpus | None = None
     self._search: Any = None  # `search_of` the corpus.
-    # `search.hybrid.Hybrid` of the corpus, once it is asked for.
+    # `retrieval.search.hybrid.Hybrid` of the corpus, once it is asked for.
     self._hybrid: Any = None
     if index is not None:
       corpus = Corpus.of_index(index)
@@ -145,7 +144,7 @@ class Retriever:
       towers, found = artifact, None if index else _index_of(artifact)
     else:
       # It needs Flax, which a saved retriever does not.
-      from dualenc_jax.interop import opening
+      from dualenc_jax.checkpoints import opening
 
       towers, found = opening.load(path, dim, **given), None
     if index is not None:
@@ -204,9 +203,9 @@ class Retriever:
       passages: N texts, or their embeddings, float [N, D]: an array or memory
         map, or the `embeddings` of an `index.Index`.
       ids: N different strings; None for '0', '1' and so on.
-      codec: such as 'int8' or 'pq:96', see `compression.specs`: only the codes
-        of the embeddings are kept. None keeps the embeddings (given ones as
-        they are, not copied), or codes of texts if the model has a codec.
+      codec: such as 'int8' or 'pq:96' (`retrieval.compression.specs`): only the
+        codes of the embeddings are kept. None keeps the embeddings (given ones
+        as they are, not copied), or codes of texts if the model has a codec.
 
     Raises:
       UserError: no passages; embeddings of another dim, or that are not finite;
@@ -253,9 +252,9 @@ class Retriever:
       queries: Q texts, or their embeddings, float [Q, D].
       k: hits a query.
       hybrid: fuses the scores with those of BM25: 0 to 1, such as 0.5, is the
-        share of the dense ones; 'rrf' fuses the ranks, see `search.hybrid`. It
-        takes texts of queries and passages. None searches by the embeddings
-        alone.
+        share of the dense ones; 'rrf' fuses the ranks, see
+        `retrieval.search.hybrid`. It takes texts of queries and passages. None
+        searches by the embeddings alone.
       texts: whether the hits carry their texts, too.
 
     Returns:
@@ -297,15 +296,15 @@ class Retriever:
     The first hybrid search does so by itself, with these defaults.
 
     Args:
-      k1: see `search.bm25.BM25`, as for b.
+      k1: see `retrieval.search.bm25.BM25`, as for b.
       language: language of stop words and stems; None for neither.
 
     Raises:
       UserError: nothing is indexed, or the texts are missing.
     """
     # An artifact alone is read without the stemmer.
-    from dualenc_jax.search.bm25 import BM25
-    from dualenc_jax.search.hybrid import Hybrid
+    from dualenc_jax.retrieval.search.bm25 import BM25
+    from dualenc_jax.retrieval.search.hybrid import Hybrid
 
     corpus = self._indexed()
     texts = [corpus.passage(row).text for row in range(len(self))]
@@ -357,7 +356,7 @@ class Retriever:
   def save(self, folder: str | os.PathLike[str]) -> None:
     """Writes model and index; `from_dir` opens them again.
 
-    The folder is an artifact of `dualenc_jax.inference.artifact`, which needs
+    The folder is an artifact of `retrieval.encoding.artifact`, which needs
     neither the training run nor Flax, with the index in `index/`. It appears
     when it is complete, in place of a retriever saved there before.
     artifact.json has the SHA-256 of every other file.

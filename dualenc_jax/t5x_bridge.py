@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from t5x import metrics as t5x_metrics, models, optimizers
 
 from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer
-from dualenc_jax.errors import UserError
-from dualenc_jax.io.files import default_cache_dir
+from dualenc_jax.data.text import text_rows
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.objectives import Contrastive
 from dualenc_jax.objectives.contrastive import Batch, embed
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.text import text_rows
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.files import default_cache_dir
 
 Features = Mapping[str, Any]
 

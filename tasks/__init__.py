@@ -20,11 +20,16 @@ import os
 import re
 from typing import Any, cast
 
-from dualenc_jax import readers
-from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer, Vocabulary
-from dualenc_jax.errors import UserError
-from dualenc_jax.io.files import default_cache_dir
-from dualenc_jax.readers import beir_sets, multireqa_sets
+from dualenc_jax.data import (
+  Dataset,
+  readers,
+  seqio_adapter,
+  Tokenizer,
+  Vocabulary,
+)
+from dualenc_jax.data.readers import beir_sets, multireqa_sets
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.files import default_cache_dir
 
 __all__ = ['register', 'TOKENIZED']
 

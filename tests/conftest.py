@@ -39,7 +39,7 @@ if 'PYTEST_XDIST_WORKER' not in os.environ:
   _cache = tempfile.TemporaryDirectory(prefix='dualenc-tests-')
   os.environ['DUALENC_CACHE'] = _cache.name
 # Commands keep programs there; all else compiles afresh, for the reason that
-# `commands.runtime` gives.
+# `cli.runtime` gives.
 _compiled = os.environ.pop('JAX_COMPILATION_CACHE_DIR', None)
 
 import jax  # noqa: E402
@@ -52,7 +52,7 @@ os.environ['JAX_COMPILATION_CACHE_DIR'] = (
 )
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
-from dualenc_jax.commands import runtime  # noqa: E402
+from dualenc_jax.cli import runtime  # noqa: E402
 
 # Orbax would compile a slice for every shape, so that each of the simulated
 # devices writes a part of it.

@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
-from dualenc_jax.commands import cli, config, quickstart
-from dualenc_jax.errors import UserError
+from dualenc_jax.cli import config, main as cli, quickstart
+from dualenc_jax.utils.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ROOT / 'README.md', *sorted(ROOT.glob('[bd]*s/*.md'))
@@ -44,7 +44,7 @@ def test_commands_can_be_given(page):
     is_whole = len(flags) == len(words) - size
     assert name in cli.COMMANDS, words
     module = importlib.import_module(
-        f'dualenc_jax.commands.{name.replace(" ", "_")}'
+        f'dualenc_jax.cli.{name.replace(" ", "_")}'
     )
     parser = module.make_parser()
     try:

@@ -38,7 +38,7 @@ def succeed(extras: str, *argv: str) -> str:
 # All in one process, as its imports take longest; then what wants an extra.
 BASE = """
 import sys
-from dualenc_jax.commands import cli
+from dualenc_jax.cli import main as cli
 model, out, flags = sys.argv[1], sys.argv[2], sys.argv[3:]
 given = '--model_dir=' + model
 for argv in (

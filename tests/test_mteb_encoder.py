@@ -11,8 +11,8 @@ import tiny_evaluation
 import tiny_run
 import tiny_towers
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.retriever import Retriever
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.slow
 

@@ -12,14 +12,14 @@ import pytest
 import tiny_evaluation
 import tiny_towers
 
-from dualenc_jax.commands import model_dir
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index
-from dualenc_jax.inference.artifact import writer
-from dualenc_jax.interop import plain
-from dualenc_jax.interop.weights import Usage, Weights
+from dualenc_jax.checkpoints import plain
+from dualenc_jax.checkpoints.weights import Usage, Weights
+from dualenc_jax.cli import model_dir
+from dualenc_jax.retrieval.encoding.artifact import writer
+from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retriever import Retriever
-from dualenc_jax.tensor_files.tensors import Tensor
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 DIM = tiny_towers.DIM
 TEXTS = tiny_towers.TEXTS

@@ -19,10 +19,10 @@ import optax
 import pytest
 import tiny_run
 
-from dualenc_jax.commands import model_dir
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers import Pairs
-from dualenc_jax.run import experiment as experiment_lib
+from dualenc_jax.cli import model_dir
+from dualenc_jax.data.readers import Pairs
+from dualenc_jax.training import experiment as experiment_lib
+from dualenc_jax.utils.errors import UserError
 
 
 class BaseTransformerModel:

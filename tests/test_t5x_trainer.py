@@ -18,7 +18,7 @@ from t5x import adafactor, checkpoints, partitioning, utils
 import test_t5x_bridge as bridge
 import tiny_run
 
-from dualenc_jax.interop import t5x as t5x_reader, t5x_legacy
+from dualenc_jax.checkpoints import t5x as t5x_reader, t5x_legacy
 
 pytestmark = [pytest.mark.nightly, pytest.mark.devices(8)]
 ROOT = pathlib.Path(__file__).parents[1]

@@ -8,17 +8,17 @@ import zipfile
 
 import pytest
 
-from dualenc_jax.commands import config
+from dualenc_jax.cli import config
 
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# Files that are those of the clone resolve as `commands/test_gin_files` shows.
+# Files that are those of the clone resolve as `cli/test_gin_files` shows.
 RESOLVE = """
 import pathlib, sys
 import dualenc_jax
-from dualenc_jax.commands import config, model_dir
-from dualenc_jax.readers import PythonCode
+from dualenc_jax.cli import config, model_dir
+from dualenc_jax.data.readers import PythonCode
 import dualenc_jax.tasks as tasks
 here = pathlib.Path(sys.argv[1])
 for path in (dualenc_jax.__file__, tasks.__file__, config.gin_root()):
@@ -78,6 +78,6 @@ def test_nothing_lands_beside_the_package(unpacked):
   names = {p.name for p in unpacked.iterdir()}
   assert 'dualenc_jax' in names
   assert not names & {'gin', 'tasks', 'tests', 'benchmarks'}
-  assert list(unpacked.glob('dualenc_jax/text/vocabularies/*.model'))
+  assert list(unpacked.glob('dualenc_jax/data/text/vocabularies/*.model'))
   entry = next(unpacked.glob('*.dist-info/entry_points.txt')).read_text()
-  assert 'dualenc = dualenc_jax.commands.cli:main' in entry
+  assert 'dualenc = dualenc_jax.cli.main:main' in entry

@@ -7,9 +7,9 @@ from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.layouts import Grouped, Layout, Packed, Padded
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.data.seqio_task import SeqioTask
-from dualenc_jax.text.joined import Template
-from dualenc_jax.text.ragged import Ragged
-from dualenc_jax.text.tokenizer import Tokenizer, vocab_size, Vocabulary
+from dualenc_jax.data.text.joined import Template
+from dualenc_jax.data.text.ragged import Ragged
+from dualenc_jax.data.text.tokenizer import Tokenizer, vocab_size, Vocabulary
 
 __all__ = [
     'Batches', 'Cache', 'Column', 'Dataset', 'Grouped', 'Layout', 'Mixture',

@@ -12,10 +12,10 @@ from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
 from dualenc_jax.data.layouts import Layout, Padded, Shape
 from dualenc_jax.data.picks import Picker, Picks
+from dualenc_jax.data.text.joined import Around, Joined
+from dualenc_jax.data.text.pool import Pool
 from dualenc_jax.data.together import Together
-from dualenc_jax.errors import expect, UserError
-from dualenc_jax.text.joined import Around, Joined
-from dualenc_jax.text.pool import Pool
+from dualenc_jax.utils.errors import expect, UserError
 
 # Texts of the batches that a layout's shapes are chosen from, at most.
 SAMPLE_TEXTS = 2**22
@@ -38,7 +38,7 @@ class Batches:
       first; of fewer, all.
     rates: share of each cache; None for one cache.
     cells: C, a multiple of the devices that feed on a batch and a divisor of B;
-      see `dualenc_jax.text.text_rows`.
+      see `dualenc_jax.data.text.text_rows`.
     columns: columns per query or candidate; a cache without one has its
     default.
     around: joins the query and each of its passages to one text, for a

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.errors import expect, UserError
+from dualenc_jax.utils.errors import expect, UserError
 
 TEXT = 'text'
 # The texts of a batch, beside `arrays`.

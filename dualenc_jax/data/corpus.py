@@ -7,8 +7,8 @@ import functools
 import numpy as np
 
 from dualenc_jax.data.cache import Cache
-from dualenc_jax.errors import UserError
-from dualenc_jax.text.ragged import fingerprints, Ragged
+from dualenc_jax.data.text.ragged import fingerprints, Ragged
+from dualenc_jax.utils.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

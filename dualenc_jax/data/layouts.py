@@ -4,7 +4,7 @@ A layout sees lengths only. It never changes the pairs of a batch; the number of
 shapes of arrays, and with it the number of compiled programs, is fixed before
 the first step.
 
-Shapes: C cells, T texts a cell, see `dualenc_jax.text.text_rows`.
+Shapes: C cells, T texts a cell, see `dualenc_jax.data.text.text_rows`.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dualenc_jax.errors import expect
-from dualenc_jax.text.text_rows import RowGroup, TextRows
+from dualenc_jax.data.text.text_rows import RowGroup, TextRows
+from dualenc_jax.utils.errors import expect
 
 
 class GroupShape(NamedTuple):

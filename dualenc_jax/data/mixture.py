@@ -5,7 +5,7 @@ import dataclasses
 
 from dualenc_jax.data import dataset
 from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.errors import expect, UserError
+from dualenc_jax.utils.errors import expect, UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.errors import SourceUnavailable
+from dualenc_jax.utils.errors import SourceUnavailable
 
 
 class SeqioMissing(SourceUnavailable):

@@ -5,13 +5,18 @@ import math
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.search import hybrid
-from dualenc_jax.search.hybrid import Hybrid
-from dualenc_jax.search.ranking import best_of, id_places, joined, Ranking
+from dualenc_jax.retrieval.search import hybrid
+from dualenc_jax.retrieval.search.hybrid import Hybrid
+from dualenc_jax.retrieval.search.ranking import (
+  best_of,
+  id_places,
+  joined,
+  Ranking,
+)
+from dualenc_jax.utils.errors import UserError
 
 
 def evaluate(

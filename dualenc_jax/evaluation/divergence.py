@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 _BLOCK = 1024
 _DRAWS = 1000

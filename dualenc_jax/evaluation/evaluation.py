@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.compression import Codec, Coded
 from dualenc_jax.evaluation import answer_match, max_passage, metrics
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.inference.towers import Towers
-from dualenc_jax.io import finite
-from dualenc_jax.io.progress import Progress
-from dualenc_jax.search import ranking as ranking_lib
-from dualenc_jax.search.ranking import Ranking
-from dualenc_jax.search.two_steps import search_of
+from dualenc_jax.retrieval.compression import Codec, Coded
+from dualenc_jax.retrieval.encoding.towers import Towers
+from dualenc_jax.retrieval.search import ranking as ranking_lib
+from dualenc_jax.retrieval.search.ranking import Ranking
+from dualenc_jax.retrieval.search.two_steps import search_of
+from dualenc_jax.utils import finite
+from dualenc_jax.utils.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

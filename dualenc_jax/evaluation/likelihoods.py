@@ -5,10 +5,10 @@ import dataclasses
 
 import numpy as np
 
+from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.search.ranking import Ranking
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.retrieval.search.ranking import Ranking
 
 # Its metrics; of the perplexity a lower one is better.
 LOG_LIKELIHOOD, ACCURACY = 'log_likelihood', 'token_accuracy'
@@ -44,7 +44,7 @@ def evaluate(
 ) -> Likelihoods:
   """The likelihood of each token, given the passage and the tokens before it.
 
-  An `inference.likelihood.Likelihood` measures it with its parameters.
+  An `retrieval.encoding.likelihood.Likelihood` measures it with its parameters.
   """
   gold, corpus = retrieval_set.gold, retrieval_set.corpus
   of_pair = np.repeat(np.arange(len(gold)), [len(found) for found in gold])

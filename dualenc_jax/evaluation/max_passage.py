@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.search.ranking import Ranking
-from dualenc_jax.text.ragged import fingerprints, Ragged
+from dualenc_jax.data.text.ragged import fingerprints, Ragged
+from dualenc_jax.retrieval.search.ranking import Ranking
+from dualenc_jax.utils.errors import UserError
 
 # Ids that are read at a time.
 _CHUNK = 1 << 16

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytrec_eval
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers.qrels import LARGEST_GRADE
-from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.data.readers.qrels import LARGEST_GRADE
+from dualenc_jax.retrieval.search.ranking import Ranking
+from dualenc_jax.utils.errors import UserError
 
 Qrels = Mapping[str, Mapping[str, int]]
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.io import finite
-from dualenc_jax.search.ranking import best_hits, Ranking
+from dualenc_jax.retrieval.search.ranking import best_hits, Ranking
+from dualenc_jax.utils import finite
+from dualenc_jax.utils.errors import UserError
 
 
 def evaluate(

@@ -11,10 +11,10 @@ import numpy as np
 from dualenc_jax.data import corpus as corpus_lib
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.corpus import Corpus
-from dualenc_jax.errors import UserError
+from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.evaluation.max_passage import Documents
-from dualenc_jax.run.experiment import Experiment
-from dualenc_jax.text.ragged import fingerprints
+from dualenc_jax.training.experiment import Experiment
+from dualenc_jax.utils.errors import UserError
 
 
 def _whole(passage: str, name: str) -> str:

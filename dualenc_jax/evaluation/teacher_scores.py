@@ -14,14 +14,14 @@ import pathlib
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.data.readers import qrels
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.inference.teacher import Teacher
-from dualenc_jax.io import files, json_file, untrusted
-from dualenc_jax.io.progress import Progress
 from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.readers import qrels
+from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.utils import files, json_file, untrusted
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.progress import Progress
 
 # Pairs after which scores are written: of a killed run these are not lost.
 BLOCK = 2**11

@@ -14,11 +14,11 @@ import urllib.parse
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.io import files, untrusted
-from dualenc_jax.readers import qrels as qrels_reader, rows
-from dualenc_jax.readers.rows import BadRow
-from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.data.readers import qrels as qrels_reader, rows
+from dualenc_jax.data.readers.rows import BadRow
+from dualenc_jax.retrieval.search.ranking import Ranking
+from dualenc_jax.utils import files, untrusted
+from dualenc_jax.utils.errors import UserError
 
 Run = Mapping[str, Mapping[str, float]]
 _EXPECTED = (
@@ -120,8 +120,8 @@ def numbers(
 def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   """Reads qrels: query id -> passage id -> grade, in the order of the file.
 
-  Formats are those of `readers.qrels.read`: BEIR's, TREC's and JSON. Errors
-  name file and line.
+  Formats are those of `data.readers.qrels.read`: BEIR's, TREC's and JSON.
+  Errors name file and line.
   """
   qrels: dict[str, dict[str, int]] = {}
   read = qrels_reader.read(pathlib.Path(path), flag='an editor')

@@ -6,19 +6,19 @@ from flax import linen as nn
 import jax
 import numpy as np
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.forecast import layers, program
 from dualenc_jax.forecast.program import Forecast
 from dualenc_jax.forecast.work import of_texts, Work
-from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.models import abstract_params
 from dualenc_jax.objectives.of_towers import OfTowers
-from dualenc_jax.run import memory
-from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.retrieval.encoding.embedder import Embedder
+from dualenc_jax.training import memory
+from dualenc_jax.training.experiment import Experiment
+from dualenc_jax.utils.errors import UserError
 
 LESS = (
-    'Encode fewer rows at once (--gin.run.Experiment.eval_batch_size=), shard'
-    ' the parameters over a model axis (--gin.MODEL_PARALLEL=), use'
+    'Encode fewer rows at once (--gin.training.Experiment.eval_batch_size=),'
+    ' shard the parameters over a model axis (--gin.MODEL_PARALLEL=), use'
     ' --gin.DTYPE=bfloat16, fewer tokens, or a smaller model.'
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 # Devices of a machine.
 OF_HOST = 8

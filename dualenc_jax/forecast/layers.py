@@ -7,7 +7,7 @@ from typing import Any
 from flax import linen as nn
 
 from dualenc_jax.forecast.program import Forecast, Sent
-from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.training.experiment import Experiment
 
 # Layers of an encoder that are compiled; those of deeper ones are alike.
 _COMPILED = 2

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 
-from dualenc_jax.run import memory
+from dualenc_jax.training import memory
 
 _COLLECTIVE = re.compile(
     r'%[\w.\-]+ = (.*?) (all-gather|all-reduce|all-to-all|collective-broadcast'

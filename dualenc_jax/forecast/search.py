@@ -5,8 +5,8 @@ from typing import NamedTuple
 from dualenc_jax.forecast import program
 from dualenc_jax.forecast.program import Forecast
 from dualenc_jax.forecast.slices import Slice
-from dualenc_jax.search import exact_search, search_programs
-from dualenc_jax.search.search_programs import BLOCK_ROWS
+from dualenc_jax.retrieval.search import exact_search, search_programs
+from dualenc_jax.retrieval.search.search_programs import BLOCK_ROWS
 
 LESS = 'Use embeddings of fewer dimensions, or fewer hits.'
 

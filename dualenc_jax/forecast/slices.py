@@ -17,10 +17,10 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.forecast import gpus
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.suggest import did_you_mean_or_known
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.suggest import did_you_mean_or_known
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ import dataclasses
 
 from dualenc_jax.forecast import layers
 from dualenc_jax.forecast.program import collectives, Forecast
-from dualenc_jax.run import memory
-from dualenc_jax.run.experiment import Experiment
+from dualenc_jax.training import memory
+from dualenc_jax.training.experiment import Experiment
 
 
 def forecast(experiment: Experiment, whole: bool = False) -> Forecast:

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dualenc_jax.data.text.text_rows import TextRows
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.models.cost import flops
-from dualenc_jax.text.text_rows import TextRows
 
 # The backward pass has two products for each of the forward pass.
 _PASSES = 3

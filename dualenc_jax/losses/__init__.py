@@ -15,20 +15,20 @@ from dualenc_jax.losses.distill import Distill, MarginMSE
 from dualenc_jax.losses.hashed import Hashed
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
 from dualenc_jax.losses.lists import (
-  ListLoss,
-  Lists,
-  Listwise,
-  Pairwise,
-  Pointwise,
+    ListLoss,
+    Lists,
+    Listwise,
+    Pairwise,
+    Pointwise,
 )
 from dualenc_jax.losses.loss import (
-  check,
-  check_columns,
-  Embeddings,
-  evaluate,
-  init,
-  Loss,
-  trained_dims,
+    check,
+    check_columns,
+    Embeddings,
+    evaluate,
+    init,
+    Loss,
+    trained_dims,
 )
 from dualenc_jax.losses.matryoshka import Matryoshka
 from dualenc_jax.losses.pair import PAIR

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from dualenc_jax.data.batches import Batches
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses.loss import Embeddings, Loss, positive_similarity
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 from dualenc_jax.losses.similarity import log_partitions, Similarity
+from dualenc_jax.utils.errors import UserError
 
 
 class Block(NamedTuple):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import expect
 from dualenc_jax.losses import negative_cache, score_matrix
 from dualenc_jax.losses.negative_cache import BLOCK, NegativeCache, Rows
 from dualenc_jax.losses.score_matrix import MASKED, Tags
+from dualenc_jax.utils.errors import expect
 
 
 class Sample(NamedTuple):

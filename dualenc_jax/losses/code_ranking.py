@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.compression.product import Product
-from dualenc_jax.compression.quantisers import unpacked
 from dualenc_jax.losses.code_search import Hits
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.retrieval.compression.quantisers import unpacked
 
 
 class Ranked(NamedTuple):

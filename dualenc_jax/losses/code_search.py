@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from dualenc_jax.compression.product import Product
 from dualenc_jax.losses.negative_cache import data_ring
+from dualenc_jax.retrieval.compression.product import Product
 
 # Passages that are scored at once.
 BLOCK = 2**13

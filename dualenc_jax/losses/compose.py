@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import loss as loss_lib
 from dualenc_jax.losses.blocks import Block, query_blocks
 from dualenc_jax.losses.loss import Around, Embeddings, Loss, Params, Result
 from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
+from dualenc_jax.utils.errors import expect, UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.data.columns import TEACHER_SCORES
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import similarity as similarity_lib
 from dualenc_jax.losses.loss import Embeddings, mean, Params, Result
 from dualenc_jax.losses.score_matrix import MASKED
 from dualenc_jax.losses.similarity import Similarity
+from dualenc_jax.utils.errors import UserError
 
 KINDS = ('logits', 'probabilities', 'cosines')
 # Probabilities are kept so far from 0 and 1 that their logits are finite.

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import blocks, loss as loss_lib
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
 from dualenc_jax.losses.loss import Embeddings, Loss, mean, Params, Result
 from dualenc_jax.losses.score_matrix import combine, Partition
 from dualenc_jax.losses.similarity import check_bool, Similarity
+from dualenc_jax.utils.errors import expect, UserError
 
 # The candidates of step one of a search; hard negatives are among them.
 _BLOCKS = (blocks.QUERY_PASSAGES, blocks.QUERY_HARD)

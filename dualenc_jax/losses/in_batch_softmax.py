@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import blocks, loss as loss_lib
 from dualenc_jax.losses.loss import Embeddings, mean, Params, Result
 from dualenc_jax.losses.score_matrix import combine, Partition
 from dualenc_jax.losses.similarity import check_bool, check_finite, Similarity
+from dualenc_jax.utils.errors import expect, UserError
 
 # Cosines as close as this are a tie, which is not a hit: equal vectors scored
 # in another order of summation differ by a few 1e-7 in float32.

@@ -10,8 +10,8 @@ from jax.sharding import AxisType, PartitionSpec
 import numpy as np
 
 from dualenc_jax.data import columns as columns_lib
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses.similarity import Similarity
+from dualenc_jax.utils.errors import UserError
 
 Params = Mapping[str, Any]
 # The loss, float32 [], and metrics, each float32 [].

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
-from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import loss as loss_lib
 from dualenc_jax.losses.loss import Around, Embeddings, Loss, Params, Result
 from dualenc_jax.losses.similarity import check_positive, Similarity
 from dualenc_jax.models.dual_encoder import l2_normalize
+from dualenc_jax.utils.errors import expect, UserError
 
 # D, D / 2, D / 4 and D / 8.
 _HALVINGS = 4

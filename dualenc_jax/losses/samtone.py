@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import blocks, in_batch_softmax
+from dualenc_jax.utils.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,10 +26,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
-from dualenc_jax.errors import expect, UserError
 from dualenc_jax.losses import ring, score_matrix
 from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
 from dualenc_jax.parallel.accelerators import backend_in_scope
+from dualenc_jax.utils.errors import expect, UserError
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
 DENSE_BYTES = 2**25

@@ -2,21 +2,21 @@
 
 from dualenc_jax.models.cross_encoder import CrossEncoder, ScoreHead
 from dualenc_jax.models.dual_encoder import (
-  abstract_params,
-  current_names,
-  describe,
-  DualEncoder,
-  model_params,
-  Projection,
+    abstract_params,
+    current_names,
+    describe,
+    DualEncoder,
+    model_params,
+    Projection,
 )
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.seq2seq import encoder_decoder, Seq2Seq
 from dualenc_jax.models.seq2seq_ranker import Seq2SeqRanker
 from dualenc_jax.models.t5_decoder import T5Decoder
 from dualenc_jax.models.t5_encoder import (
-  dot_product_attention,
-  einsum_attention,
-  T5Encoder,
+    dot_product_attention,
+    einsum_attention,
+    T5Encoder,
 )
 
 __all__ = [

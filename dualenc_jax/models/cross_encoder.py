@@ -7,9 +7,9 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import expect
 from dualenc_jax.models import layers, t5_encoder
 from dualenc_jax.models.dual_encoder import mean_pool, one_a_row
+from dualenc_jax.utils.errors import expect
 
 POOLING = ('mean', 'first')
 

@@ -11,9 +11,9 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.models import layers, t5_encoder
 from dualenc_jax.models.layers import Segments
+from dualenc_jax.utils.errors import UserError
 
 PAD = 0
 # Parameters that are no part of the towers.
@@ -77,7 +77,7 @@ def abstract_params(model: nn.Module) -> Any:
 def describe(value: Any) -> Any:
   """A module as JSON: its class and attributes, parts included.
 
-  Saved with every checkpoint, so that `interop.model_dirs` needs no config.
+  Saved with every checkpoint, so that `checkpoints.model_dirs` needs no config.
   """
   if isinstance(value, nn.Module):
     names = [field.name for field in dataclasses.fields(value)]

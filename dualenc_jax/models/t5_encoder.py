@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.errors import expect
 from dualenc_jax.models import layers
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.parallel.accelerators import backend_in_scope
+from dualenc_jax.utils.errors import expect
 
 
 def einsum_attention(

@@ -11,13 +11,13 @@ import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
+from dualenc_jax.data.text.ragged import as_uint32_pairs
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder, model_params
 from dualenc_jax.objectives import collapse, passage_states
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
-from dualenc_jax.text.ragged import as_uint32_pairs
 
 
 class _OverCorpus(losses.InBatchSoftmax):

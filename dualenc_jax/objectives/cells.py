@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dualenc_jax.data.text.text_rows import TextRows
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
 from dualenc_jax.parallel import micro_batches
-from dualenc_jax.text.text_rows import TextRows
 
 
 def numbers_of(batch: Mapping[str, Any]) -> jax.Array:

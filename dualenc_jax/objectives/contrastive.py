@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax import losses
+from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.errors import expect
-from dualenc_jax.interop.model_dirs import TRAINED_DIMS
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import cells, collapse, from_pairs
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.of_towers import OfTowers
+from dualenc_jax.utils.errors import expect
 
 Batch = dict[str, Any]
 

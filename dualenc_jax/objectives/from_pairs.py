@@ -10,12 +10,12 @@ import numpy as np
 from dualenc_jax.data import Batches, batches as batches_lib, Cache, Layout
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.layouts import Padded, padded_shape
-from dualenc_jax.errors import expect, UserError
+from dualenc_jax.data.text.joined import Around
+from dualenc_jax.data.text.tokenizer import vocab_size, Vocabulary
 from dualenc_jax.objectives.objective import check_whole, Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.joined import Around
-from dualenc_jax.text.tokenizer import vocab_size, Vocabulary
+from dualenc_jax.utils.errors import expect, UserError
 
 
 class FromPairs(Objective):
@@ -71,7 +71,7 @@ class FromPairs(Objective):
         raise UserError(
             f"Split train of {cache.header['task']} has queries without"
             f' passages, but {type(self).__name__} learns from pairs. Train'
-            ' with --gin_file=losses/matching.gin, or on a task of pairs.'
+            ' with --gin_file=objectives/matching.gin, or on a task of pairs.'
         )
     return Batches(
         run.caches, run.batch_size, run.seed, run.tokenizer.query_length,

@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dualenc_jax.checkpoints.model_dirs import GENERATOR
 from dualenc_jax.data import Batches, Layout, Packed
-from dualenc_jax.errors import expect, UserError
-from dualenc_jax.inference.likelihood import Likelihood
-from dualenc_jax.interop.model_dirs import GENERATOR
-from dualenc_jax.losses.token_losses import token_losses
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
+from dualenc_jax.models.token_losses import token_losses
 from dualenc_jax.objectives.cells import map_cells
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.retrieval.encoding.likelihood import Likelihood
+from dualenc_jax.utils.errors import expect, UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,8 @@ import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Padded
-from dualenc_jax.errors import expect, UserError
+from dualenc_jax.data.text.ragged import as_uint32_pairs
+from dualenc_jax.data.text.text_rows import from_tokens
 from dualenc_jax.losses import cache_sampling, cache_updating, negative_cache
 from dualenc_jax.losses.cache_sampling import Draw, Sample
 from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
@@ -27,8 +28,7 @@ from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.objectives.passage_states import Passages
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.ragged import as_uint32_pairs
-from dualenc_jax.text.text_rows import from_tokens
+from dualenc_jax.utils.errors import expect, UserError
 
 # Beside the run's seed, of the choice of passages.
 _CHOICE = 17

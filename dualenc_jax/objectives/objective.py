@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import jax
 
 from dualenc_jax.data.columns import Column
-from dualenc_jax.errors import expect
+from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.utils.errors import expect
 
 # Of dropout, None for none; and the value and metrics, each float32 [].
 Key = jax.Array | None
@@ -32,7 +32,7 @@ class Batches(Protocol):
 
 
 class Run(Protocol):
-  """The sources of batches: the part of `run.Experiment` that objectives see.
+  """The sources of batches: what objectives see of `training.Experiment`.
 
   Attributes:
     caches: token caches of the training split, one for each part of a mixture,
@@ -166,7 +166,7 @@ class Objective(Protocol):
 
   @property
   def facts(self) -> dict[str, Any]:
-    """Facts that no tensor of a model holds, JSON for `interop.model_dirs`."""
+    """Facts that no tensor of a model holds, as JSON for its checkpoints."""
     return {}
 
   def apart(

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.inference.embedder import Embedder
 from dualenc_jax.losses.loss import NORM_TOLERANCE
 from dualenc_jax.models import describe, DualEncoder, model_params
 from dualenc_jax.models.cost import describe_towers
@@ -14,6 +13,7 @@ from dualenc_jax.objectives import cells
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.retrieval.encoding.embedder import Embedder
 
 
 class OfTowers(FromPairs):

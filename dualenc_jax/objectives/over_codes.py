@@ -13,14 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.compression import Codec, model_codec
-from dualenc_jax.compression.model_codec import ASSIGN, GROUP, SCORE
-from dualenc_jax.compression.product import Product
-from dualenc_jax.compression.quantisers import unpacked
-from dualenc_jax.errors import UserError
-from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.inference.towers import TOWER_SHA256
-from dualenc_jax.io import json_file
 from dualenc_jax.losses import code_ranking, code_search
 from dualenc_jax.losses.code_ranking import Ranked
 from dualenc_jax.losses.code_search import Codes, Hits
@@ -30,6 +22,14 @@ from dualenc_jax.objectives import collapse
 from dualenc_jax.objectives.objective import check_whole, Key, Run
 from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
 from dualenc_jax.objectives.passage_states import Passages
+from dualenc_jax.retrieval.compression import Codec, model_codec
+from dualenc_jax.retrieval.compression.model_codec import ASSIGN, GROUP, SCORE
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.retrieval.compression.quantisers import unpacked
+from dualenc_jax.retrieval.encoding.embedder import Embedder
+from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
+from dualenc_jax.utils import json_file
+from dualenc_jax.utils.errors import UserError
 
 
 class OverCodes(OverPassages):

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 
 from dualenc_jax.data import Batches
-from dualenc_jax.errors import UserError
-from dualenc_jax.inference.embedder import Embedder
+from dualenc_jax.data.text.ragged import from_uint32_pairs
 from dualenc_jax.models import DualEncoder, model_params
 from dualenc_jax.objectives import passage_states
 from dualenc_jax.objectives.objective import Run
 from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.objectives.passage_states import Passages
-from dualenc_jax.text.ragged import from_uint32_pairs
+from dualenc_jax.retrieval.encoding.embedder import Embedder
+from dualenc_jax.utils.errors import UserError
 
 # Passages whose embeddings are in memory until they are what is kept.
 _BLOCK = 2**17

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.io import files, finite, json_file, machine, untrusted
-from dualenc_jax.io.progress import Progress
-from dualenc_jax.io.sizes import gigabytes
+from dualenc_jax.data.text.pool import Distinct
+from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.pool import Distinct
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.retrieval.encoding.embedder import Embedder
+from dualenc_jax.utils import files, finite, json_file, machine, untrusted
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.progress import Progress
+from dualenc_jax.utils.sizes import gigabytes
 
 # Of a device's memory; the rest is for the step.
 _SHARE_OF_MEMORY = 0.6

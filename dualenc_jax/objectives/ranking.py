@@ -9,15 +9,15 @@ import jax.numpy as jnp
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.errors import expect, UserError
-from dualenc_jax.inference.embedder import Scorer
+from dualenc_jax.data.text.joined import Around, Template
 from dualenc_jax.losses import lists
 from dualenc_jax.models import CrossEncoder, describe, model_params
 from dualenc_jax.objectives import cells
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.text.joined import Around, Template
+from dualenc_jax.retrieval.encoding.embedder import Scorer
+from dualenc_jax.utils.errors import expect, UserError
 
 
 @dataclasses.dataclass(frozen=True)

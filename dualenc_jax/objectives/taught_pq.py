@@ -12,23 +12,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.compression.model_codec import GROUP, SCORE
+from dualenc_jax.checkpoints import loading, model_dirs, released_rankers
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
-from dualenc_jax.errors import UserError
-from dualenc_jax.inference.pair_scores import PairScores
-from dualenc_jax.inference.teacher import check_spread, Teacher
-from dualenc_jax.interop import loading, model_dirs, released_rankers
+from dualenc_jax.data.text.joined import Joined
+from dualenc_jax.data.text.pool import Distinct
+from dualenc_jax.data.text.ragged import from_uint32_pairs
+from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
 from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.over_codes import OverCodes
-from dualenc_jax.text.joined import Joined
-from dualenc_jax.text.pool import Distinct
-from dualenc_jax.text.ragged import from_uint32_pairs
-from dualenc_jax.text.tokenizer import Vocabulary
+from dualenc_jax.retrieval.compression.model_codec import GROUP, SCORE
+from dualenc_jax.retrieval.encoding.pair_scores import PairScores
+from dualenc_jax.retrieval.encoding.teacher import check_spread, Teacher
+from dualenc_jax.utils.errors import UserError
 
 # Pairs of which a query has asked the teacher.
 _ASKED = 'asked'

@@ -20,7 +20,7 @@ import threading
 import time
 from typing import Any
 
-from dualenc_jax.errors import RUN_AGAIN, UserError
+from dualenc_jax.utils.errors import RUN_AGAIN, UserError
 
 # Seconds without a heartbeat after which JAX gives a host up.
 SILENCE = 60

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
-from dualenc_jax.errors import expect
 from dualenc_jax.parallel import partitioning, split_params
 from dualenc_jax.parallel.split_params import DATA
+from dualenc_jax.utils.errors import expect
 
 
 def check_micro_batch_size(micro_batch_size: int, batch_size: int) -> None:

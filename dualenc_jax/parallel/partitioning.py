@@ -17,8 +17,8 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
-from dualenc_jax.errors import expect, UserError
 from dualenc_jax.parallel import ring_order, split_params
+from dualenc_jax.utils.errors import expect, UserError
 
 # Logical axes as in T5X. `embed` is E in parameters, `activation_embed` in
 # activations, so that FSDP can shard the one and not the other.

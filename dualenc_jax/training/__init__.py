@@ -1,7 +1,16 @@
-"""Train step, optimizer, checkpoints, initial parameters, progress."""
+"""Training: an experiment and its plan, the step, checkpoints, the loop.
+
+What a batch is trained on is an objective's; the mesh is `parallel`'s.
+"""
 
 from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.training.initial import InitialCheckpoint
+from dualenc_jax.training.loop import train
 from dualenc_jax.training.step import Optimizer
+from dualenc_jax.training.until import UntilAligned
 
-__all__ = ['InitialCheckpoint', 'Optimizer', 'Partitioner']
+__all__ = [
+    'Experiment', 'InitialCheckpoint', 'Optimizer', 'Partitioner', 'train',
+    'UntilAligned',
+]

@@ -17,17 +17,14 @@ import jax
 from jax.experimental import multihost_utils
 import orbax.checkpoint as ocp
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.interop import loading
-from dualenc_jax.io import files
+from dualenc_jax.checkpoints import loading
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.tensor_files import (
-  checkpoint_meta,
-  digests,
-  digests_on_devices,
-)
-from dualenc_jax.tensor_files.tensors import DamageError
+from dualenc_jax.training import device_digests
 from dualenc_jax.training.step import TrainState
+from dualenc_jax.utils import files
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files import checkpoint_meta, digests
+from dualenc_jax.utils.tensor_files.tensors import DamageError
 
 _LOG = logging.getLogger(__name__)
 _TREES = 'params', 'optimizer', 'memory'
@@ -92,7 +89,7 @@ class Checkpoints:
     """
     items = _items(state)
     # Of what is in memory now, before any of it is copied or written.
-    known, _ = digests_on_devices.of_trees(items)
+    known, _ = device_digests.of_trees(items)
     with self._explained():
       self.manager.save(
           step,
@@ -123,7 +120,7 @@ class Checkpoints:
     """
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
     at_once = max(largest + 1, _AT_ONCE)
-    known, _ = digests_on_devices.of_trees({'params': params})
+    known, _ = device_digests.of_trees({'params': params})
     with self._explained():
       handlers = {
           'params': ocp.PyTreeCheckpointHandler(
@@ -290,7 +287,7 @@ def _check_digests(
     trees: Mapping[str, Any], known: checkpoint_meta.Digests | None
 ) -> None:
   """Raises DamageError unless arrays are what was saved, and finite."""
-  found, bad = digests_on_devices.of_trees(trees)
+  found, bad = device_digests.of_trees(trees)
   odd = [
       f'{item}: {name}'
       for item in trees

@@ -8,23 +8,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.interop import (
+from dualenc_jax.checkpoints import (
   assignment,
   encoder_decoder,
   loading,
   model_dirs,
   opening,
 )
-from dualenc_jax.interop.vocabulary import check_same_vocabulary
-from dualenc_jax.interop.weights import count_reasons, Weights
-from dualenc_jax.io import hub
+from dualenc_jax.checkpoints.vocabulary import check_same_vocabulary
+from dualenc_jax.checkpoints.weights import count_reasons, Weights
+from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.tensor_files.stacked_layers import layer_names
-from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.tokenizer import Vocabulary
 from dualenc_jax.training import light_query
 from dualenc_jax.training.step import TrainState
+from dualenc_jax.utils import hub
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
+from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 _LOG = logging.getLogger(__name__)
 

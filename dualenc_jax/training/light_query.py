@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.interop.assignment import Rule
-from dualenc_jax.interop.weights import Weights
+from dualenc_jax.checkpoints.assignment import Rule
+from dualenc_jax.checkpoints.weights import Weights
+from dualenc_jax.utils.errors import UserError
 
 # In front of the names of a query tower's own checkpoint.
 _OWN = 'query_checkpoint/'

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import tqdm
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.io import files, json_file, untrusted
-from dualenc_jax.io.progress import Progress
+from dualenc_jax.utils import files, json_file, untrusted
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.progress import Progress
 
 METRICS = 'metrics.jsonl'
 # Between what a reader of the events finds new in a run under way.

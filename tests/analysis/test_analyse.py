@@ -3,11 +3,11 @@
 import pytest
 import tiny_evaluation
 
-from dualenc_jax.analysis.analyse import analyse
-from dualenc_jax.commands import model_dir
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import of_model
-from dualenc_jax.index.encoding import Source
+from dualenc_jax.cli import model_dir
+from dualenc_jax.evaluation.analysis.analyse import analyse
+from dualenc_jax.retrieval.index import of_model
+from dualenc_jax.retrieval.index.encoding import Source
+from dualenc_jax.utils.errors import UserError
 
 
 @pytest.fixture(scope='module')

@@ -11,9 +11,13 @@ import pytest
 import sklearn.decomposition
 import toy_set
 
-from dualenc_jax.analysis import analyse, figures, sample as sample_lib
-from dualenc_jax.analysis.vectors import Vectors
-from dualenc_jax.figures import figure as figure_lib
+from dualenc_jax.evaluation.analysis import (
+  analyse,
+  figures,
+  sample as sample_lib,
+)
+from dualenc_jax.evaluation.analysis.vectors import Vectors
+from dualenc_jax.utils import figure as figure_lib
 
 STEPS = {'one': 1200, 'two': 7}
 LONG = 'a-model-name-that-is-longer-than-any-place-for-it-2026-final-version-2'

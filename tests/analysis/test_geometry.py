@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis import geometry
-from dualenc_jax.analysis.geometry import similarity_ratios
+from dualenc_jax.evaluation.analysis import geometry
+from dualenc_jax.evaluation.analysis.geometry import similarity_ratios
 
 
 @pytest.mark.parametrize('block', [7, 1024])

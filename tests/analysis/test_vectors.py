@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.analysis import analyse, sample as sample_lib
-from dualenc_jax.errors import UserError
+from dualenc_jax.evaluation.analysis import analyse, sample as sample_lib
+from dualenc_jax.utils.errors import UserError
 
 
 @pytest.fixture

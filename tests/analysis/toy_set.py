@@ -7,12 +7,12 @@ import types
 
 import numpy as np
 
-from dualenc_jax.analysis import vectors as vectors_lib
-from dualenc_jax.analysis.analyse import Analysis
 from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.corpus import Corpus
+from dualenc_jax.data.text.ragged import fingerprints, Ragged
+from dualenc_jax.evaluation.analysis import vectors as vectors_lib
+from dualenc_jax.evaluation.analysis.analyse import Analysis
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.text.ragged import fingerprints, Ragged
 
 QUERIES, PASSAGES, DIM = 30, 40, 16
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.compression import product
+from dualenc_jax.retrieval.compression import product
 
 
 def embeddings(count: int, dim: int, seed: int = 0) -> np.ndarray:

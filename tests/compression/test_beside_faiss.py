@@ -5,7 +5,7 @@ import faiss
 import numpy as np
 import pytest
 
-from dualenc_jax.compression import kmeans, opq
+from dualenc_jax.retrieval.compression import kmeans, opq
 
 pytestmark = pytest.mark.slow
 COUNT, DIM, PARTS, BITS = 10_000, 64, 8, 5

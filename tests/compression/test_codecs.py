@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dualenc_jax import compression
-from dualenc_jax.compression import codec_file, Coded
-from dualenc_jax.compression.product import Product
-from dualenc_jax.errors import UserError
-from dualenc_jax.search.two_steps import search_of
+from dualenc_jax.retrieval import compression
+from dualenc_jax.retrieval.compression import codec_file, Coded
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.retrieval.search.two_steps import search_of
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

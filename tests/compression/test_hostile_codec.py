@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from dualenc_jax import compression
-from dualenc_jax.compression import codec_file, model_codec
-from dualenc_jax.compression.product import Product
-from dualenc_jax.errors import UserError
-from dualenc_jax.tensor_files import safetensors_file
+from dualenc_jax.retrieval import compression
+from dualenc_jax.retrieval.compression import codec_file, model_codec
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files import safetensors_file
 
 D = 8
 VECTORS = np.random.default_rng(0).normal(size=(64, D)).astype(np.float32)

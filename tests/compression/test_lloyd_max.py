@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dualenc_jax.compression import lloyd_max
+from dualenc_jax.retrieval.compression import lloyd_max
 
 
 @pytest.mark.parametrize('bits', range(1, 9))

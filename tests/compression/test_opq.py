@@ -4,7 +4,7 @@ import compression_vectors
 import numpy as np
 import pytest
 
-from dualenc_jax.compression import kmeans, linear, opq
+from dualenc_jax.retrieval.compression import kmeans, linear, opq
 
 pytestmark = pytest.mark.devices(8)
 

@@ -4,7 +4,7 @@ import compression_vectors
 import numpy as np
 import pytest
 
-from dualenc_jax.compression import product
+from dualenc_jax.retrieval.compression import product
 
 pytestmark = pytest.mark.devices(8)
 

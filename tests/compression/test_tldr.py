@@ -4,7 +4,7 @@ import compression_vectors
 import numpy as np
 import pytest
 
-from dualenc_jax.compression import linear, tldr
+from dualenc_jax.retrieval.compression import linear, tldr
 
 
 def exact_neighbours(rows, count):

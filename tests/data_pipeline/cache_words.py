@@ -17,7 +17,7 @@ import time
 
 from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 
 TOKENIZER = Tokenizer(Vocabulary('python_code_8k'), 8, 16)
 

@@ -7,8 +7,8 @@ from text_reading import pairs_of
 
 from dualenc_jax.data import Grouped, Packed, Padded
 from dualenc_jax.data.batches import abstract_batch, Batches
-from dualenc_jax.errors import UserError
-from dualenc_jax.text.ragged import as_uint32_pairs, fingerprints, Ragged
+from dualenc_jax.data.text.ragged import as_uint32_pairs, fingerprints, Ragged
+from dualenc_jax.utils.errors import UserError
 
 COUNTS = [0, 1, 2, 3, 5, 0, 7, 2, 1, 4, 3]
 QUERIES = [[100 + i, 1] for i in range(len(COUNTS))]

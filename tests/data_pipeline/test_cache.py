@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
+from dualenc_jax.data.readers import Pairs, PythonCode
 from dualenc_jax.data.seqio_task import SeqioTask
-from dualenc_jax.errors import UserError
+from dualenc_jax.data.text.ragged import fingerprints
+from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.objectives.from_pairs import describe_cuts
-from dualenc_jax.readers import Pairs, PythonCode
-from dualenc_jax.text.ragged import fingerprints
-from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.utils.errors import UserError
 
 ROWS = [
     {'query': 'first query', 'passage': 'a passage', 'negatives': ['n', 'a b']},

@@ -15,15 +15,15 @@ import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
 from dualenc_jax.data.dataset import example
-from dualenc_jax.errors import UserError
-from dualenc_jax.io import sizes
-from dualenc_jax.readers import Pairs
+from dualenc_jax.data.readers import Pairs
+from dualenc_jax.utils import sizes
+from dualenc_jax.utils.errors import UserError
 
 LIMITED = """
 import resource, sys
 import cache_words
 from dualenc_jax.data.cache import build as cache_build, prepare
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 cache_build.sizes.count = lambda head: 3000
 cache_build.CHUNK = 100
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))

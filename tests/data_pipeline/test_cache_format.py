@@ -14,7 +14,7 @@ from dualenc_jax.data.cache.format import (
   DamagedCache,
   map_array,
 )
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 NAN = float('nan')
 ARRAYS = {

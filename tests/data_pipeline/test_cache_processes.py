@@ -12,7 +12,7 @@ import filelock
 import pytest
 
 from dualenc_jax.data.cache import build as cache_build, prepare
-from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.data.text.tokenizer import Tokenizer
 
 COUNT = 47  # Seven chunks of the child.
 

@@ -12,7 +12,7 @@ from dualenc_jax.data import Batches, Packed, Padded, prepare
 from dualenc_jax.data.batches import abstract_batch
 from dualenc_jax.data.columns import Column, extra, WEIGHTS
 from dualenc_jax.data.dataset import example
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 SCORES = Column('scores', rank=1, per='candidate')
 COUNT = 60

@@ -6,8 +6,8 @@ import pytest
 
 from dualenc_jax.data import Dataset, example
 from dualenc_jax.data.dataset import rows
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers import Beir, Pairs
+from dualenc_jax.data.readers import Beir, Pairs
+from dualenc_jax.utils.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

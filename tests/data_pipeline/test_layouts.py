@@ -13,8 +13,8 @@ from dualenc_jax.data import (
 )
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.picks import Order
-from dualenc_jax.text.pool import Pool
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.data.text.pool import Pool
+from dualenc_jax.data.text.ragged import Ragged
 
 LIMIT = 64
 LAYOUTS = [Padded(), Grouped(1), Grouped(4), Grouped(8, step=1), Packed()]

@@ -8,10 +8,10 @@ import pytest
 import sentencepiece
 import text_reading
 
-from dualenc_jax.commands import config, model_dir
+from dualenc_jax.cli import config, model_dir
 from dualenc_jax.data import Batches, Grouped, Packed
-from dualenc_jax.errors import UserError
-from dualenc_jax.run.experiment import check_same_data, data_position
+from dualenc_jax.training.experiment import check_same_data, data_position
+from dualenc_jax.utils.errors import UserError
 
 RATES = (0.5, 0.3, 0.2)
 
@@ -61,7 +61,7 @@ def build(tmp_path, *bindings):
   file.write_text(f'''
 from __gin__ import dynamic_registration
 from dualenc_jax import data
-from dualenc_jax import readers
+from dualenc_jax.data import readers
 
 include 'runs/finetune.gin'
 include 'models/tiny.gin'

@@ -8,7 +8,7 @@ import text_reading
 
 from dualenc_jax.data import Batches, picks
 from dualenc_jax.data.picks import Order, Positives
-from dualenc_jax.text.ragged import from_uint32_pairs
+from dualenc_jax.data.text.ragged import from_uint32_pairs
 
 
 def draws(order, steps):

@@ -6,13 +6,12 @@ import shutil
 
 import pytest
 
-from dualenc_jax import readers
-from dualenc_jax.data import SeqioTask, Vocabulary
+from dualenc_jax.data import readers, SeqioTask, Vocabulary
 from dualenc_jax.data.columns import STANDARD
 from dualenc_jax.data.dataset import Dataset, rows
-from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.readers import beir_sets
-from dualenc_jax.readers.multireqa_sets import SETS
+from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers.multireqa_sets import SETS
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import pytest
 
 from dualenc_jax.data import example, SeqioTask
 from dualenc_jax.data.dataset import rows
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers import Pairs
+from dualenc_jax.data.readers import Pairs
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import text_reading
 from text_reading import pairs_of
 
 from dualenc_jax.data import Batches, Grouped, Packed, Padded
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 SIZE = 48
 LAYOUTS = [Padded(), Grouped(3, step=4), Packed()]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.spatial import cKDTree
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import divergence
+from dualenc_jax.utils.errors import UserError
 
 
 def points(count, dim, seed=0, shift=0.0):

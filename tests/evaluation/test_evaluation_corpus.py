@@ -8,11 +8,11 @@ import pytest
 
 from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.dataset import example
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import by_scores
 from dualenc_jax.evaluation.evaluation import score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.retrieval.search.ranking import Ranking
+from dualenc_jax.utils.errors import UserError
 
 # Passages 3 and 7 have one text; so have queries a and b.
 TEXTS = {f'd{i}': f'passage number {3 if i == 7 else i}' for i in range(12)}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import max_passage
 from dualenc_jax.evaluation.max_passage import Documents
-from dualenc_jax.search import ranking
+from dualenc_jax.retrieval.search import ranking
+from dualenc_jax.utils.errors import UserError
 
 
 def ranker(scores, passage_ids):

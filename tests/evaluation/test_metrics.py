@@ -4,9 +4,9 @@ import metrics_reference
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics
-from dualenc_jax.search import ranking
+from dualenc_jax.retrieval.search import ranking
+from dualenc_jax.utils.errors import UserError
 
 NAMES = [
     'P@1', 'MRR', 'MRR@10', 'nDCG@10', 'MAP',

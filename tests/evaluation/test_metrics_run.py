@@ -9,8 +9,8 @@ import logging
 import metrics_reference
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, trec
+from dualenc_jax.utils.errors import UserError
 
 # success_1 is P_1, which is not among trec_eval's cuts.
 PRINTED = {

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dualenc_jax.evaluation import rerank
-from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.retrieval.search.ranking import Ranking
 
 
 def test_the_first_hits_by_new_scores_and_the_others_below():

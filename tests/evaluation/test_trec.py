@@ -6,9 +6,9 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import teacher_scores, trec
-from dualenc_jax.search import ranking
+from dualenc_jax.retrieval.search import ranking
+from dualenc_jax.utils.errors import UserError
 
 
 def test_scores_come_back_bit_for_bit(tmp_path, monkeypatch):

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from dualenc_jax.commands import config, model_dir
+from dualenc_jax.cli import config, model_dir
 from dualenc_jax.forecast import slices
-from dualenc_jax.run import memory
+from dualenc_jax.training import memory
 
 RUNS = [f for f in config.shipped_files() if f.startswith('runs/tpu/')]
 

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.forecast import slices
 from dualenc_jax.training import Partitioner
+from dualenc_jax.utils.errors import UserError
 
 
 @pytest.mark.parametrize(

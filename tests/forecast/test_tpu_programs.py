@@ -5,7 +5,7 @@ import re
 import pytest
 import tiny_run
 
-from dualenc_jax.commands import cli
+from dualenc_jax.cli import main as cli
 
 TOPOLOGY = '--topology=v5e:2x2'
 

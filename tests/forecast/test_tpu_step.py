@@ -8,9 +8,9 @@ import pytest
 import tiny_run
 
 from dualenc_jax import losses
-from dualenc_jax.commands import cli
+from dualenc_jax.cli import main as cli
 from dualenc_jax.forecast import slices
-from dualenc_jax.search.search_programs import Programs
+from dualenc_jax.retrieval.search.search_programs import Programs
 from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tiny_training
 
+from dualenc_jax.data.text import text_rows
 from dualenc_jax.forecast import work
-from dualenc_jax.text import text_rows
 
 
 @pytest.mark.filterwarnings('error')

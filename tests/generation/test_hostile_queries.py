@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.generation import output
-from dualenc_jax.generation.generator import Query
-from dualenc_jax.generation.sampling import Sampling
-from dualenc_jax.generation.shards import Passage, Shards
-from dualenc_jax.readers import Beir
+from dualenc_jax.data.readers import Beir
+from dualenc_jax.pipelines.generation import output
+from dualenc_jax.pipelines.generation.generator import Query
+from dualenc_jax.pipelines.generation.sampling import Sampling
+from dualenc_jax.pipelines.generation.shards import Passage, Shards
+from dualenc_jax.utils.errors import UserError
 
 
 @pytest.mark.parametrize(

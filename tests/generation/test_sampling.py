@@ -8,8 +8,8 @@ from scipy import stats
 import torch
 from transformers.generation import logits_process
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.generation.sampling import Sampling
+from dualenc_jax.pipelines.generation.sampling import Sampling
+from dualenc_jax.utils.errors import UserError
 
 DRAWS = 20_000
 # With the size of the vocabulary: the best of so many are found by groups.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dualenc_jax.generation import self_retrieval
-from dualenc_jax.generation.generator import Query
+from dualenc_jax.pipelines.generation import self_retrieval
+from dualenc_jax.pipelines.generation.generator import Query
 
 
 def word(number):

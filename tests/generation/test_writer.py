@@ -8,11 +8,11 @@ import pytest
 import tiny_t5
 import torch
 
-from dualenc_jax.generation.sampling import Sampling
-from dualenc_jax.generation.writer import Writer
+from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.models import Seq2Seq
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.pipelines.generation.sampling import Sampling
+from dualenc_jax.pipelines.generation.writer import Writer
 
 pytestmark = pytest.mark.devices(8)
 

@@ -6,7 +6,7 @@ import pathlib
 import jax
 import numpy as np
 
-from dualenc_jax.commands import model_dir
+from dualenc_jax.cli import model_dir
 
 
 def towers(

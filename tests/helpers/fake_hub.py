@@ -11,7 +11,7 @@ import urllib.parse
 
 from huggingface_hub import constants
 
-from dualenc_jax.io import hub as hub_lib
+from dualenc_jax.utils import hub as hub_lib
 
 _SHA = '0123456789abcdef' * 2 + '01234567'
 

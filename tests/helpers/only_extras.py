@@ -93,7 +93,7 @@ def main() -> int | None:
     # As Python has them.
     code, sys.argv[:] = sys.argv[3], ['-c', *sys.argv[4:]]
     return exec(code, {})
-  from dualenc_jax.commands import cli
+  from dualenc_jax.cli import main as cli
 
   return cli.main(sys.argv[2:])
 

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import json
 import pathlib
 
-from dualenc_jax.commands import report
+from dualenc_jax.cli import report
 
 CONFIG = """\
 # Macros:

@@ -8,7 +8,7 @@ import shutil
 import filelock
 import tiny_run
 
-from dualenc_jax.commands import train
+from dualenc_jax.cli import train
 
 
 def once(name: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:

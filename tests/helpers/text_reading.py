@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 
-from dualenc_jax.text.ragged import fingerprints, Ragged
+from dualenc_jax.data.text.ragged import fingerprints, Ragged
 
 
 def texts_of(rows):

@@ -10,8 +10,8 @@ import shared_runs
 import tiny_run
 import tiny_weights
 
-from dualenc_jax.commands import config, evaluate, new_model_dir, train
-from dualenc_jax.interop.weights import Usage
+from dualenc_jax.checkpoints.weights import Usage
+from dualenc_jax.cli import config, evaluate, new_model_dir, train
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 
 FILES = {

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.inference.embedder import Embedder
-from dualenc_jax.inference.towers import Loaded
+from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.parallel.partitioning import HostPartitioner
-from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.retrieval.encoding.embedder import Embedder
+from dualenc_jax.retrieval.encoding.towers import Loaded
 
 DIM = 24
 TEXTS = (

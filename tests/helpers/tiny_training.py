@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 
+from dualenc_jax.data.text import text_rows
 from dualenc_jax.losses import (
   init as loss_params,
   LearnableTemperature,
@@ -19,7 +20,6 @@ from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.t5_encoder import T5Encoder
 from dualenc_jax.objectives import Contrastive
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.text import text_rows
 from dualenc_jax.training import Optimizer, Partitioner, step as step_lib
 
 VOCAB = 64

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from dualenc_jax.interop.weights import shapes_of, Usage, Weights
+from dualenc_jax.checkpoints.weights import shapes_of, Usage, Weights
+from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.tokenizer import Vocabulary
+from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 SHIPPED = Vocabulary('python_code_8k')
 USAGE = Usage(SHIPPED.file, None, 16, 40, 'query: ', 'passage: ')

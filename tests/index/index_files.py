@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualenc_jax.index import Header, IndexBuild, Passage
+from dualenc_jax.retrieval.index import Header, IndexBuild, Passage
 
 D, SHARD = 6, 4
 

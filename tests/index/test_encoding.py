@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dualenc_jax.data import prepare, Tokenizer
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import encoding, Header, Index, IndexBuild
-from dualenc_jax.index.encoding import Source
+from dualenc_jax.data.readers import Texts
+from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.readers import Texts
-from dualenc_jax.text.tokenizer import Vocabulary
+from dualenc_jax.retrieval.index import encoding, Header, Index, IndexBuild
+from dualenc_jax.retrieval.index.encoding import Source
+from dualenc_jax.utils.errors import UserError
 
 D, N, SHARD = 4, 23, 5
 TOKENIZER = Tokenizer(Vocabulary('python_code_8k'), 8, 16)

@@ -7,9 +7,9 @@ from index_files import D, embeddings_for, passages_from, write
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index
-from dualenc_jax.index.conversion import is_index
+from dualenc_jax.retrieval.index import Index
+from dualenc_jax.retrieval.index.conversion import is_index
+from dualenc_jax.utils.errors import UserError
 
 
 def read(folder):

@@ -9,8 +9,8 @@ from index_files import embeddings_for, header, make, passages_from, write
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index, IndexBuild
+from dualenc_jax.retrieval.index import Index, IndexBuild
+from dualenc_jax.utils.errors import UserError
 
 
 def assert_is(folder, count, seed):

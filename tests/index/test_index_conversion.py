@@ -8,10 +8,9 @@ import index_files
 import numpy as np
 import pytest
 
-from dualenc_jax.commands import cli
-from dualenc_jax.index import conversion
-from dualenc_jax.interop import faiss_files
-from dualenc_jax.interop.rows import Rows
+from dualenc_jax.cli import main as cli
+from dualenc_jax.retrieval.index import conversion, faiss_files
+from dualenc_jax.retrieval.index.rows import Rows
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from index_files import D, embeddings_for, header, passages_from
 import numpy as np
 import pytest
 
-from dualenc_jax import compression
-from dualenc_jax.compression import codec_file
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index, IndexBuild
+from dualenc_jax.retrieval import compression
+from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.index import Index, IndexBuild
+from dualenc_jax.utils.errors import UserError
 
 COUNT = 10
 

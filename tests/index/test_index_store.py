@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dualenc_jax.index import RowStore
+from dualenc_jax.retrieval.index import RowStore
 
 ROWS = np.random.default_rng(0).normal(size=(23, 5)).astype(np.float32)
 

@@ -11,9 +11,9 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import cache_sampling
 from dualenc_jax.losses.cache_sampling import Draw, sample
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

@@ -6,8 +6,8 @@ import meshes
 import numpy as np
 import pytest
 
-from dualenc_jax.compression.quantisers import packed
 from dualenc_jax.losses import code_search
+from dualenc_jax.retrieval.compression.quantisers import packed
 
 pytestmark = pytest.mark.devices(8)
 

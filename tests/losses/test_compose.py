@@ -15,8 +15,8 @@ import pytest
 import reference
 
 from dualenc_jax import losses
-from dualenc_jax.errors import UserError
 from dualenc_jax.parallel import partitioning
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

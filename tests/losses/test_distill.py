@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dualenc_jax import losses
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 B, K, D = 6, 3, 8
 TEMPERATURE, OF_TEACHER = 0.1, 2.0

@@ -7,9 +7,9 @@ import pytest
 import reference
 
 from dualenc_jax import losses
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.blocks import Fingerprints, mean_negatives
+from dualenc_jax.utils.errors import UserError
 
 
 def make_texts(size, num_negatives, distinct, several=False, seed=0):

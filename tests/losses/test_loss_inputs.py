@@ -6,7 +6,6 @@ from loss_cases import LOSSES, make_batch, value_of
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import (
   AtTemperature,
   LearnableTemperature,
@@ -16,6 +15,7 @@ from dualenc_jax.losses import (
   Sum,
 )
 from dualenc_jax.training import Partitioner
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

@@ -11,7 +11,6 @@ import pytest
 import reference
 
 from dualenc_jax import losses
-from dualenc_jax.errors import UserError
 from dualenc_jax.losses import (
   AtTemperature,
   Distill,
@@ -22,6 +21,7 @@ from dualenc_jax.losses import (
   Similarity,
   Sum,
 )
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import shared_runs
 
-from dualenc_jax.commands import cli, label
-from dualenc_jax.errors import UserError
+from dualenc_jax.cli import label, main as cli
+from dualenc_jax.utils.errors import UserError
 
 
 def flags(tiny, output, *more):

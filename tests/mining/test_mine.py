@@ -11,12 +11,12 @@ import shared_runs
 import tiny_beir
 import tiny_evaluation
 
-from dualenc_jax.commands import cli, mine
-from dualenc_jax.errors import UserError
-from dualenc_jax.io import progress
-from dualenc_jax.mining import candidates, margins, output
-from dualenc_jax.readers import Pairs
-from dualenc_jax.search import exact_search, ranking
+from dualenc_jax.cli import main as cli, mine
+from dualenc_jax.data.readers import Pairs
+from dualenc_jax.pipelines.mining import candidates, margins, output
+from dualenc_jax.retrieval.search import exact_search, ranking
+from dualenc_jax.utils import progress
+from dualenc_jax.utils.errors import UserError
 
 
 def by_run(tiny, output, *more):

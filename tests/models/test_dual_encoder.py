@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.models import dual_encoder, layers, t5_encoder
+from dualenc_jax.utils.errors import UserError
 
 VOCAB, E, D = 60, 24, 20
 PARTS = {'token_embedder', 'encoder', 'projection'}

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.interop import t5x
+from dualenc_jax.checkpoints import t5x
 from dualenc_jax.models import layers, t5_encoder
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data' / 'golden'

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import tiny_training
 
-from dualenc_jax.compression import Codec, codec_file, model_codec
-from dualenc_jax.compression.linear import Linear
-from dualenc_jax.compression.product import Product
-from dualenc_jax.compression.quantisers import packed
 from dualenc_jax.models import model_params
+from dualenc_jax.retrieval.compression import Codec, codec_file, model_codec
+from dualenc_jax.retrieval.compression.linear import Linear
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.retrieval.compression.quantisers import packed
 
 BATCH, DIM, PARTS = 8, 16, 4
 # 61 passages in 64 rows.

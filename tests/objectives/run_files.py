@@ -4,7 +4,7 @@ import json
 
 import tiny_run
 
-from dualenc_jax.interop import model_dirs, opening
+from dualenc_jax.checkpoints import model_dirs, opening
 
 
 def logged(folder, group='train'):

@@ -13,12 +13,12 @@ import tiny_run
 import tiny_training
 
 import dualenc_jax
-from dualenc_jax.commands import check, train
-from dualenc_jax.errors import UserError
-from dualenc_jax.interop import model_dirs, opening
+from dualenc_jax.checkpoints import model_dirs, opening
+from dualenc_jax.cli import check, train
 from dualenc_jax.losses import Similarity
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import Alignment, Matching, passage_states
+from dualenc_jax.utils.errors import UserError
 
 DEEP = ['--gin.models.T5Encoder.num_layers=2', '--gin.DROPOUT_RATE=0.1']
 TEMPERATURE = 0.05
@@ -35,7 +35,8 @@ def teacher(tmp_path_factory):
 
 def flags(folder, teacher, *more, loss='alignment'):
   return tiny_run.flags(
-      folder, *DEEP, f'--gin_file=losses/{loss}.gin', '--gin.QUERY_LAYERS=1',
+      folder, *DEEP, f'--gin_file=objectives/{loss}.gin',
+      '--gin.QUERY_LAYERS=1',
       f'--gin.INITIAL_CHECKPOINT_PATH={teacher}', *more,
   )
 
@@ -219,8 +220,9 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   given = aligned(
       tmp_path, teacher, '--gin.STEPS=200', '--gin.LEARNING_RATE=1e-2',
       '--gin.EVAL_EVERY=4', '--gin.CHECKPOINT_EVERY=4',
-      '--gin.UNTIL=@run.UntilAligned()', '--gin.run.UntilAligned.patience=2',
-      '--gin.KEEP_BEST=nDCG@10', '--gin.run.Experiment.keep_checkpoints=1',
+      '--gin.UNTIL=@training.UntilAligned()',
+      '--gin.training.UntilAligned.patience=2',
+      '--gin.KEEP_BEST=nDCG@10', '--gin.training.Experiment.keep_checkpoints=1',
   )
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   train.main([*given, f'--model_dir={whole}'])
@@ -255,7 +257,7 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
 @pytest.mark.slow
 def test_what_cannot_be_aligned(teacher, tmp_path):
   for more, message in (
-      ('UNTIL=@run.UntilAligned()', 'UNTIL is given, but EVAL_EVERY is 0'),
+      ('UNTIL=@training.UntilAligned()', 'UNTIL is given, but EVAL_EVERY is 0'),
       ('INITIAL_CHECKPOINT_PATH=None', 'from a trained passage tower'),
   ):
     given = aligned(tmp_path, teacher, f'--gin.{more}')
@@ -265,7 +267,7 @@ def test_what_cannot_be_aligned(teacher, tmp_path):
 
 def test_towers_of_other_widths_share_no_projection(tmp_path):
   given = tiny_run.flags(
-      tmp_path, '--gin_file=losses/alignment.gin',
+      tmp_path, '--gin_file=objectives/alignment.gin',
       '--gin.passage/models.TokenEmbedder.features=64',
   )
   with pytest.raises(UserError, match='features is 128 .* so they must agree'):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tiny_run
 
-from dualenc_jax.commands import train
-from dualenc_jax.errors import UserError
+from dualenc_jax.cli import train
 from dualenc_jax.objectives import collapse
-from dualenc_jax.run import watches
+from dualenc_jax.training import watches
+from dualenc_jax.utils.errors import UserError
 
 
 def unit(x):

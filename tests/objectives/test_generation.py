@@ -11,10 +11,10 @@ import tiny_t5
 import two_steps
 
 from dualenc_jax.data import Batches, Grouped, Packed, Padded
-from dualenc_jax.errors import UserError
 from dualenc_jax.models import Seq2Seq
 from dualenc_jax.objectives import Generation
 from dualenc_jax.training import Partitioner
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

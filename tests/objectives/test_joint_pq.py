@@ -13,12 +13,12 @@ import pytest
 from small_mesh import SmallPartitioner
 import tiny_training
 
-from dualenc_jax.compression import Codec, codec_file
-from dualenc_jax.compression.quantisers import Signs
-from dualenc_jax.errors import UserError
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import JointPq
+from dualenc_jax.retrieval.compression import Codec, codec_file
+from dualenc_jax.retrieval.compression.quantisers import Signs
 from dualenc_jax.training import Optimizer, step as step_lib
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

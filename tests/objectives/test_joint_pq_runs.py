@@ -14,11 +14,11 @@ import tiny_run
 import two_hosts
 
 import dualenc_jax
-from dualenc_jax.commands import cli, search, train
-from dualenc_jax.compression import model_codec
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import Index
-from dualenc_jax.interop import loading, model_dirs, opening
+from dualenc_jax.checkpoints import loading, model_dirs, opening
+from dualenc_jax.cli import main as cli, search, train
+from dualenc_jax.retrieval.compression import model_codec
+from dualenc_jax.retrieval.index import Index
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.slow
 faiss_levels.keep_queries()
@@ -43,7 +43,7 @@ def run(command, model_dir, *more):
 def flags(folder, made, *more, loss='jpq', depth=20):
   folder.mkdir(exist_ok=True)
   return tiny_run.flags(
-      folder, f'--gin_file=losses/{loss}.gin',
+      folder, f'--gin_file=objectives/{loss}.gin',
       f'--gin.INITIAL_CHECKPOINT_PATH={made / "dense"}',
       f'--gin.CODEC_FROM={made / "index"}', '--gin.LEARNING_RATE=1e-3',
       f'--gin.TEMPERATURE={TEMPERATURE}', f'--gin.JPQ_DEPTH={depth}', *more,

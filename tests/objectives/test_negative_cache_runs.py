@@ -8,8 +8,8 @@ import pytest
 from run_files import assert_same, logged
 import tiny_run
 
-from dualenc_jax.commands import check, cli, train
-from dualenc_jax.errors import UserError
+from dualenc_jax.cli import check, main as cli, train
+from dualenc_jax.utils.errors import UserError
 
 SIZE = 64
 
@@ -17,7 +17,7 @@ SIZE = 64
 def flags(folder, name, *more):
   return [
       *tiny_run.flags(
-          folder, '--gin_file=losses/negative_cache.gin',
+          folder, '--gin_file=objectives/negative_cache.gin',
           f'--gin.CACHE_SIZE={SIZE}', '--gin.TEMPERATURE=0.1', *more,
       ),
       f'--model_dir={folder / name}',

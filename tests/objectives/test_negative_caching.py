@@ -12,12 +12,12 @@ import scipy.special
 import text_reading
 import tiny_training
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.data.text import text_rows
 from dualenc_jax.losses import LearnableTemperature, negative_cache, Similarity
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import CachedNegatives
-from dualenc_jax.text import text_rows
 from dualenc_jax.training import Partitioner
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

@@ -5,7 +5,7 @@ import re
 
 import tiny_run
 
-from dualenc_jax.commands import train
+from dualenc_jax.cli import train
 
 GIN = """
 from __gin__ import dynamic_registration

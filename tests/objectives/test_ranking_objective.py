@@ -13,10 +13,10 @@ import two_steps
 
 from dualenc_jax import losses
 from dualenc_jax.data import Batches, Grouped, Packed, Padded, Template
-from dualenc_jax.errors import UserError
+from dualenc_jax.data.text.joined import Around
 from dualenc_jax.models import CrossEncoder, ScoreHead, T5Encoder, TokenEmbedder
 from dualenc_jax.objectives import Ranking, ranking
-from dualenc_jax.text.joined import Around
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

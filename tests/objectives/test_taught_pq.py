@@ -5,10 +5,10 @@ import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.inference.pair_scores import PairScores
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.objectives import TaughtPq
+from dualenc_jax.retrieval.encoding.pair_scores import PairScores
+from dualenc_jax.utils.errors import UserError
 
 DEPTH, TEMPERATURE = 9, 0.2
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dualenc_jax.commands import train
-from dualenc_jax.errors import UserError
+from dualenc_jax.cli import train
 from dualenc_jax.parallel import hosts
+from dualenc_jax.utils.errors import UserError
 
 RUN = '--gin_file=runs/quickstart.gin'
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tiny_training
 
-from dualenc_jax.commands import model_dir
-from dualenc_jax.errors import UserError
+from dualenc_jax.cli import model_dir
 from dualenc_jax.objectives import contrastive
 from dualenc_jax.training import Partitioner
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

@@ -6,9 +6,9 @@ from jax.sharding import PartitionSpec
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Partitioner
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

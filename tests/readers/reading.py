@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 DATA = pathlib.Path(__file__).parents[1] / 'data'
 

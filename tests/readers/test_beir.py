@@ -5,8 +5,8 @@ import shutil
 import pytest
 from reading import append, column, DATA, pack, refused, write
 
-from dualenc_jax.errors import SourceUnavailable
-from dualenc_jax.readers.beir import Beir
+from dualenc_jax.data.readers.beir import Beir
+from dualenc_jax.utils.errors import SourceUnavailable
 
 TOY = DATA / 'beir' / 'toy'
 PASSAGES = {

@@ -6,9 +6,9 @@ import shutil
 
 from reading import column, DATA, judged, objects, refused
 
-from dualenc_jax.errors import SourceUnavailable
-from dualenc_jax.readers import beir_sets
-from dualenc_jax.readers.beir import Beir
+from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers.beir import Beir
+from dualenc_jax.utils.errors import SourceUnavailable
 
 TOY = DATA / 'beir' / 'toy'
 

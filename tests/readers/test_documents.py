@@ -3,8 +3,8 @@
 import pytest
 from reading import write
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers import Documents
+from dualenc_jax.data.readers import Documents
+from dualenc_jax.utils.errors import UserError
 
 SENTENCES = [
     'The first sentence is here.', 'A second one follows it!', 'Is this third?'

@@ -7,7 +7,7 @@ import pytest
 from reading import pack, refused
 from test_pairs import read as read_pairs, texts
 
-from dualenc_jax.readers import Pairs, Texts
+from dualenc_jax.data.readers import Pairs, Texts
 
 HARD = [
     ['query', 'passage', 'negatives'],

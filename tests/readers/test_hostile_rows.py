@@ -5,10 +5,10 @@ import os
 import pytest
 from reading import refused, write
 
-from dualenc_jax import readers
+from dualenc_jax.data import readers
+from dualenc_jax.data.readers import MsMarco, OpenNQ, Pairs, text_lines, Texts
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.teacher_scores import _entries
-from dualenc_jax.readers import MsMarco, OpenNQ, Pairs, text_lines, Texts
 
 READ = {
     'corpus.jsonl': lambda path: [*Texts(str(path)).examples('corpus')],

@@ -6,7 +6,7 @@ import pytest
 from reading import column, refused, write
 import tiny_beir
 
-from dualenc_jax.readers import Beir
+from dualenc_jax.data.readers import Beir
 
 CORPUS = {f'd{i}': f'passage {i}' for i in range(5)}
 QUERIES = {'q0': 'query zero', 'q1': 'query one'}

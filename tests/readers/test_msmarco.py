@@ -7,8 +7,8 @@ import shutil
 import pytest
 from reading import append, column, DATA, judged, refused, write
 
-from dualenc_jax.readers import rows
-from dualenc_jax.readers.msmarco import MsMarco
+from dualenc_jax.data.readers import rows
+from dualenc_jax.data.readers.msmarco import MsMarco
 
 TOY = DATA / 'msmarco'
 PASSAGES = {

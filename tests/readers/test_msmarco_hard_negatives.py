@@ -3,8 +3,8 @@
 import pytest
 from reading import column, DATA, pack, refused, write
 
-from dualenc_jax.readers import rows
-from dualenc_jax.readers.msmarco import MsMarco
+from dualenc_jax.data.readers import rows
+from dualenc_jax.data.readers.msmarco import MsMarco
 
 TOY = DATA / 'msmarco'
 BREAD = 'Wild yeast raises sourdough.'

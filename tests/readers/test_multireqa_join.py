@@ -4,8 +4,8 @@ match."""
 import pytest
 from reading import DATA, refused, write
 
-from dualenc_jax.readers import multireqa_join, rows
-from dualenc_jax.readers.multireqa_join import Candidates, Question
+from dualenc_jax.data.readers import multireqa_join, rows
+from dualenc_jax.data.readers.multireqa_join import Candidates, Question
 
 FOLDER = DATA / 'multireqa'
 

@@ -8,9 +8,9 @@ import pytest
 from reading import column, DATA, refused, write
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.errors import SourceUnavailable
-from dualenc_jax.readers import json_array, Pairs
-from dualenc_jax.readers.open_nq import OpenNQ
+from dualenc_jax.data.readers import json_array, Pairs
+from dualenc_jax.data.readers.open_nq import OpenNQ
+from dualenc_jax.utils.errors import SourceUnavailable
 
 ROOT = DATA / 'open_nq'
 TRAIN = 'biencoder-nq-train.json'

@@ -6,10 +6,10 @@ import json
 import pytest
 from reading import column, DATA, objects, refused, write
 
-from dualenc_jax.commands import model_dir
+from dualenc_jax.cli import model_dir
 from dualenc_jax.data.dataset import example
-from dualenc_jax.errors import SourceUnavailable
-from dualenc_jax.readers.pairs import Pairs
+from dualenc_jax.data.readers.pairs import Pairs
+from dualenc_jax.utils.errors import SourceUnavailable
 
 FOLDER = DATA / 'pairs'
 GOOD = {'query': 'q', 'passage': 'p'}

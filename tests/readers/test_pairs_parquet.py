@@ -9,7 +9,7 @@ from reading import column, refused
 from test_pairs import read, texts
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.readers.pairs import Pairs
+from dualenc_jax.data.readers.pairs import Pairs
 
 STRING = pa.string()
 # 'q' and a byte that is not UTF-8, which pyarrow does not check.

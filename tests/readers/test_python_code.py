@@ -6,7 +6,7 @@ import textwrap
 from reading import column
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.readers.python_code import PythonCode, split_of
+from dualenc_jax.data.readers.python_code import PythonCode, split_of
 
 SHAPES = '''
   """Module docstring, not a query."""

@@ -3,7 +3,7 @@
 import pytest
 from reading import refused, write
 
-from dualenc_jax.readers import qrels
+from dualenc_jax.data.readers import qrels
 
 ROWS = [('q1', 'd1', 1), ('q1', 'd 2', 0), ('q2', 'd1', 3)]
 BARE = ['q1\td1\t1', 'q1\td 2\t0', 'q2\td1\t3']

@@ -5,7 +5,7 @@ import gzip
 import pytest
 from reading import DATA, objects, refused, write
 
-from dualenc_jax.readers import Beir, Texts
+from dualenc_jax.data.readers import Beir, Texts
 
 TOY = DATA / 'beir' / 'toy'
 

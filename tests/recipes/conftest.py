@@ -2,7 +2,7 @@
 
 import pytest
 
-from dualenc_jax.commands import cli, recipe
+from dualenc_jax.cli import main as cli, recipe
 
 
 @pytest.fixture

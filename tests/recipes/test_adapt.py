@@ -9,7 +9,7 @@ import shared_runs
 import tiny_beir
 import tiny_evaluation
 
-from dualenc_jax.commands import cli
+from dualenc_jax.cli import main as cli
 
 FEW = [
     '--gin.QUERIES_PER_PASSAGE=3', '--gin.ADAPT_STEPS=3',

@@ -8,9 +8,9 @@ import shutil
 import pytest
 import tiny_run
 
-from dualenc_jax.commands import recipe as command
-from dualenc_jax.errors import UserError
-from dualenc_jax.recipes import Recipe, runner, Stage
+from dualenc_jax.cli import recipe as command
+from dualenc_jax.pipelines.recipes import Recipe, runner, Stage
+from dualenc_jax.utils.errors import UserError
 
 
 class Commands:
@@ -208,7 +208,7 @@ def test_a_model_is_what_it_computes(tmp_path):
 
 RECIPE = '''
 from __gin__ import dynamic_registration
-from dualenc_jax import recipes
+from dualenc_jax.pipelines import recipes
 TEXTS = %gin.REQUIRED
 recipes.Recipe.stages = [@pieces/recipes.Stage()]
 pieces/recipes.Stage:

@@ -10,15 +10,15 @@ import tiny_evaluation
 import tiny_run
 
 from dualenc_jax import losses
-from dualenc_jax.commands import (
-  cli,
+from dualenc_jax.cli import (
   config,
+  main as cli,
   recipe as command,
   recipe_checks as checks,
   train,
 )
-from dualenc_jax.errors import UserError
-from dualenc_jax.recipes import Recipe, runner
+from dualenc_jax.pipelines.recipes import Recipe, runner
+from dualenc_jax.utils.errors import UserError
 
 
 def pair_flags(tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.recipes import Recipe, Stage, sweep
+from dualenc_jax.pipelines.recipes import Recipe, Stage, sweep
+from dualenc_jax.utils.errors import UserError
 
 MODEL = {'model': '.'}
 

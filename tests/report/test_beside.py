@@ -7,7 +7,7 @@ import report_folder
 from report_folder import render
 import result_folders
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import report_folder
 from report_folder import train
 
-from dualenc_jax.report import curves
+from dualenc_jax.evaluation.report import curves
 
 
 def read(folder):

@@ -8,7 +8,7 @@ import pytest
 import report_folder
 from report_folder import render
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.utils.errors import UserError
 
 
 @pytest.fixture

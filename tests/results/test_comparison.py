@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import result_folders
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers import beir_sets
-from dualenc_jax.results import folder
-from dualenc_jax.results.comparison import compare, Options
+from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.evaluation.results import folder
+from dualenc_jax.evaluation.results.comparison import compare, Options
+from dualenc_jax.utils.errors import UserError
 
 
 def compared(root, names='ab', **options):

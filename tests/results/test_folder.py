@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 import result_folders
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.results import folder as folder_lib
-from dualenc_jax.results.folder import Key, read_per_query, write_per_query
+from dualenc_jax.evaluation.results import folder as folder_lib
+from dualenc_jax.evaluation.results.folder import (
+  Key,
+  read_per_query,
+  write_per_query,
+)
+from dualenc_jax.utils.errors import UserError
 
 
 def test_the_file_is_as_documented_and_comes_back_bit_for_bit(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dualenc_jax.results.significance import (
+from dualenc_jax.evaluation.results.significance import (
   holm,
   paired_t_test,
   randomization_test,

@@ -5,10 +5,10 @@ import re
 import pytest
 import result_folders
 
-from dualenc_jax.figures import table as table_lib
-from dualenc_jax.figures.table import Cell, Row, Table
-from dualenc_jax.readers import beir_sets
-from dualenc_jax.results import folder, tables
+from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.evaluation.results import folder, tables
+from dualenc_jax.utils import table as table_lib
+from dualenc_jax.utils.table import Cell, Row, Table
 
 # ADE-SPL in SamToNe's table 1: P@1 and MRR of MSMARCO, NQ, SQuAD, TriviaQA and
 # SearchQA.

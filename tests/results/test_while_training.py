@@ -9,10 +9,10 @@ import shared_runs
 import tiny_beir
 import tiny_run
 
-from dualenc_jax.commands import train
-from dualenc_jax.interop import loading
-from dualenc_jax.results import comparison
-from dualenc_jax.results.folder import read_per_query
+from dualenc_jax.checkpoints import loading
+from dualenc_jax.cli import train
+from dualenc_jax.evaluation.results import comparison
+from dualenc_jax.evaluation.results.folder import read_per_query
 
 
 @pytest.fixture(scope='module')
@@ -22,7 +22,7 @@ def run(tmp_path_factory):
   tiny_beir.make(0).write(folder / 'beir')
   (folder / 'watch.gin').write_text(
       'from __gin__ import dynamic_registration\n'
-      'from dualenc_jax import readers\n'
+      'from dualenc_jax.data import readers\n'
       'WATCH_TASKS = [@readers.Beir()]\n'
       f"readers.Beir.folder = {str(folder / 'beir')!r}\n"
   )

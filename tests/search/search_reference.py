@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dualenc_jax.search.ranking import Ranking
+from dualenc_jax.retrieval.search.ranking import Ranking
 
 
 def scores_of(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:

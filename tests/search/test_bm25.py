@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import metrics, trec
-from dualenc_jax.search import bm25
-from dualenc_jax.search.bm25 import BM25
+from dualenc_jax.retrieval.search import bm25
+from dualenc_jax.retrieval.search.bm25 import BM25
+from dualenc_jax.utils.errors import UserError
 
 
 @pytest.mark.parametrize('text, expected', [

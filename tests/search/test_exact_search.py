@@ -8,9 +8,9 @@ import pytest
 import search_cases
 import search_reference as reference
 
-from dualenc_jax.index import RowStore
-from dualenc_jax.search import exact_search, host_best
-from dualenc_jax.search.exact_search import ExactSearch
+from dualenc_jax.retrieval.index import RowStore
+from dualenc_jax.retrieval.search import exact_search, host_best
+from dualenc_jax.retrieval.search.exact_search import ExactSearch
 
 pytestmark = pytest.mark.devices(8)
 
@@ -35,7 +35,7 @@ def both_forms(request, monkeypatch):
 @pytest.fixture
 def on_host(caplog):
   """Called: how many queries were ranked from scratch on the host."""
-  caplog.set_level('INFO', 'dualenc_jax.search.exact_search')
+  caplog.set_level('INFO', 'dualenc_jax.retrieval.search.exact_search')
   return lambda: sum(record.args[0] for record in caplog.records)
 
 

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.index import RowStore
-from dualenc_jax.search.exact_search import ExactSearch
+from dualenc_jax.retrieval.index import RowStore
+from dualenc_jax.retrieval.search.exact_search import ExactSearch
+from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
 

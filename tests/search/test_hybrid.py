@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.evaluation import by_scores
-from dualenc_jax.search import hybrid
-from dualenc_jax.search.bm25 import BM25
-from dualenc_jax.search.hybrid import Hybrid
+from dualenc_jax.retrieval.search import hybrid
+from dualenc_jax.retrieval.search.bm25 import BM25
+from dualenc_jax.retrieval.search.hybrid import Hybrid
+from dualenc_jax.utils.errors import UserError
 
 PASSAGES = ['red fox', 'blue fox jumps', 'red sea', 'a deep blue sea', 'fox']
 IDS = ['a', 'b', 'c', 'd', 'e']

@@ -5,7 +5,7 @@ import pytest
 import search_cases
 import search_reference as reference
 
-from dualenc_jax.search import ranking
+from dualenc_jax.retrieval.search import ranking
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 2.0, 1e-45, -1e-45, 1e-40, -1e-40]
 VALUES += [3e38, -3e38, 1 + 2**-23, 1 - 2**-24]

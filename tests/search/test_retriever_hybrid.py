@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tiny_towers
 
-from dualenc_jax.errors import UserError
+from dualenc_jax.retrieval.search.bm25 import BM25
+from dualenc_jax.retrieval.search.hybrid import Hybrid
 from dualenc_jax.retriever import Retriever
-from dualenc_jax.search.bm25 import BM25
-from dualenc_jax.search.hybrid import Hybrid
+from dualenc_jax.utils.errors import UserError
 
 PASSAGES = ['red foxes', 'a blue fox', 'the red sea', 'deep blue sea', 'none']
 IDS = ['a', 'b', 'c', 'd', 'e']

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dualenc_jax.search import snippet
+from dualenc_jax.retrieval.search import snippet
 
 TEXT = (
     'Jupiter is a planet. Its four largest moons were discovered by Galileo in'

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.text.joined import Joined, Template
-from dualenc_jax.text.pool import Pool
-from dualenc_jax.text.tokenizer import EOS, Tokenizer, Vocabulary
+from dualenc_jax.data.text.joined import Joined, Template
+from dualenc_jax.data.text.pool import Pool
+from dualenc_jax.data.text.tokenizer import EOS, Tokenizer, Vocabulary
+from dualenc_jax.utils.errors import UserError
 
 QUERIES = ['read a file', 'HTTP server, or   client?', 'x', 'sort keys of dict']
 PASSAGES = [

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dualenc_jax.text import ragged as ragged_lib
-from dualenc_jax.text.ragged import as_uint32_pairs, fingerprints, Ragged
+from dualenc_jax.data.text import ragged as ragged_lib
+from dualenc_jax.data.text.ragged import as_uint32_pairs, fingerprints, Ragged
 
 MASK = (1 << 64) - 1
 # Of the rows [1], [8774, 296, 1] and [].

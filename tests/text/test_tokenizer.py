@@ -12,10 +12,10 @@ import pytest
 import sentencepiece
 
 from dualenc_jax.data import prepare
-from dualenc_jax.errors import UserError
-from dualenc_jax.readers import Pairs, Texts
-from dualenc_jax.text import exact_length
-from dualenc_jax.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.data.readers import Pairs, Texts
+from dualenc_jax.data.text import exact_length
+from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.utils.errors import UserError
 
 VOCABULARY = Vocabulary('python_code_8k')
 PREFIXES = {'query_prefix': 'query: ', 'passage_prefix': 'passage: '}

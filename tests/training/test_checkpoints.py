@@ -14,10 +14,10 @@ import optax
 import pytest
 import tiny_training
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.training import Optimizer, Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import TrainState, with_shardings
+from dualenc_jax.utils.errors import UserError
 
 # Orbax leaves the other reads of a damaged checkpoint unfinished.
 pytestmark = [

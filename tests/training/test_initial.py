@@ -15,10 +15,10 @@ import tiny_run
 import tiny_training
 import tiny_weights
 
-from dualenc_jax.commands import check, train
-from dualenc_jax.errors import UserError
-from dualenc_jax.interop import assignment
-from dualenc_jax.interop.weights import shapes_of, Weights
+from dualenc_jax.checkpoints import assignment
+from dualenc_jax.checkpoints.weights import shapes_of, Weights
+from dualenc_jax.cli import check, train
+from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.models import (
   describe,
   DualEncoder,
@@ -26,9 +26,9 @@ from dualenc_jax.models import (
   T5Encoder,
   TokenEmbedder,
 )
-from dualenc_jax.tensor_files.tensors import Tensor
-from dualenc_jax.text.tokenizer import Vocabulary
 from dualenc_jax.training import initial, Optimizer, Partitioner
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 pytestmark = pytest.mark.devices(8)
 

@@ -22,10 +22,10 @@ from test_checkpoints import (
   save_all,
 )
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.interop import integrity
+from dualenc_jax.checkpoints import integrity
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.utils.errors import UserError
 
 pytestmark, collected = test_checkpoints.pytestmark, test_checkpoints.collected
 KERNEL = 'encoder.wi.kernel'

@@ -10,9 +10,8 @@ import tiny_evaluation
 import tiny_run
 import tiny_weights
 
-from dualenc_jax.commands import check
-from dualenc_jax.errors import UserError
-from dualenc_jax.interop import opening
+from dualenc_jax.checkpoints import opening
+from dualenc_jax.cli import check
 from dualenc_jax.models import (
   describe,
   DualEncoder,
@@ -23,6 +22,7 @@ from dualenc_jax.models import (
 from dualenc_jax.models.dual_encoder import abstract_params
 from dualenc_jax.training import initial, light_query
 from dualenc_jax.training.step import TrainState
+from dualenc_jax.utils.errors import UserError
 
 
 @pytest.mark.parametrize(

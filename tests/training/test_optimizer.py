@@ -8,9 +8,9 @@ import numpy as np
 import optax
 import pytest
 
-from dualenc_jax.errors import UserError
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.training import Optimizer
+from dualenc_jax.utils.errors import UserError
 
 SCHEDULE = optax.linear_schedule(1e-2, 0.0, 5)
 

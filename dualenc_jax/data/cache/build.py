@@ -26,17 +26,17 @@ from dualenc_jax.data.cache.format import (
 )
 from dualenc_jax.data.columns import Column, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
-from dualenc_jax.errors import SourceUnavailable, UserError
-from dualenc_jax.io import files, sizes
-from dualenc_jax.io.files import GrowingFolder
-from dualenc_jax.io.sizes import gigabytes
-from dualenc_jax.text.ragged import (
+from dualenc_jax.data.text.ragged import (
   fingerprints,
   lengths_to_offsets,
   offsets_of,
   Ragged,
 )
-from dualenc_jax.text.tokenizer import Tokenizer
+from dualenc_jax.data.text.tokenizer import Tokenizer
+from dualenc_jax.utils import files, sizes
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
+from dualenc_jax.utils.files import GrowingFolder
+from dualenc_jax.utils.sizes import gigabytes
 
 FORMAT = 5
 _UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})

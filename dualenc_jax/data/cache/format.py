@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.errors import UserError
-from dualenc_jax.io import files, json_file, untrusted
-from dualenc_jax.text.ragged import Ragged
+from dualenc_jax.data.text.ragged import Ragged
+from dualenc_jax.utils import files, json_file, untrusted
+from dualenc_jax.utils.errors import UserError
 
 _DTYPES = [np.dtype(code).name for code in np.typecodes['AllInteger'] + 'efd?']
 _BLOCK = 2**20  # Values that are written at once where one is repeated.

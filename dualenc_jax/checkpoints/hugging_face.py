@@ -1,0 +1,338 @@
+"""Folders of Hugging Face's T5 and mT5, read and written without transformers.
+
+Two towers that differ are two folders, `query` and `passage`, in one. Linear
+maps are [output, input] there and [input, output] here, the relative position
+bias is [32, H] there and [H, 32] here: these are transposed.
+"""
+
+from collections.abc import Mapping
+import contextlib
+import dataclasses
+import pathlib
+import re
+from typing import Any
+import zipfile
+
+from dualenc_jax.checkpoints import (
+  hugging_face_config as config_lib,
+  hugging_face_tokenizer as tokenizer,
+  two_towers,
+)
+from dualenc_jax.checkpoints.weights import EMBEDDING, PROJECTION, Weights
+from dualenc_jax.utils import files, untrusted
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files import safetensors_file
+from dualenc_jax.utils.tensor_files.tensors import Tensor
+
+KIND = 'Hugging Face folder'
+PROJECTION_FILE = 'projection.safetensors'
+TOWERS = ('query', 'passage')
+LINEAR = 'linear.weight'
+_HEAD = 'lm_head.weight'
+# Under any of these names lies T5's one table of token embeddings.
+_TABLES = ('shared.weight', 'encoder.embed_tokens.weight',
+           'decoder.embed_tokens.weight')
+
+
+def _of_layer(*attentions: tuple[str, str, str]) -> dict[str, str]:
+  """Our names of a layer's tensors by theirs.
+
+  Of each attention, their name, ours, and ours of the norm before it.
+  """
+  names = {}
+  for i, (theirs, ours, norm) in enumerate(attentions):
+    for part in ('query', 'key', 'value', 'out'):
+      names[f'layer.{i}.{theirs}.{part[0]}'] = f'{ours}/{part}/kernel'
+    names[f'layer.{i}.layer_norm'] = f'{norm}/scale'
+  last = f'layer.{len(attentions)}'
+  for part in ('wi', 'wi_0', 'wi_1', 'wo'):
+    names[f'{last}.DenseReluDense.{part}'] = f'mlp/{part}/kernel'
+  names[f'{last}.layer_norm'] = 'pre_mlp_layer_norm/scale'
+  return names
+
+
+_BIAS = 'layer.0.SelfAttention.relative_attention_bias.weight'
+_OF_STACKS = {_TABLES[0]: EMBEDDING} | {
+    theirs: ours
+    for stack in ('encoder', 'decoder')
+    for theirs, ours in (
+        (f'{stack}.block.0.{_BIAS}', f'{stack}/relpos_bias/rel_embedding'),
+        (f'{stack}.final_layer_norm.weight', f'{stack}/{stack}_norm/scale'),
+    )
+}
+_OF_LAYER = {
+    'encoder': _of_layer(
+        ('SelfAttention', 'attention', 'pre_attention_layer_norm')
+    ),
+    'decoder': _of_layer(
+        ('SelfAttention', 'self_attention', 'pre_self_attention_layer_norm'),
+        (
+            'EncDecAttention',
+            'encoder_decoder_attention',
+            'pre_cross_attention_layer_norm',
+        ),
+    ),
+}
+_THEIRS = {
+    ours: theirs
+    for theirs, ours in (_OF_STACKS | _OF_LAYER['encoder']).items()
+}
+# Of old folders; transformers does not use it either.
+_UNUSED = _BIAS.replace('layer.0.Self', 'decoder.block.0.layer.1.EncDec')
+# Endings, what such files are, and how transformers opens them.
+_OTHER_WEIGHTS = {
+    **dict.fromkeys(('.bin', '.pt', '.pth', '.ckpt'), ('a pickle', '')),
+    '.h5': ('of TensorFlow; have transformers 4', ', from_tf=True'),
+    '.msgpack': ('of Flax; have transformers 4', ', from_flax=True'),
+}
+
+
+def is_one(path: pathlib.Path) -> bool:
+  """Whether it is a T5's folder, a file of one, or a pickle of PyTorch."""
+  if path.is_file():
+    if path.name.endswith(('.safetensors', safetensors_file.INDEX)):
+      return _has_config(path.parent)
+    return _is_pickle(path)
+  return _has_config(path) or all(_has_config(path / t) for t in TOWERS)
+
+
+def read(path: pathlib.Path) -> Weights:
+  """The encoder of a T5 or mT5, encoder-decoder or not; two, if there are two.
+
+  A passage tower's part that equals the query tower's bit for bit is shared.
+
+  Args:
+    path: a folder with config.json and safetensors, one of those files, or the
+      folder of the folders `query` and `passage`.
+
+  Raises:
+    UserError: the weights are pickles, damaged, or not those of the config; or
+      the model is one that T5Encoder is not.
+  """
+  if _has_config(path) or path.is_file():
+    return _read_tower(path)
+  query, passage = (_read_tower(path / tower) for tower in TOWERS)
+  if query.has_projection != passage.has_projection:
+    raise UserError(
+        f'{path}: only one of {" and ".join(TOWERS)} has {PROJECTION_FILE}; the'
+        ' projection of the other is missing. Give both, or none.'
+    )
+  left_out = {
+      f'{tower}/{name}': reason
+      for tower, weights in zip(TOWERS, (query, passage))
+      for name, reason in weights.left_out.items()
+  }
+  joint = two_towers.join(query, passage, path)
+  return dataclasses.replace(joint, left_out=left_out).check()
+
+
+def decoder(path: pathlib.Path) -> dict[str, Tensor]:
+  """Decoder and head of a T5, by the names of `Seq2SeqRanker`; {} of others.
+
+  'decoder/logits_dense/kernel' does not exist where logits are by the token
+  embeddings, over sqrt(E).
+  """
+  folder = path if path.is_dir() else path.parent
+  _refuse_others(path, 'ForConditionalGeneration')
+  theirs = safetensors_file.read(path)
+  config = config_lib.read(folder)
+  table, left_out = _read_table(theirs, config, folder)
+  found = {}
+  for name, tensor in theirs.items():
+    if name.startswith('decoder.') and name not in (*left_out, _UNUSED):
+      ours = _to_ours(name)
+      found[ours] = _turned(ours, tensor)
+  head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
+  # A head of T5 1.1's that is tied is not scaled.
+  if found and (head is not table or config_lib.ties_head(config) is None):
+    found['decoder/logits_dense/kernel'] = head.transposed()
+  return found
+
+
+def write(weights: Weights, folder: pathlib.Path) -> None:
+  """Writes a new folder that T5EncoderModel.from_pretrained loads; or two.
+
+  The projection goes into a file of its own, since T5EncoderModel has none.
+  """
+  if weights.is_shared:
+    _write_tower(weights, folder)
+    return
+  for tower, own in zip(TOWERS, two_towers.split(weights)):
+    _write_tower(own, folder / tower)
+
+
+def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
+  rows, width = weights.tensors[EMBEDDING].shape
+  config = config_lib.of_encoder(weights.encoder, rows, width)
+  files.make_folder(folder)
+  tokenizer.write(weights.usage, folder)
+  encoder = dict(weights.tensors)
+  projection = encoder.pop(PROJECTION, None)
+  theirs = {_to_theirs(n): _turned(n, tensor) for n, tensor in encoder.items()}
+  write_tensors(folder / safetensors_file.FILE, theirs)
+  if projection is not None:
+    write_linear(folder / PROJECTION_FILE, projection)
+  files.write_json(folder / config_lib.FILE, config)
+
+
+def write_tensors(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
+  """Writes a file of safetensors that transformers takes for one of torch."""
+  safetensors_file.write(path, tensors, {'format': 'pt'})
+
+
+def write_linear(path: pathlib.Path, kernel: Tensor) -> None:
+  """Writes the kernel [E, D] of a projection as that of a linear map."""
+  write_tensors(path, {LINEAR: kernel.transposed()})
+
+
+def _read_tower(path: pathlib.Path) -> Weights:
+  folder = path if path.is_dir() else path.parent
+  _refuse_others(path)
+  theirs = safetensors_file.read(path)
+  config, where = config_lib.read(folder), folder / config_lib.FILE
+  encoder = config_lib.encoder(config, theirs, where)
+  table, left_out = _read_table(theirs, config, folder)
+  shape = tuple(
+      config_lib.size(config, name, where) for name in ('vocab_size', 'd_model')
+  )
+  if table.shape != shape:
+    raise UserError(
+        f'{table.where} has the shape {table.shape}, but (vocab_size, d_model)'
+        f' in {where} are {shape}. Give the config that belongs to the tensors.'
+    )
+  tensors = {EMBEDDING: table}
+  for name, tensor in theirs.items():
+    if name in left_out or tensor is table:
+      continue
+    if name.startswith('decoder.'):
+      left_out[name] = 'decoder'
+    else:
+      ours = _to_ours(name)
+      tensors[ours] = _turned(ours, tensor)
+  if (folder / PROJECTION_FILE).is_file():
+    linear = safetensors_file.read(folder / PROJECTION_FILE)
+    if linear.keys() != {LINEAR}:
+      raise UserError(
+          f'{folder / PROJECTION_FILE} holds'
+          f' {", ".join(sorted(linear)) or "nothing"}; expected {LINEAR} alone.'
+      )
+    tensors[PROJECTION] = linear[LINEAR].transposed()
+  usage = tokenizer.read(folder)
+  return Weights(
+      KIND, str(path), tensors, encoder, usage=usage, left_out=left_out
+  ).check()
+
+
+def _read_table(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any],
+    folder: pathlib.Path,
+) -> tuple[Tensor, dict[str, str]]:
+  """The token embeddings, and their other names with the reason to leave out.
+
+  UserError if there are none, tables that must be equal are not, or a head that
+  is not tied is missing.
+  """
+  tied = config_lib.ties_head(config)
+  tables = [n for n in (*_TABLES, *([_HEAD] if tied else ())) if n in tensors]
+  if not tables:
+    raise UserError(
+        f'{folder} has no token embeddings: none of its {len(tensors)} tensors'
+        f' is {" or ".join(_TABLES)}. Give a whole T5.'
+    )
+  table = tensors[tables[0]]
+  left_out = {name: f'equal to {tables[0]}' for name in tables[1:]}
+  digest = two_towers.digest(table) if left_out else None
+  for name in left_out:
+    other = tensors[name]
+    if other.shape != table.shape or two_towers.digest(other) != digest:
+      why = f'T5 has one table. Give {folder} as transformers saved it.'
+      if name == _HEAD:
+        why = (
+            f'{config_lib.FILE} ties the head to the token embeddings. If the'
+            ' head is its own, as in T5 1.1, add this line to the config:'
+            ' "tie_word_embeddings": false,'
+        )
+      raise UserError(f'{other.where} is not equal to {table.where}, but {why}')
+  if _HEAD in tensors and _HEAD != tables[0]:
+    left_out[_HEAD] = 'head'
+  elif tied is False and any(
+      str(name).endswith('ForConditionalGeneration')
+      for name in config.get('architectures') or ()
+  ):
+    raise UserError(
+        f'{folder} has no {_HEAD}, but {config_lib.FILE} says'
+        ' "tie_word_embeddings": false, so that the head has its own weights. A'
+        ' part of the checkpoint is missing; or, if the head equals the token'
+        ' embeddings, write true.'
+    )
+  return table, left_out
+
+
+def _has_config(folder: pathlib.Path) -> bool:
+  return config_lib.model_type(folder) in config_lib.MODEL_TYPES
+
+
+def _to_ours(name: str) -> str:
+  """Our name of a tensor; a name that no T5 has stays as it is."""
+  if name in _OF_STACKS:
+    return _OF_STACKS[name]
+  layer = re.fullmatch(r'(encoder|decoder)\.block\.(\d+)\.(.+)\.weight', name)
+  if layer and (ours := _OF_LAYER[layer[1]].get(layer[3])):
+    return f'{layer[1]}/layers_{layer[2]}/{ours}'
+  return name
+
+
+def _to_theirs(name: str) -> str:
+  """Hugging Face's name of a tensor of ours, of the query tower's form."""
+  if name in _THEIRS:
+    return _THEIRS[name]
+  layer, _, rest = name.removeprefix('encoder/layers_').partition('/')
+  return f'encoder.block.{layer}.{_THEIRS[rest]}.weight'
+
+
+def _turned(name: str, tensor: Tensor) -> Tensor:
+  """A tensor of ours, by its name, in the other library's orientation."""
+  if name.endswith(('/kernel', '/rel_embedding')):
+    return tensor.transposed()
+  return tensor
+
+
+def _is_pickle(path: pathlib.Path) -> bool:
+  """Whether a file is one of torch.save, by its first bytes."""
+  if zipfile.is_zipfile(path):
+    with contextlib.suppress(zipfile.BadZipFile):
+      with zipfile.ZipFile(path) as archive:
+        return any(name.endswith('data.pkl') for name in archive.namelist())
+  with untrusted.open_file(path) as file:
+    return file.read(2) == b'\x80\x02'
+
+
+def _refuse_others(path: pathlib.Path, model: str = 'EncoderModel') -> None:
+  """Raises UserError for a pickle, or a folder without safetensors.
+
+  One with no weights at all is let pass. `model` is the class of transformers
+  to convert it by, after T5 or MT5.
+  """
+  folder = path if path.is_dir() else path.parent
+  names = safetensors_file.FILE, safetensors_file.INDEX
+  if path.is_file():
+    found = {'.bin': path} if _is_pickle(path) else {}
+  elif any((folder / name).is_file() for name in names):
+    return
+  else:
+    found = {file.suffix: file for file in sorted(folder.iterdir())}
+  for ending, (what, option) in _OTHER_WEIGHTS.items():
+    if ending in found:
+      kind = 'MT5' if config_lib.model_type(folder) == 'mt5' else 'T5'
+      old, new = repr(str(folder)), repr(f'{folder}-safetensors')
+      raise UserError(
+          f'{found[ending]} is {what}. Only safetensors are read: a pickle can'
+          ' run any program when it is opened. If you trust it, convert it'
+          ' where transformers and torch are installed, and give the new'
+          ' folder:\n'
+          f'  from transformers import AutoTokenizer, {kind}{model}\n'
+          f'  model = {kind}{model}.from_pretrained({old}{option})\n'
+          f'  model.save_pretrained({new})\n'
+          f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})\n'
+          'It writes no SentencePiece file: copy spiece.model, too.'
+      )

@@ -1,0 +1,294 @@
+"""The tokenizer files beside a Hugging Face model.
+
+`write` makes a tokenizer.json that gives the ids of the SentencePiece file.
+The T5 tokenizer of transformers does not quite: it takes '</s>' in a text for
+the end of it, has 100 more such words, and knows no normalisation but T5's.
+"""
+
+import base64
+import json
+import pathlib
+import re
+import shutil
+import string
+import sys
+from typing import Any
+import unicodedata
+
+from dualenc_jax.checkpoints.vocabulary import Model as _Model, read_model
+from dualenc_jax.checkpoints.weights import Usage
+from dualenc_jax.data.text.tokenizer import EOS, UNK, Vocabulary
+from dualenc_jax.utils import files, json_file
+from dualenc_jax.utils.errors import UserError
+
+VOCABULARY = 'spiece.model'
+_TOKENIZER = 'tokenizer.json'
+_CONFIG = 'tokenizer_config.json'
+_LENGTH = 'model_max_length'
+# transformers writes 1e30 where there is no limit.
+_NO_LENGTH = 10**9
+_SPACE = '▁'
+_SHIPPED = 'python_code_8k'
+_UNCHANGED = dict.fromkeys(
+    ('single_word', 'lstrip', 'rstrip', 'normalized'), False
+)
+# string.punctuation, inside of a character class.
+_MARKS = r'!-/:-@\[-`{-~'
+_UNIGRAM, _NORMAL, _USER_DEFINED, _UNUSED = 1, 1, 4, 5
+# Keeps characters apart: no character, so that no text has it.
+_APART = '\ufdd0'
+# What joins the character before it, inside of a character class.
+_JOINING = r'\n\p{M}\x{200c}\x{200d}\x{ff9e}\x{ff9f}\x{1f3fb}-\x{1f3ff}'
+
+
+def read(folder: pathlib.Path) -> Usage:
+  """Vocabulary and length of a folder, as far as its files say so.
+
+  Pieces are those of SentencePiece, without T5's extra ids after them.
+  """
+  config, pieces, vocabulary = (
+      path if path.is_file() else None
+      for path in (folder / n for n in (_CONFIG, _TOKENIZER, VOCABULARY))
+  )
+  length = _read_length(config) if config else None
+  if vocabulary or not pieces:
+    return Usage(vocabulary, None, length, length)
+  return Usage(None, _read_pieces(pieces), length, length)
+
+
+def _read_length(path: pathlib.Path) -> int | None:
+  """Most tokens of a text; None where tokenizer_config.json has no limit."""
+  length = json_file.read(path).get(_LENGTH)
+  if length is None or type(length) in (int, float) and not (
+      0 < length < _NO_LENGTH
+  ):
+    return None
+  json_file.check(length, int, f'{path}: {_LENGTH}', 'Copy it again.')
+  return length
+
+
+def write(usage: Usage, folder: pathlib.Path) -> None:
+  """Writes tokenizer.json, its config, and a copy of the SentencePiece file."""
+  path = usage.vocabulary
+  assert path is not None
+  proto = _read_model(path)
+  lengths = filter(None, (usage.query_length, usage.passage_length))
+  config = {
+      'tokenizer_class': 'PreTrainedTokenizerFast',
+      'pad_token': proto.pieces[0].piece,
+      'eos_token': proto.pieces[EOS].piece,
+      'unk_token': proto.pieces[UNK].piece,
+      'model_input_names': ['input_ids', 'attention_mask'],
+      _LENGTH: max(lengths, default=int(1e30)),
+      # '</s>' in a text is text.
+      'split_special_tokens': True,
+      'extra_ids': 0,
+  }
+  text = json.dumps(_tokenizer(proto, path), ensure_ascii=False)
+  files.write(folder / _TOKENIZER, text)
+  files.write_json(folder / _CONFIG, config)
+  shutil.copyfile(path, folder / VOCABULARY)
+
+
+def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
+  """What tokenizer.json holds."""
+  control = [proto.pieces[i].piece for i in range(UNK + 1)]
+  eos = control[EOS]
+  end = {'SpecialToken': {'id': eos, 'type_id': 0}}
+  first, second = ({'Sequence': {'id': n, 'type_id': 0}} for n in ('A', 'B'))
+  return {
+      'version': '1.0', 'truncation': None, 'padding': None,
+      'added_tokens': [
+          {'id': i, 'content': piece, **_UNCHANGED, 'special': True}
+          for i, piece in enumerate(control)
+      ],
+      'normalizer': _normalizer(proto, path),
+      'pre_tokenizer': _pre_tokenizer(proto),
+      'post_processor': {
+          'type': 'TemplateProcessing',
+          'single': [first, end],
+          'pair': [first, end, second, end],
+          'special_tokens': {eos: {'id': eos, 'ids': [EOS], 'tokens': [eos]}},
+      },
+      'decoder': _metaspace('always'),
+      'model': {
+          'type': 'Unigram',
+          'unk_id': UNK,
+          'vocab': [[p.piece, _rounded(p.score)] for p in proto.pieces],
+          'byte_fallback': proto.trainer_spec.byte_fallback,
+      },
+  }
+
+
+def _rounded(score: float) -> float:
+  """A score with so few digits that tokenizers reads it as it is written.
+
+  Its JSON reader is off by a bit for longer ones, and the sum of the same
+  scores in another order is then no longer the same: of two equally good
+  splits, '-' '---' and '---' '-', it would not take SentencePiece's.
+  """
+  return round(score * 2**14) / 2**14
+
+
+def _pre_tokenizer(model: _Model) -> dict[str, Any]:
+  """Cuts before each space, and inside of what reads like a special piece.
+
+  Their model would match '</s>' and '<0x41>'; SentencePiece never does. Where
+  pieces go on beyond a space, nothing is cut before it.
+  """
+  special = [p.piece for p in model.pieces if p.type != _NORMAL]
+  beyond = any(_SPACE in p.piece[1:] for p in model.pieces)
+  inside = '|'.join(f'{re.escape(p[0])}(?={re.escape(p[1:])})' for p in special)
+  cut = {
+      'type': 'Split', 'pattern': {'Regex': inside},
+      'behavior': 'MergedWithPrevious', 'invert': False,
+  }
+  spaces = _metaspace('never', not beyond)
+  return {'type': 'Sequence', 'pretokenizers': [spaces, cut]}
+
+
+def _metaspace(prepend: str, split: bool = True) -> dict[str, Any]:
+  where = {'replacement': _SPACE, 'prepend_scheme': prepend, 'split': split}
+  return {'type': 'Metaspace', **where}
+
+
+def _read_model(path: pathlib.Path) -> _Model:
+  proto = read_model(path)
+  kinds = {piece.type for piece in proto.pieces}
+  if (
+      proto.trainer_spec.model_type != _UNIGRAM
+      or kinds & {_USER_DEFINED, _UNUSED}
+      or proto.trainer_spec.treat_whitespace_as_suffix
+      or not proto.normalizer_spec.escape_whitespaces
+  ):
+    raise UserError(
+        f"{path} is not a plain unigram model of SentencePiece, like T5's (with"
+        ' spaces before words, no unused or user-defined pieces); no other'
+        ' becomes a tokenizer of transformers.'
+    )
+  return proto
+
+
+def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
+  """Pieces in the order of their ids, without extra ids at the end."""
+  again = 'Copy it again.'
+  found = json_file.read(path, again)
+  json_file.check(found, {'model': {'vocab': dict | list}}, path, again)
+  vocabulary, where = found['model']['vocab'], f'{path}: model: vocab'
+  if isinstance(vocabulary, dict):
+    json_file.check(vocabulary, {str: int}, where, again)
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+  else:
+    json_file.check(vocabulary, [list], where, again)
+    pieces = [pair[0] if pair else None for pair in vocabulary]
+    json_file.check(pieces, [str], where, again)
+  while pieces and pieces[-1].startswith('<extra_id_'):
+    pieces.pop()
+  return tuple(pieces)
+
+
+def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
+  """The normalizer of tokenizer.json that does what a model file says."""
+  spec = model.normalizer_spec
+  steps = []
+  if spec.name == 'user_defined':
+    shipped = read_model(Vocabulary(_SHIPPED).file).normalizer_spec
+    if spec.precompiled_charsmap != shipped.precompiled_charsmap:
+      raise UserError(
+          f'{path} has custom normalisation rules, which tokenizers of'
+          f' transformers cannot apply. Expected those of {_SHIPPED} or a rule'
+          ' of SentencePiece, such as nmt_nfkc.'
+      )
+    # `Precompiled` takes a letter with its marks for one character, and drops
+    # the marks where a rule is for the letter: these rules are steps of others.
+    steps.append(_replace(_between_words(), ' '))
+    steps.append(_replace(r'[\t\n\r\f\v_\x{a0}\x{feff}]', ' '))
+    steps += [_replace(a, a.lower()) for a in string.ascii_uppercase]
+  elif spec.precompiled_charsmap:
+    rules = base64.b64encode(spec.precompiled_charsmap).decode()
+    # `Precompiled` takes a letter with its marks for one character, and drops
+    # marks: it gets each alone, and what SentencePiece composes NFC does.
+    # At the start of a text nothing is inserted: tokenizers would crash.
+    joining, together = f'(?!\\A)(?=[{_JOINING}])', _replace(_APART, '')
+    steps += [
+        _replace(joining, _APART),
+        {'type': 'Precompiled', 'precompiled_charsmap': rules},
+        together,
+        # NFC composes across marks, and sorts them, too.
+        _replace(f'{joining}(?!{_composed()})', _APART),
+        {'type': 'NFC'},
+        together,
+    ]
+  if spec.remove_extra_whitespaces:
+    steps += [_replace(rf'\A +|[ {_SPACE}]+\z', ''), _replace(' {2,}', ' ')]
+  if spec.add_dummy_prefix:
+    steps.append({'type': 'Prepend', 'prepend': _SPACE})
+  steps.append(_replace(' ', _SPACE))
+  return {'type': 'Sequence', 'normalizers': steps}
+
+
+def _replace(pattern: str, content: str) -> dict[str, Any]:
+  where = {'Regex': pattern}
+  return {'type': 'Replace', 'pattern': where, 'content': content}
+
+
+def _composed() -> str:
+  """Marks behind what they become one character with, in NFC."""
+  before: dict[str, set[str]] = {}
+  for char in map(chr, range(sys.maxunicode + 1)):
+    for base, mark in _decomposed(char):
+      before.setdefault(mark, set()).add(base)
+  return '|'.join(
+      f'{mark}(?<=(?:{"|".join(sorted(bases))}){mark})'
+      for mark, bases in before.items()
+  )
+
+
+def _decomposed(char: str) -> list[tuple[str, str]]:
+  """What NFC makes this character of, marks in order: the last one apart."""
+  parts = unicodedata.decomposition(char).split()
+  if (
+      len(parts) != 2
+      or parts[0].startswith('<')  # It is the kind of a compatible text.
+      or unicodedata.normalize('NFC', char) != char
+  ):
+    return []
+  base, mark = (chr(int(part, 16)) for part in parts)
+  return [(base, mark), *((b + m, mark) for b, m in _decomposed(base))]
+
+
+def _between_words() -> str:
+  """Where `cli.vocabulary.normalization_rules` put a space into a text.
+
+  The rules are applied from the left, and a letter that one of them has matched
+  is not the first of another match: 'aB', 'ABc' and '.a' become 'a b', 'a bc'
+  and '. a', but '.aB' becomes '. ab'. So whether a rule applies depends on what
+  precedes it. A regular expression looks back over a bounded length: texts that
+  alternate single lower-case letters with pairs of capitals, 'ABcDEfGHi', may
+  be split otherwise.
+  """
+  upper, lower, pair = '[A-Z]', '[a-z]', '[A-Z][A-Z]'
+  mark = f'[{_MARKS}]'
+  # Neither a mark nor a letter: or the start.
+  other = [f'[^A-Za-z{_MARKS}]', r'\A']
+  no_upper = ['[^A-Z]', r'\A']
+  # Lower-case letters that begin a match, if a capital follows.
+  free = [
+      lower * 2,
+      *(start + lower for start in other),
+      *(start + upper + lower for start in no_upper),
+  ]
+  free += [start + pair + lower for start in (mark, *free)]
+  # Pairs of capitals, the first of which begins a match.
+  begun = [
+      *(start + upper for start in other),
+      mark + lower + upper,
+      upper * 3 + lower + upper,
+      *(start + pair + lower + upper for start in other),
+      pair,
+  ]
+  return '|'.join([
+      f'(?<={mark})(?=[A-Za-z])',
+      f'(?<={"|".join(free)})(?={upper})',
+      f'(?<={"|".join(begun)})(?={upper}{lower})',
+  ])

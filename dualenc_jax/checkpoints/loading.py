@@ -1,0 +1,202 @@
+"""Models that encode texts, loaded from a checkpoint of any form."""
+
+from collections.abc import Callable, Mapping, Sequence
+import os
+import pathlib
+from typing import Any
+
+from flax import linen as nn, traverse_util
+import jax
+import numpy as np
+
+from dualenc_jax.checkpoints import model_dirs, truncation
+from dualenc_jax.checkpoints.vocabulary import make_tokenizer
+from dualenc_jax.checkpoints.weights import check_sizes, listed, Weights
+from dualenc_jax.data.text.joined import Template
+from dualenc_jax.models import abstract_params, T5Decoder, T5Encoder
+from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
+from dualenc_jax.retrieval.encoding import calibration
+from dualenc_jax.retrieval.encoding.embedder import Embedder, Scorer
+from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.utils import machine
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
+from dualenc_jax.utils.tensor_files.tensors import Tensor
+
+# Most rows that a device encodes at once, as `Experiment.eval_batch_size`.
+_BATCH_SIZE = 256
+
+
+def load(
+    weights: Weights, vocabulary: str | os.PathLike[str] | None = None,
+    query_length: int | None = None, passage_length: int | None = None,
+) -> Loaded:
+  """Puts a checkpoint on the devices of this host, tensor by tensor.
+
+  Args:
+    weights: what a reader of `interop` returned.
+    vocabulary: a SentencePiece file, or the name of a shipped vocabulary; None
+      for the one that lies with the checkpoint.
+    query_length: most tokens of a query, EOS included; None for what the
+      checkpoint says, else 64.
+    passage_length: the same of a passage, else 256.
+
+  Raises:
+    UserError: there is no projection or no vocabulary; the vocabulary is not
+      the checkpoint's; or a tensor cannot be read or is not finite.
+  """
+  if not weights.has_projection:
+    raise UserError(
+        f'{weights} has no projection: it is a pretrained encoder or a'
+        ' cross-encoder, not a dual encoder. Train one from it, with'
+        f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}.'
+    )
+  provenance: dict[str, Any] = {
+      'checkpoint': pathlib.Path(weights.path).name,
+      'checkpoint_kind': weights.kind,
+      'checkpoint_step': weights.step,
+      'versions': machine.versions(),
+  }
+  if weights.trained_dims:
+    provenance[model_dirs.TRAINED_DIMS] = list(weights.trained_dims)
+  tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
+  params, embedder = place(weights.model(), weights.tensors, weights.path)
+  return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
+
+
+def load_own(
+    path: pathlib.Path, step: int | None = None, dim: int | None = None
+) -> Loaded:
+  """A model_dir as it was trained, at its newest readable checkpoint.
+
+  `step` and `dim` are as of `opening.read`.
+  """
+
+  def use(checkpoint: model_dirs.Checkpoint) -> Loaded:
+    weights = model_dirs.weights_of(checkpoint)
+    if dim is not None:
+      weights = truncation.of_weights(weights, dim)
+    model = model_dirs.model_of(weights.described, weights.path)
+    tokenizer = make_tokenizer(weights)
+    checkpoint.check_vocabulary(tokenizer.vocabulary)
+    params, embedder = place(model, weights.tensors, weights.path)
+    provenance = checkpoint.provenance(model, tokenizer)
+    provenance = truncation.of_provenance(provenance, dim)
+    return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
+
+  return model_dirs.restore(path, step, use)
+
+
+def load_teacher(
+    path: pathlib.Path, step: int | None = None, *prompts: str | None
+) -> Teacher:
+  """The cross-encoder of a model_dir; arguments and errors of `load_own`.
+
+  `prompts` are those of `Tokenizer.prompted`.
+  """
+
+  def use(checkpoint: model_dirs.Checkpoint) -> Teacher:
+    facts = dict(checkpoint.meta['model'])
+    model_dirs.check_kind(facts, model_dirs.CROSS_ENCODER, path)
+    template = facts.pop('template')
+    model = model_dirs.model_of(facts, str(path))
+    tokenizer = checkpoint.tokenizer().prompted(*prompts)
+    around = Template(**template).tokens(tokenizer)
+    params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
+    provenance = checkpoint.provenance(model, tokenizer)
+    provenance['template'] = template
+    found = calibration.of_step(path, checkpoint.meta['step'])
+    return Teacher(params, tokenizer, around, scorer, provenance, found)
+
+  return model_dirs.restore(path, step, use)
+
+
+def place(
+    model: nn.Module, tensors: Mapping[str, Tensor], path: str,
+    partitioner: Partitioner | None = None, batch_size: int = _BATCH_SIZE,
+    make: Callable[..., Any] = Embedder,
+) -> tuple[Any, Any]:
+  """Puts tensors where a model wants them on a mesh, one at a time.
+
+  Args:
+    model: the dual encoder or another model, perhaps of the user's own.
+    tensors: its parameters by name, one for each layer.
+    path: of the checkpoint, for messages.
+    partitioner: the mesh and its rules; None for the devices of this host, all
+      of which get all parameters.
+    batch_size: as of `make`, which is `Embedder` or `Scorer`.
+
+  Returns:
+    The parameters, as `model.apply` takes them, and the program.
+  """
+  partitioner = partitioner or HostPartitioner()
+  params = place_params(model, tensors, path, partitioner)
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
+  return params, make(model, partitioner, shardings, batch_size)
+
+
+def place_params(
+    model: nn.Module, tensors: Mapping[str, Tensor], path: str,
+    partitioner: Partitioner,
+) -> Any:
+  """The parameters of `place`; arguments and errors as there."""
+  for name in ('encoder', 'passage_encoder', 'decoder'):
+    if isinstance(stack := getattr(model, name, None), T5Encoder | T5Decoder):
+      check_sizes(stack, tensors, path)
+  boxed = abstract_params(model)
+  shardings = partitioner.param_shardings(boxed)
+  abstract = traverse_util.flatten_dict(nn.unbox(boxed), sep='/')
+  parts = {name: layer_names(name, a.shape) for name, a in abstract.items()}
+  check_same_shapes(
+      {name: tensor.shape for name, tensor in tensors.items()},
+      {n: shape for layers in parts.values() for n, shape in layers.items()},
+      path,
+  )
+  where = traverse_util.flatten_dict(shardings, sep='/')
+  flat = {
+      name: place_array(
+          a.shape, where[name], [tensors[part] for part in parts[name]]
+      )
+      for name, a in abstract.items()
+  }
+  return traverse_util.unflatten_dict(flat, sep='/')
+
+
+def place_array(
+    shape: tuple[int, ...], sharding: jax.sharding.Sharding,
+    layers: Sequence[Tensor],
+) -> jax.Array:
+  """An array out of a tensor, or of those of its layers, on a sharding.
+
+  `layers` are one of that shape, or as many as its first axis is long. Other
+  hosts call this, too.
+  """
+  if layers[0].shape == tuple(shape):
+    host = layers[0].read()
+  else:
+    host = np.empty(shape, np.float32)
+    for row, layer in zip(host, layers, strict=True):
+      row[...] = layer.read()
+  array = jax.make_array_from_callback(shape, sharding, lambda i: host[i])
+  # The copy on the host is needed until this one exists.
+  return array.block_until_ready()
+
+
+def check_same_shapes(
+    saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]],
+    where: str | os.PathLike[str],
+) -> None:
+  """Raises UserError unless a checkpoint has the arrays that a model wants."""
+  problems = [
+      f'{name}: {saved.get(name, "absent")} in the checkpoint,'
+      f' {wanted.get(name, "absent")} in this model'
+      for name in sorted(saved.keys() | wanted.keys())
+      if saved.get(name) != wanted.get(name)
+  ]
+  if problems:
+    raise UserError(
+        f'{where} is of another model or optimizer.'
+        f' {listed(problems, 5, "; ")}. Give the config it was trained with, or'
+        ' another MODEL_DIR.'
+    )

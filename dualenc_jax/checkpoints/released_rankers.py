@@ -1,0 +1,117 @@
+"""monoT5 and RankT5 as they were released: T5s whose first token is a score."""
+
+from collections.abc import Sequence
+import dataclasses
+import os
+
+from dualenc_jax.checkpoints import encoder_decoder, loading
+from dualenc_jax.checkpoints.vocabulary import make_tokenizer, read_model
+from dualenc_jax.checkpoints.weights import EMBEDDING, Weights
+from dualenc_jax.data.text.joined import Template
+from dualenc_jax.data.text.tokenizer import Vocabulary
+from dualenc_jax.models import Seq2SeqRanker, TokenEmbedder
+from dualenc_jax.models.seq2seq_ranker import EXTRA_ID_10, FALSE, TRUE
+from dualenc_jax.retrieval.encoding.embedder import Scorer
+from dualenc_jax.retrieval.encoding.teacher import Calibration, Teacher
+from dualenc_jax.utils.errors import expect, UserError
+
+# Most tokens of a text in their training, and of a query, which is longer in
+# no collection but those whose queries are documents.
+LENGTH, _QUERY_LENGTH = 512, 128
+_PIECES = {TRUE: '▁true', FALSE: '▁false'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+  """The text that a released ranker reads, and the tokens of its score.
+
+  Attributes:
+    tokens: as of `Seq2SeqRanker`.
+    text: as of `Template`.
+    calibration: from scores to probabilities; None where none is known.
+  """
+
+  tokens: Sequence[int]
+  text: str
+  calibration: Calibration | None = None
+
+
+FORMS = {
+    'monot5': Form(
+        (TRUE, FALSE), 'Query: {query} Document: {passage} Relevant:',
+        Calibration(1.0, 0.0),
+    ),
+    'rankt5': Form((EXTRA_ID_10,), 'Query: {query} Document: {passage}'),
+}
+
+
+def load(
+    path: str | os.PathLike[str], form: str,
+    vocabulary: str | os.PathLike[str] | None = None, length: int = LENGTH,
+) -> Teacher:
+  """A released ranker, in float32 on the devices of this host.
+
+  Args:
+    path: a T5X checkpoint or a Hugging Face folder, with its decoder.
+    form: a key of `FORMS`.
+    vocabulary: a SentencePiece file; None for the one beside the checkpoint.
+    length: most tokens of query, passage and template together.
+
+  Raises:
+    UserError: it has no decoder, is of other sizes, or is of another vocabulary
+      than T5's.
+  """
+  known = f'one of {", ".join(FORMS)}'
+  expect(form in FORMS, 'The form of a teacher', form, known)
+  weights, decoder = encoder_decoder.read(path)
+  if not decoder:
+    raise UserError(
+        f'{path} has no decoder, whose first token is the score of a {form}.'
+        ' Give the whole T5X checkpoint or Hugging Face folder; for a'
+        ' cross-encoder of this library, leave out --teacher_form.'
+    )
+  if vocabulary is None and weights.usage.vocabulary is None:
+    raise UserError(
+        f"{path} has no SentencePiece file. Give T5's,"
+        ' --teacher_vocabulary=spiece.model.'
+    )
+  tokenizer = make_tokenizer(
+      weights, vocabulary, min(_QUERY_LENGTH, length // 2), length
+  )
+  _check_pieces(tokenizer.vocabulary, weights)
+  chosen = FORMS[form]
+  rows, width = weights.tensors[EMBEDDING].shape
+  if max(chosen.tokens) >= rows:
+    raise UserError(
+        f'{weights} has {rows} token embeddings; expected more than'
+        f' {max(chosen.tokens)}, the number of the token that is the score.'
+        ' Give a checkpoint of the released model.'
+    )
+  model = Seq2SeqRanker(
+      TokenEmbedder(rows, width), weights.encoder,
+      encoder_decoder.decoder_of(weights, decoder), tuple(chosen.tokens),
+  )
+  everything = {**weights.tensors, **decoder}
+  params, scorer = loading.place(model, everything, weights.path, make=Scorer)
+  template = Template(chosen.text, length)
+  provenance = encoder_decoder.provenance(
+      weights, everything, tokenizer, model.encoder.dtype
+  )
+  provenance |= {'form': form, 'template': dataclasses.asdict(template)}
+  around = template.tokens(tokenizer)
+  return Teacher(
+      params, tokenizer, around, scorer, provenance, chosen.calibration
+  )
+
+
+def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
+  """Raises UserError unless the tokens of the scores are T5's."""
+  pieces = [piece.piece for piece in read_model(vocabulary.file).pieces]
+  for number, expected in _PIECES.items():
+    found = repr(pieces[number]) if number < len(pieces) else 'absent'
+    if found != repr(expected):
+      raise UserError(
+          f'{weights}: piece {number} of {vocabulary.path} is {found}; expected'
+          f' {expected!r}, as in the vocabulary of T5, of which monoT5 and'
+          ' RankT5 are.'
+      )

@@ -1,0 +1,249 @@
+"""Writes towers as a folder that sentence-transformers opens."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+import re
+from typing import Any
+
+from dualenc_jax.checkpoints import hugging_face, two_towers
+from dualenc_jax.checkpoints.sentence_transformers import modules
+from dualenc_jax.checkpoints.weights import PROJECTION, Usage, Weights
+from dualenc_jax.utils import files
+from dualenc_jax.utils.tensor_files import safetensors_file
+
+# All versions of the library know its modules by these names.
+_PACKAGE = 'sentence_transformers.models'
+_TRANSFORMER_PARTS = ('token_embedder/', 'encoder/')
+
+_CARD = """---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags:
+- sentence-transformers
+- sentence-similarity
+- feature-extraction
+- t5
+---
+
+# T5 dual encoder
+
+Embeds queries and passages as vectors of {dim} numbers and norm one; their
+inner product is their cosine. Written by dualenc_jax from a {kind}.
+
+```python
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer('path/to/this/folder')
+scores = model.encode_query(queries) @ model.encode_document(passages).T
+```
+
+| | queries | passages |
+|---|---|---|
+| most tokens | {query_length} | {passage_length} |
+| prompt | {query_prompt} | {passage_prompt} |
+| layers of the T5 encoder | {query_layers} | {passage_layers} |
+"""
+
+
+def write(weights: Weights, folder: pathlib.Path) -> list[str]:
+  """Writes a new folder whose `encode_query` and `encode_document` are ours.
+
+  Towers that differ are two routes of a Router; of a module that they share
+  there is one. Weights are written one tensor at a time. Returns what a user
+  must know about the folder, a sentence each.
+  """
+  files.make_folder(folder)
+  own_transformer = any(_has_own(weights, part) for part in _TRANSFORMER_PARTS)
+  own_dense = _has_own(weights, PROJECTION)
+  if own_transformer or own_dense:
+    structure = {
+        route: _names(route, own_transformer, own_dense)
+        for route in ('query', 'document')
+    }
+    towers = two_towers.split(weights)
+    for tower, names in zip(towers, structure.values()):
+      if not own_transformer:
+        # The only one, which both lengths are written to.
+        tower = dataclasses.replace(tower, usage=weights.usage)
+      _write_tower(tower, folder, names)
+    _write_modules(folder, {'': 'Router'})
+    types = {
+        name: f'{_PACKAGE}.{kind}'
+        for names in structure.values()
+        for name, kind in zip(names, modules.KINDS)
+    }
+    parameters = {'default_route': 'document', 'allow_empty_key': True}
+    router = {'types': types, 'structure': structure, 'parameters': parameters}
+    files.write_json(folder / modules.ROUTER_CONFIG, router)
+  else:
+    names = ['', '1_Pooling', '2_Dense', '3_Normalize']
+    _write_tower(weights, folder, names)
+    _write_modules(folder, dict(zip(names, modules.KINDS)))
+  notes = _notes(weights, own_transformer)
+  files.write_json(folder / modules.CONFIG, _config(weights.usage))
+  files.write(folder / 'README.md', model_card(weights, notes))
+  return notes
+
+
+def _has_own(weights: Weights, part: str) -> bool:
+  """Whether passages have a part of their own, such as 'encoder/'."""
+  return any(name.startswith(f'passage_{part}') for name in weights.tensors)
+
+
+def _names(route: str, own_transformer: bool, own_dense: bool) -> list[str]:
+  """Folders of a route's modules; those that are shared bear no route."""
+  prefix = f'{route}_' if own_transformer else ''
+  dense = f'{route}_2_Dense' if own_dense else '2_Dense'
+  return [f'{prefix}0_Transformer', f'{prefix}1_Pooling', dense, '3_Normalize']
+
+
+def _write_tower(
+    tower: Weights, folder: pathlib.Path, names: list[str]
+) -> None:
+  """Writes the modules of a tower that another has not written before."""
+  transformer, pooling, dense, normalize = (folder / name for name in names)
+  kernel = tower.tensors[PROJECTION]
+  width, dim = kernel.shape
+  if not pooling.exists():
+    rest = {n: t for n, t in tower.tensors.items() if n != PROJECTION}
+    files.make_folder(transformer)
+    hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
+    files.write_json(
+        transformer / modules.TRANSFORMER_CONFIG, _lengths(tower.usage)
+    )
+    settings = {
+        'word_embedding_dimension': width,
+        'pooling_mode': 'mean',
+        'include_prompt': True,
+    }
+    files.make_folder(pooling)
+    files.write_json(pooling / 'config.json', settings)
+  if not dense.exists():
+    settings = {
+        'in_features': width,
+        'out_features': dim,
+        'bias': False,
+        'activation_function': 'torch.nn.modules.linear.Identity',
+    }
+    files.make_folder(dense)
+    files.write_json(dense / 'config.json', settings)
+    hugging_face.write_linear(dense / safetensors_file.FILE, kernel)
+  files.make_folder(normalize)
+
+
+def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:
+  """Writes modules.json: the kind of the module in each folder."""
+  entries = [
+      {'idx': i, 'name': str(i), 'path': name, 'type': f'{_PACKAGE}.{kind}'}
+      for i, (name, kind) in enumerate(kinds.items())
+  ]
+  files.write_json(folder / modules.MODULES, entries)
+
+
+def _lengths(usage: Usage) -> dict[str, Any]:
+  """Settings of a Transformer: one length, or one of each side.
+
+  The library knows the latter since its version 6.0.
+  """
+  sides = {
+      'query_length': usage.query_length,
+      'document_length': usage.passage_length,
+  }
+  longest = max(filter(None, sides.values()), default=None)
+  own = {name: n for name, n in sides.items() if n and n != longest}
+  return {'max_seq_length': longest, 'do_lower_case': False, **own}
+
+
+def _config(texts: Usage) -> dict[str, Any]:
+  """The model's prompts, and how its vectors are compared."""
+  query, passage = texts.query_prefix, texts.passage_prefix
+  prompts = {'query': query, 'document': passage, 'passage': passage}
+  return {
+      'model_type': 'SentenceTransformer',
+      'prompts': prompts | dict(texts.prompts),
+      # For `encode`, which knows no side.
+      'default_prompt_name': _default(texts),
+      'similarity_fn_name': 'cosine',
+  }
+
+
+def _default(texts: Usage) -> str | None:
+  """Name of the prompt of `encode`."""
+  if texts.default_prompt is not None:
+    return texts.default_prompt or None
+  return modules.implied_default(texts.query_prefix, texts.passage_prefix)
+
+
+def _notes(weights: Weights, own_transformer: bool) -> list[str]:
+  """What is not as one might expect."""
+  notes, texts = [], weights.usage
+  if own_transformer or _has_own(weights, PROJECTION):
+    notes.append(
+        'Queries and passages have towers of their own; `encode` takes that of'
+        ' passages. sentence-transformers 5.0 or later is needed.'
+    )
+  for part, name in zip(_TRANSFORMER_PARTS, ('token embedder', 'encoder')):
+    if own_transformer and not _has_own(weights, part):
+      notes.append(
+          f'The towers share the {name}, which this format cannot express: it'
+          ' is written twice.'
+      )
+  lengths = {texts.query_length, texts.passage_length} - {None}
+  if not own_transformer and len(lengths) == 2:
+    notes.append(
+        f'Queries are cut at {texts.query_length} tokens by `encode_query`, and'
+        f' passages at {texts.passage_length} by `encode_document`;'
+        ' sentence-transformers 6.0 or later is needed. For older ones remove'
+        f' query_length and document_length from {modules.TRANSFORMER_CONFIG}:'
+        ' both are then cut at the longer one.'
+    )
+  if dims := weights.trained_dims:
+    notes.append(
+        f'It was trained for the dims {", ".join(map(str, dims))}:'
+        ' SentenceTransformer(folder, truncate_dim=...) takes any of them;'
+        ' compare by cosine then.'
+    )
+  if texts.prompts:
+    notes.append(
+        f'Other prompts: {", ".join(map(_quoted, texts.prompts))};'
+        ' `encode_query(queries, prompt_name=...)` takes one.'
+    )
+  if texts.default_prompt:
+    notes.append(
+        f'`encode` puts the prompt {_quoted(texts.default_prompt)} in front of'
+        ' a text; `encode_query` and `encode_document` those of the table.'
+    )
+  elif texts.query_prefix != texts.passage_prefix:
+    notes.append(
+        '`encode` puts no prompt in front of a text; `encode_query` and'
+        ' `encode_document` do.'
+    )
+  return notes
+
+
+def model_card(weights: Weights, notes: Sequence[str]) -> str:
+  """The card of a dual encoder, with these sentences at its end."""
+  usage = weights.usage
+  passage_encoder = weights.passage_encoder or weights.encoder
+  card = _CARD.format(
+      kind=weights.kind,
+      dim=weights.tensors[PROJECTION].shape[1],
+      query_length=usage.query_length or 'not known',
+      passage_length=usage.passage_length or 'not known',
+      query_prompt=_quoted(usage.query_prefix),
+      passage_prompt=_quoted(usage.passage_prefix),
+      query_layers=weights.encoder.num_layers,
+      passage_layers=passage_encoder.num_layers,
+  )
+  return card + ''.join(f'\n{note}\n' for note in notes)
+
+
+def _quoted(prompt: str) -> str:
+  """A prompt as JSON, with its spaces to be seen, in a cell of a table."""
+  if not prompt:
+    return 'none'
+  text = json.dumps(prompt, ensure_ascii=False).replace('|', r'\|')
+  # Longer than any within it, or that one would end it.
+  fence = '`' * (1 + max(map(len, re.findall('`+', text)), default=0))
+  return f'{fence}{text}{fence}'

@@ -1,0 +1,330 @@
+"""Reads checkpoints of T5X: a T5, or a dual encoder of t5x_retrieval.
+
+Either form, legacy or Orbax, holds the parameters under `target` and the state
+of the optimizer under `state`. A GTR or a Sentence-T5 is an encoder-decoder's
+tree without a decoder and with `projection_layer/kernel`.
+
+T5X and flaxformer can run the layers as a scan; then one tensor,
+`encoder/encoder/mlp/wo/kernel`, holds all layers along axis 1 (or 0, as their
+`param_scan_axis` says; ours is `encoder/layers/...`, axis 0). In T5X's scalable
+T5 each layer has its relative positions, and attention kernels have three axes.
+All of these are made the layout of `T5Encoder`.
+"""
+
+from collections.abc import Collection, Mapping
+import math
+import os
+import re
+from typing import Any
+
+from etils import epath
+import numpy as np
+
+from dualenc_jax.checkpoints import t5x_legacy
+from dualenc_jax.checkpoints.weights import (
+  EMBEDDING,
+  ENCODERS,
+  infer_encoder,
+  listed,
+  PROJECTION,
+  Weights,
+)
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files import stacked_layers, zarr_files
+from dualenc_jax.utils.tensor_files.tensors import Tensor
+
+KIND = 'T5X checkpoint'
+# Our names by others. In flaxformer, a token embedder that is not shared with a
+# decoder may lie within the encoder.
+_OURS = {t5x_legacy.PROJECTION: PROJECTION, f'encoder/{EMBEDDING}': EMBEDDING}
+_FOLDER = re.compile('checkpoint_(0|[1-9][0-9]*)')
+_STATISTIC = re.compile(r'state/param_states/(.+)/(\w+)')
+_LAYER = (
+    r'(attention/(query|key|value|out)|mlp/(wi|wi_0|wi_1|wo))/kernel'
+    r'|pre_(attention|mlp)_layer_norm/scale|relpos_bias/rel_embedding'
+)
+_ENCODER = re.compile(
+    r'(passage_)?encoder/(encoder_norm/scale|relpos_bias/rel_embedding'
+    rf'|(layers_\d+|layers|encoder)/({_LAYER}))'
+)
+_TOWER = '((?:passage_)?encoder|decoder)'
+_STACKED = re.compile(rf'{_TOWER}/(?:encoder|decoder|layers)/(.+)')
+_NORM = re.compile(r'pre_(self_)?attention_layer_norm/scale')
+_BIAS = 'relpos_bias/rel_embedding'
+_ANY_BIAS = re.compile(rf'{_TOWER}/(layers_\d+/)?{_BIAS}')
+
+
+def is_one(path: str | os.PathLike[str]) -> bool:
+  """Whether it is a checkpoint of T5X, its `state`, or a folder of such."""
+  root = epath.Path(path)
+  return _tree_folder(root) is not None or any(
+      _tree_folder(folder) for folder in _numbered(root).values()
+  )
+
+
+def read(path: str | os.PathLike[str]) -> Weights:
+  """The parameters of an encoder, read lazily; those of a decoder are left out.
+
+  Its activations are those of T5 1.0 or 1.1, by the number of its matrices:
+  `Weights.with_activations` has others.
+
+  Args:
+    path: `checkpoint_1000`, its item `state`, or a folder that holds such
+      checkpoints, of which the newest is read; local or gs://.
+
+  Raises:
+    UserError: it is no such checkpoint, is damaged, or holds another model.
+  """
+  path, form, tree = _read_tree(path)
+  found: dict[str, Any] = {
+      name.removeprefix('target/'): tensor
+      for name, tensor in tree.items()
+      if name.startswith('target/')
+  }
+  names = {
+      name: _OURS.get(name, name)
+      for name in found
+      if not name.startswith('decoder/')
+  }
+  given = {ours: found[name] for name, ours in names.items()}
+  _check_family(given, names, f'{path} ({KIND})')
+  loss = {n: t for n, t in given.items() if n.startswith('loss/')}
+  table = given[EMBEDDING]
+  own_table = given.get(f'passage_{EMBEDDING}', table)
+  widths = dict(zip(ENCODERS, (table.shape[-1], own_table.shape[-1])))
+  tensors = _one_by_one(
+      {n: t for n, t in given.items() if n not in loss}, widths
+  )
+  # Statistics of stacked layers were taken over all of them at once.
+  whole = {n: o for n, o in names.items() if given[o] is tensors.get(o)}
+  optimizer, others = _optimizer(tree, whole, found.keys(), str(path))
+  decoder = {
+      f'target/{name}': 'head' if '/logits_dense/' in name else 'decoder'
+      for name in found.keys() - names.keys()
+  }
+  own_encoder = any(name.startswith('passage_encoder/') for name in tensors)
+  return Weights(
+      f'{KIND} ({form})',
+      str(path),
+      tensors,
+      infer_encoder(tensors),
+      infer_encoder(tensors, None, 'passage_encoder') if own_encoder else None,
+      left_out=decoder | others,
+      loss=loss,
+      optimizer=optimizer,
+      step=_step(tree.get('state/step')),
+      names_activations=False,
+  ).check()
+
+
+def decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+  """Decoder and head of a T5, by the names of `Seq2SeqRanker`; {} of others.
+
+  'decoder/logits_dense/kernel' does not exist where logits are by the token
+  embeddings, over sqrt(E).
+  """
+  tree = _read_tree(path)[2]
+  found = {
+      name.removeprefix('target/'): tensor
+      for name, tensor in tree.items()
+      if name.startswith('target/decoder/') and tensor is not None
+  }
+  norm = found.get('decoder/decoder_norm/scale')
+  return _one_by_one(found, {'decoder': norm.shape[0]}) if norm else {}
+
+
+def _step(tensor: Tensor | None) -> int | None:
+  """The step that a checkpoint is of, where it says so."""
+  if tensor is None:
+    return None
+  if math.prod(tensor.shape) == 1 and (step := tensor.read().item()) >= 0:
+    return int(step)
+  raise UserError(
+      f'{tensor.where} is not a step; expected one number, 0 or more. Copy the'
+      ' whole checkpoint again.'
+  )
+
+
+def _read_tree(
+    path: str | os.PathLike[str],
+) -> tuple[epath.Path, str, Mapping[str, Any]]:
+  """A checkpoint, or the newest of those in a folder; its form, its tree."""
+  root = epath.Path(path)
+  try:
+    folder = _tree_folder(root)
+    if folder is None:
+      root = max(_numbered(root).items(), default=(0, root))[1]
+      folder = _tree_folder(root)
+  except Exception as e:  # Those who read gs:// have errors of their own.
+    raise UserError(
+        f'{root} cannot be reached: {zarr_files.first_line(e)}. gs:// needs a'
+        ' network, your credentials, and either tensorflow or gcsfs; or copy'
+        ' the folder to this machine.'
+    ) from e
+  if folder is None:
+    raise UserError(
+        f'{root} is not a {KIND}: expected a msgpack file "{t5x_legacy.FILE}"'
+        ' beside folders target.*, or the Orbax item "state". Give the folder'
+        ' checkpoint_<step>, with all of its files.'
+    )
+  if zarr_files.is_tree(folder):
+    return root, 'Orbax', zarr_files.read_tree(folder)
+  return root, 'legacy', t5x_legacy.read_tree(folder)
+
+
+def _numbered(path: epath.Path) -> dict[int, epath.Path]:
+  """The folders `checkpoint_<step>` in a folder, by step."""
+  return {
+      int(match[1]): folder
+      for folder in (path.iterdir() if path.is_dir() else ())
+      if (match := _FOLDER.fullmatch(folder.name))
+  }
+
+
+def _tree_folder(path: epath.Path) -> epath.Path | None:
+  """Where a checkpoint has its tree; None if it is not one of T5X."""
+  for folder in (path, path / 'state'):
+    if zarr_files.is_tree(folder):
+      return folder if zarr_files.has_key(folder, 'target') else None
+    if t5x_legacy.is_tree(folder):
+      return folder
+  return None
+
+
+def _check_family(
+    tensors: Mapping[str, Tensor], names: Mapping[str, str], what: str
+) -> None:
+  """Raises UserError unless the names are those of a T5, each once."""
+  if EMBEDDING not in tensors:
+    parts = sorted({name.split('/')[0] for name in tensors})
+    raise UserError(
+        f'{what} has no token embeddings (target/{EMBEDDING}); it holds'
+        f' {", ".join(parts) or "a decoder at most"}. Give a T5, an mT5 or a'
+        ' dual encoder of t5x_retrieval.'
+    )
+  twice = [n for n, ours in names.items() if n != ours and ours in names]
+  if twice:
+    raise UserError(
+        f'{what} has both {twice[0]} and {names[twice[0]]}, which mean the'
+        ' same. Give a checkpoint with one of them.'
+    )
+  strange = sorted(
+      name
+      for name in tensors
+      if re.match('(passage_)?encoder/', name) and not _ENCODER.fullmatch(name)
+  )
+  if strange:
+    raise UserError(
+        f'{what} is of another architecture than T5: it has {listed(strange)}.'
+        ' Fused kernels, prompts, experts and global attention cannot be read.'
+    )
+
+
+def _optimizer(
+    tree: Mapping[str, Tensor | None], names: Mapping[str, str],
+    parameters: Collection[str], where: str,
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+  """Adafactor's statistics by our names; the rest of the tree, with reasons."""
+  statistics, left_out = {}, {}
+  for path, tensor in tree.items():
+    match = _STATISTIC.fullmatch(path)
+    if match and match[1] not in parameters:
+      raise UserError(
+          f'{where}: {path} belongs to the missing parameter target/{match[1]}.'
+          ' Give the whole checkpoint.'
+      )
+    if match and match[1] in names and tensor is not None:
+      statistics[f'{names[match[1]]}/{match[2]}'] = tensor
+    elif not path.startswith('target/') and path != 'state/step':
+      part = path.split('/')[0]
+      left_out[path] = 'optimizer' if part == 'state' else part
+  return statistics, left_out
+
+
+def _one_by_one(
+    tensors: Mapping[str, Tensor], widths: Mapping[str, int]
+) -> dict[str, Tensor]:
+  """One tensor a layer, two axes a kernel, one relative position bias a tower.
+
+  `widths` are E of each tower. UserError if the axis of the layers is
+  ambiguous, or layers have relative position biases that differ.
+  """
+  found: dict[str, Tensor] = {}
+  biases: dict[str, list[Tensor]] = {}
+  for name, tensor in _unstack(tensors, widths).items():
+    shape = tensor.shape
+    if len(shape) == 3 and re.search(r'attention/(query|key|value)/', name):
+      tensor = tensor.reshaped(shape[0], shape[1] * shape[2])
+    elif len(shape) == 3 and 'attention/out/' in name:
+      tensor = tensor.reshaped(shape[0] * shape[1], shape[2])
+    if match := _ANY_BIAS.fullmatch(name):
+      biases.setdefault(match[1], []).append(tensor)
+    else:
+      found[name] = tensor
+  for tower, (first, *others) in biases.items():
+    for other in others:
+      if not np.array_equal(first.read(), other.read()):
+        raise UserError(
+            f'{other.where} differs from {first.where}: layers have relative'
+            ' positions of their own, as in umT5, but in T5 they share them.'
+            ' Give a T5 or mT5.'
+        )
+    found[f'{tower}/{_BIAS}'] = first
+  return found
+
+
+def _unstack(
+    tensors: Mapping[str, Tensor], widths: Mapping[str, int]
+) -> dict[str, Tensor]:
+  axes = {
+      match[1]: (_layer_axis(tensor, widths[match[1]]), tensor)
+      for name, tensor in tensors.items()
+      if (match := _STACKED.fullmatch(name)) and _NORM.fullmatch(match[2])
+  }
+  layers: dict[str, Tensor] = {}
+  for name, tensor in tensors.items():
+    match = _STACKED.fullmatch(name)
+    if not match:
+      layers[name] = tensor
+      continue
+    tower, inner = match.groups()
+    if tower not in axes:
+      raise UserError(
+          f'{tensor.where} holds stacked layers, but the norm before their'
+          ' attention is missing. Give the whole checkpoint.'
+      )
+    axis, norm = axes[tower]
+    count = norm.shape[axis]
+    if count > stacked_layers.MOST:
+      raise UserError(
+          f'{norm.where} has the shape {norm.shape}, which are more layers than'
+          f' {stacked_layers.MOST:,}. Give a T5.'
+      )
+    if tensor.shape[axis : axis + 1] != (count,):
+      raise UserError(
+          f'{tensor.where} has the shape {tensor.shape}; expected {count}'
+          f' layers along axis {axis}, as {norm.where} has {norm.shape}. Give'
+          ' the whole checkpoint.'
+      )
+    stacked_layers.check_count(len(layers) + count, tensor.where)
+    for i in range(count):
+      layers[f'{tower}/layers_{i}/{inner}'] = tensor.entry(axis, i)
+  return layers
+
+
+def _layer_axis(norm: Tensor, width: int) -> int:
+  """The axis of a stack of norms [width] that is that of the layers."""
+  shape = norm.shape
+  axes = [
+      axis
+      for axis in range(len(shape))
+      if shape[:axis] + shape[axis + 1 :] == (width,)
+  ]
+  if len(axes) != 1:
+    why = 'both may be' if axes else 'neither is'
+    raise UserError(
+        f'{norm.where} has the shape {shape}: the axis of the layers is'
+        f' ambiguous, as {why} next to the width, {width}. Save the checkpoint'
+        ' with unscanned layers.'
+    )
+  return axes[0]

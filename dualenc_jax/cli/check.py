@@ -1,0 +1,198 @@
+"""Explains a config without training: names, shapes, parameters, memory.
+
+  dualenc check --gin_file=runs/finetune.gin --gin.TRAIN_FILE=pairs.jsonl
+
+With --fit_batch it also finds the largest batch that fits the device.
+
+  dualenc check --gin_file=runs/finetune.gin ... --topology=v5e:4x4
+
+compiles the step for TPUs that this machine does not have, and reports whether
+it fits and what the devices send each other. With
+--program=encode,search it reports the same for `encode` and `search`, and so
+for `evaluate`, which runs both.
+
+  dualenc check --model_dir=MODEL_DIR
+
+reads all checkpoints of a run and names damaged tensors.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+
+from dualenc_jax.checkpoints import integrity
+from dualenc_jax.cli import config, flags, on_topology, runtime, train
+from dualenc_jax.forecast import slices, step
+from dualenc_jax.parallel.partitioning import leaf_paths
+from dualenc_jax.training import experiment as experiment_lib, fit_batch, memory
+from dualenc_jax.training.experiment import Experiment
+from dualenc_jax.utils import machine
+from dualenc_jax.utils.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  of_config = args.gin_file or args.gin_bindings or args.fit_batch
+  if args.model_dir and not of_config:
+    check_checkpoints(pathlib.Path(args.model_dir).expanduser())
+    return
+  args.model_dir = args.model_dir or 'unused'
+  check_flags(args)
+  on = None if args.topology is None else slices.find(args.topology)
+  runtime.start(keep_programs=not on)
+  experiment = train.build(args)
+  available: Any = args.device_memory_gib or machine.device_memory()
+  if on:
+    experiment = dataclasses.replace(
+        experiment, partitioner=slices.on_slice(experiment.partitioner, on)
+    )
+    available = args.device_memory_gib or on.generation.memory
+    if on.generation.dimensions and (note := slices.version_note()):
+      print(note)
+
+  print(config.operative_config())
+  task = experiment.task
+  splits = task.splits()
+  # Reads the sources, so that a missing file is reported.
+  for part, _ in task.parts():
+    part.fingerprint('train')
+  for split in splits:
+    if split != 'train':
+      task.for_split(split).fingerprint(split)
+  print(f'Task {task.task_name}: splits {", ".join(splits)}.')
+  trains = on_topology.TRAIN in args.program
+  if trains and not args.fit_batch:
+    experiment.objective.check_batch(experiment)
+  plan = experiment_lib.make_plan(experiment)
+  for line in experiment_lib.describe(experiment, plan):
+    print(line)
+  if start := experiment_lib.make_start(plan, experiment):
+    print(start)
+  params = plan.abstract.params
+  for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
+    print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
+  if args.fit_batch:
+    peak_of = functools.partial(step.peak, whole=args.whole) if on else None
+    experiment = largest_batch(experiment, available, peak_of)
+  batch = trains and experiment.objective.abstract_batch(experiment)
+  for key, array in jax.tree.leaves_with_path(batch or {}):
+    name = jax.tree_util.keystr(key, simple=True, separator='/')
+    print(f'  batch {name} {list(array.shape)} {array.dtype}')
+  if on and not args.no_compile:
+    on_topology.describe(experiment, args.program, available, args.whole)
+  elif not args.no_compile:
+    print(f'Compiled memory a device at {experiment.batch_size:,} pairs, MiB:')
+    parts = memory.named(dataclasses.asdict(memory.by_part(experiment)))
+    for line in memory.table(parts, available):
+      print(f'  {line}')
+
+
+def check_flags(args: argparse.Namespace) -> None:
+  on_topology.check_names(args.program)
+  if args.program == [on_topology.TRAIN]:
+    return
+  if args.topology is None:
+    raise UserError('--program needs --topology: give both.')
+  if args.fit_batch:
+    raise UserError('--fit_batch works with --program=train only.')
+
+
+def check_checkpoints(folder: pathlib.Path) -> None:
+  """Reads all checkpoints of a model_dir; raises UserError if one is bad."""
+  checked = []
+  for found in integrity.check(folder):
+    checked.append(found)
+    state = 'all as they were saved.'
+    if found.problems:
+      state = f'{len(found.problems)} bad:'
+    elif not found.has_digests:
+      state = 'all can be read; it was made without digests to compare with.'
+    print(f'Checkpoint {found.step}: {found.tensors} tensors, {state}')
+    for problem in found.problems:
+      print(f'  {problem}')
+  bad = [str(found.step) for found in checked if found.problems]
+  if bad:
+    raise UserError(
+        f'{len(bad)} of {len(checked)} checkpoints in {folder} are damaged:'
+        f" {', '.join(bad)}. Restore them from a copy; otherwise `dualenc"
+        ' train` resumes from the newest undamaged one.'
+    )
+  known = sum(found.tensors for found in checked if found.has_digests)
+  print(f'{known} tensors of {len(checked)} checkpoints are what was saved.')
+  if others := sum(found.tensors for found in checked) - known:
+    print(f'{others} can be read, and have no digests to be compared with.')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('check', __doc__)
+  parser.surplus = '`dualenc data check %s`'
+  add = parser.add_argument
+  add('--model_dir',
+      help='without a gin file: the run whose checkpoints are verified; with'
+      ' one: short for --gin.MODEL_DIR')
+  compiled = parser.add_mutually_exclusive_group()
+  compiled.add_argument(
+      '--no_compile', action='store_true',
+      help='skip the compiled memory, which needs a compilation',
+  )
+  compiled.add_argument(
+      '--fit_batch', action='store_true',
+      help='find the largest global batch that fits the device, by compiling'
+      ' about five sizes',
+  )
+  add('--topology', metavar='v5e:4x4',
+      help='compile for these TPUs (generation and chips per side) or GPUs'
+      ' (h100:8), without having them')
+  add('--program', type=flags.listed, default=[on_topology.TRAIN],
+      metavar='train,encode,search',
+      help='with --topology: programs to compile (default train)')
+  add('--whole', action='store_true',
+      help='with --topology: compile all layers, not two per encoder')
+  add('--device_memory_gib', type=flags.gib,
+      help='memory of a device, in GiB (default that of this one)')
+  return parser
+
+
+def largest_batch(
+    experiment: Experiment, available: int | None,
+    peak_of: Callable[[Experiment], int] | None,
+) -> Experiment:
+  """Reports, and returns the experiment with, the largest batch that fits.
+
+  Its device has `available` bytes; `peak_of` is as of `fit_batch.fit_batch`.
+  """
+  if available is None:
+    raise UserError(
+        f'The backend {jax.default_backend()} does not report how much memory a'
+        ' device has; give --device_memory_gib.'
+    )
+  print(
+      f'Looking for the largest batch of at most {fit_batch.USABLE:.0%} of'
+      f' {memory.mib(available)} MiB a device:'
+  )
+
+  def tell(size: int, peak: int | None) -> None:
+    text = 'too much to compile' if peak is None else f'{memory.mib(peak)} MiB'
+    print(f'  batch {size:,}: {text}', flush=True)
+
+  fit = fit_batch.fit_batch(experiment, available, tell, peak_of)
+  if fit.too_large is not None:
+    note = f'; {fit.too_large:,} do not fit, and what is between was not tried'
+  elif fit.batch_size < fit_batch.MAX_BATCH_SIZE // 2:
+    note = '; no larger one was tried, as there are so few examples'
+  else:
+    note = f'; none above {fit_batch.MAX_BATCH_SIZE:,} is tried'
+  partitioner: Any = experiment.partitioner
+  on = getattr(partitioner, 'slice', None)
+  kind = on.name if on else partitioner.mesh.devices.flat[0].device_kind
+  print(
+      f'Largest batch: {fit.batch_size:,} pairs, {memory.mib(fit.peak)} MiB a'
+      f' device{note}. It was compiled for {kind!r};'
+      ' another kind of device may need more or less.'
+  )
+  return dataclasses.replace(experiment, batch_size=fit.batch_size)

@@ -1,0 +1,116 @@
+"""Compares models, or other systems, with a baseline on the tasks they share.
+
+  dualenc compare BASELINE_DIR MODEL_DIR [MODEL_DIR ...]
+  dualenc compare bm25.trec.gz MODEL_DIR bm25.trec.gz+MODEL_DIR
+    --qrels=qrels/test.tsv
+  dualenc compare my.trec --qrels=qrels/test.tsv
+
+The first system is the baseline. A system is a model_dir with results of
+`dualenc evaluate`, one result folder, or a TREC run file, plain or .gz.
+MODEL_DIR:bm25 and MODEL_DIR:hybrid are the baselines that were evaluated beside
+the model. With --qrels, run files (and the run.trec of folders) are measured
+anew, A+B fuses A and B by reciprocal ranks, and one system is measured alone.
+Tests are paired and two-sided.
+
+With --output_dir it writes comparison.json, .csv, .md and .tex, the papers'
+tables (tables.md, tables.tex), and figures of the relative improvements.
+"""
+
+from collections.abc import Sequence
+
+from dualenc_jax.cli import flags
+from dualenc_jax.evaluation.results import (
+  comparison as comparison_lib,
+  comparison_files,
+  improvement_figure,
+  systems,
+  tables as tables_lib,
+)
+from dualenc_jax.utils import files, table as table_lib
+from dualenc_jax.utils.untrusted import printable
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = make_parser().parse_args(argv)
+  baseline, *models = systems.read(
+      args.systems, args.names, args.qrels, args.k, args.relevance_level
+  )
+  options = comparison_lib.Options(
+      args.metrics or None, args.common_queries, args.permutations, args.seed
+  )
+  comparison = comparison_lib.compare(baseline, models, options)
+  if not models:
+    (result,) = baseline.results.values()
+    metrics = {m: result.metrics[m] for m in args.metrics or result.metrics}
+    queries = len(result.per_query().query_ids)
+    print(printable(f'{baseline.name}, {queries:,} queries of {result.key}:'))
+    print(tables_lib.metric_lines({'': metrics}))
+    if args.output_dir:
+      files.make_folder(args.output_dir)
+      names = tables_lib.write_tables(args.output_dir, [baseline])
+      print(f'Written to {args.output_dir}: {", ".join(names)}.')
+    return
+  tables = [comparison_files.narrow_table(comparison)]
+  if args.wide:
+    tables = comparison_files.comparison_tables(comparison)
+  for table in tables:
+    print(table_lib.text(table))
+  if args.output_dir:
+    output = args.output_dir
+    names = comparison_files.write_comparison(output, comparison)
+    try:
+      names += improvement_figure.save(comparison, output)
+    except ImportError:
+      print("No figures without matplotlib: pip install 'dualenc-jax[plots]'.")
+    print(f'Written to {output}: {", ".join(names)}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = flags.Parser('compare', __doc__)
+  add = parser.add_argument
+  add(
+      'systems', nargs='+', type=flags.path,
+      metavar='MODEL_DIR | RESULT_DIR | RUN_FILE[+RUN_FILE]',
+      help='two or more systems, the baseline first; one with --qrels',
+  )
+  add(
+      '--qrels', type=flags.path, metavar='FILE',
+      help="relevance judgements to measure run files by, in TREC's or BEIR's"
+      ' form',
+  )
+  add(
+      '--k', type=flags.whole(),
+      help='use only the k best hits per query of run files',
+  )
+  add(
+      '--relevance_level', type=flags.whole(), metavar='GRADE',
+      help='lowest grade of --qrels that is relevant, for all metrics but nDCG;'
+      ' 2 for TREC DL',
+  )
+  add(
+      '--metrics', type=flags.listed, metavar='NAME[,NAME]',
+      help='metrics such as MRR@10,Recall@100 (default those of the papers)',
+  )
+  add(
+      '--names', type=flags.listed, metavar='NAME[,NAME]',
+      help='names of the systems, in order; {codec} in one is its codec',
+  )
+  add(
+      '--wide', action='store_true',
+      help='print all columns and tests, one table per model',
+  )
+  add(
+      '--common_queries', action='store_true',
+      help='compare on the queries that a system shares with the baseline',
+  )
+  add(
+      '--permutations', type=flags.whole(), default=10_000,
+      help='permutations of the randomization test (default %(default)s)',
+  )
+  add('--seed', type=flags.whole(0), default=0,
+      help='random seed of the permutations (default %(default)s)')
+  add(
+      '--output_dir', type=flags.path, metavar='DIR',
+      help='folder of the results (default none: print only)',
+  )
+  return parser

@@ -1,0 +1,248 @@
+"""Converts a model, or an index, to and from other programs.
+
+  dualenc convert my_model --to=sentence_transformers --out=my_st_model
+  dualenc convert gtr-t5-base --to=model_dir --out=gtr
+  dualenc convert t5x/checkpoint_1000000 --to=hf --out=t5 --vocabulary=sp.model
+  dualenc convert light --to=jax_export --tower=query --out=query_tower
+  dualenc convert --merge=one_model,another --to=model_dir --out=mean
+  dualenc convert my_model --merge=8000,9000,10000 --to=model_dir --out=mean
+  dualenc convert my_model/index --to=faiss --out=my_faiss
+  dualenc convert my_model/index --to=vectors --out=my_vectors
+
+The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
+folder of a T5 or mT5, a sentence-transformers folder, an output of this
+command, or any of them on the Hugging Face hub, hf://org/name. Its content
+shows which it is. Before the output appears, its tensors are read back and
+compared. With --verify, the default where the libraries of the form are
+installed, source and output each encode 64 texts by their own library; cosines
+that differ by more than 1e-4 are an error.
+
+--merge takes the mean, in float32, of several models of one architecture and
+vocabulary, or of one model_dir at several steps. The mean of runs that started
+from the same checkpoint is often better than each.
+
+The source can also be an index of `dualenc encode`. --to=faiss writes
+index.faiss, which faiss.read_index opens, and ids.txt: line i, counted from 0,
+has the id of hit i. With --ids=own hits are the ids, if all are whole numbers.
+--to=vectors writes vectors.parquet, one row per passage: id, name, location,
+text, vector. All of it is read back and compared before it appears.
+"""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import functools
+import pathlib
+import signal
+import sys
+from typing import Any
+
+from dualenc_jax.checkpoints import conversion
+from dualenc_jax.cli import flags, new_model_dir, runtime
+from dualenc_jax.retrieval.index import conversion as index_conversion
+from dualenc_jax.utils import hub, json_file, untrusted
+from dualenc_jax.utils.errors import UserError
+
+_USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
+_OF_MODELS = (
+    'tower', 'step', 'dim', 'vocabulary', 'activations', 'texts', 'verify',
+    *_USAGE,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = make_parser().parse_args(argv)
+  if args.push is not None:
+    if args.to != 'sentence_transformers':
+      raise UserError('--push needs --to=sentence_transformers.')
+    hub.check_push(args.push)
+  args.source = hub.model(args.source)
+  runtime.start_logging()
+  # An exception of its own, so that nothing half written is left.
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  out = pathlib.Path(args.out).expanduser().absolute()
+  say = functools.partial(print, flush=True)
+  merged = merge_of(args)
+  is_index = not merged and index_conversion.is_index(args.source)
+  check_source(args, is_index)
+  if is_index:
+    conversion.check_out(out)
+    index_conversion.convert(args.source, args.to, out, args.ids or 'rows', say)
+    return
+  runtime.return_freed_memory()
+  runtime.use_compilation_cache()
+  given = {n: x for n in _USAGE if (x := getattr(args, n)) is not None}
+  source: Any = conversion.Source(
+      args.source, args.step, args.vocabulary, given, args.dim,
+      args.activations and args.activations.split(','),
+  )
+  if merged:
+    sources = [dataclasses.replace(source, **own) for own in merged]
+    source = conversion.Merge(sources, args.weights or [1.0] * len(sources))
+  texts = read_texts(args.texts) if args.texts else None
+  conversion.convert(
+      source, args.to, forms(out)[args.to], out, texts, say,
+      args.tower == 'query', args.verify,
+  )
+  if args.push is not None:
+    say(f'Pushed to {hub.push(out, args.push)}, a new one as private.')
+
+
+def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+  """Path and step of each checkpoint of --merge; none without it."""
+  names = args.merge or []
+  if not names and args.weights:
+    raise UserError('--weights needs --merge: give both.')
+  if not names and args.source is None:
+    raise UserError(
+        'Give a source, dualenc convert SOURCE, or --merge=A,B.'
+    )
+  if not names:
+    return []
+  if args.source and not all(map(untrusted.is_digits, names)):
+    raise UserError(
+        f"--merge={','.join(names)} with {args.source}: expected steps of it,"
+        ' such as 8000,9000. To merge models, give all of them in --merge and'
+        ' no source.'
+    )
+  if len(names) < 2 or (args.source and args.step is not None):
+    raise UserError(
+        f"--merge={','.join(names)}: expected two or more model_dirs, separated"
+        ' by commas; or, with a model_dir as the source, steps of it, without'
+        ' --step.'
+    )
+  if args.to in index_conversion.FORMS:
+    raise UserError(f'--merge takes models, but --to={args.to} takes an index.')
+  weights = args.weights
+  if weights and (len(weights) != len(names) or min(weights) <= 0):
+    raise UserError(
+        f'--weights={",".join(f"{w:g}" for w in weights)}: expected a number'
+        f' above 0 for each of the {len(names)} of --merge.'
+    )
+  if args.source:
+    return [{'step': int(name)} for name in names]
+  return [{'path': name} for name in names]
+
+
+def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
+  """All forms by name; `out` is what the folder of a model_dir is called."""
+  model_dir = conversion.Form(
+      'what training writes: to evaluate, encode, search, train from',
+      functools.partial(new_model_dir.write, final=out),
+      conversion.read_back,
+      keeps_codec=True,
+  )
+  return {'model_dir': model_dir, **conversion.FORMS}
+
+
+def check_source(args: argparse.Namespace, is_index: bool) -> None:
+  """Raises UserError where form and flags are not of what the source is."""
+  of_indexes = index_conversion.FORMS
+  if is_index and args.to not in of_indexes:
+    raise UserError(
+        f'{args.source} is an index, but --to={args.to} takes a model. Give an'
+        f" index --to={' or '.join(of_indexes)}."
+    )
+  if args.to in of_indexes and not is_index:
+    own = pathlib.Path(args.source).expanduser() / 'index'
+    hint = (
+        f' Give {own}.'
+        if index_conversion.is_index(own)
+        else ' Run `dualenc encode` first.'
+    )
+    raise UserError(
+        f'{args.source} is not an index, which --to={args.to} needs.{hint}'
+    )
+  given = [name for name in _OF_MODELS if getattr(args, name) is not None]
+  if is_index and given:
+    raise UserError(
+        f'--{given[0]} needs a model, but {args.source} is an index. Leave it'
+        ' out.'
+    )
+  if args.ids is not None and args.to != 'faiss':
+    raise UserError(f'--ids needs --to=faiss, not --to={args.to}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = flags.Parser('convert', __doc__)
+  parser.add_argument(
+      'source', nargs='?',
+      help='a checkpoint (folder or file) or an index',
+  )
+  parser.add_argument(
+      '--merge', type=flags.listed, metavar='A,B',
+      help='convert the mean of these models, without a source, or of these'
+      ' steps of the source, a model_dir',
+  )
+  parser.add_argument(
+      '--weights', type=lambda text: [*map(flags.number, flags.listed(text))],
+      metavar='.5,.5',
+      help='weights of the mean, divided by their sum (default equal)',
+  )
+  known: dict[str, Any] = {**forms(), **index_conversion.FORMS}
+  parser.add_argument(
+      '--to', choices=known, required=True,
+      help='; '.join(f'{name}: {form.text}' for name, form in known.items()),
+  )
+  parser.add_argument(
+      '--tower', choices=['query'],
+      help='write only the query tower, to search an existing index; for'
+      ' jax_export and safetensors',
+  )
+  parser.add_argument(
+      '--ids', choices=index_conversion.IDS_OF_FAISS,
+      help='hits of --to=faiss: rows, line numbers of ids.txt; or own, the ids,'
+      ' if all are whole numbers (default rows)',
+  )
+  parser.add_argument('--out', required=True, help='folder to make')
+  parser.add_argument(
+      '--push', metavar='ORG/NAME',
+      help='upload the output of --to=sentence_transformers, with a model card,'
+      ' to the Hugging Face hub',
+  )
+  parser.add_argument(
+      '--step', type=flags.whole(0),
+      help='checkpoint of a model_dir (default the best kept, else the newest)',
+  )
+  flags.add_dim(parser)
+  parser.add_argument(
+      '--vocabulary',
+      help='SentencePiece file, if the source has none (T5X) or only a'
+      ' tokenizer.json',
+  )
+  parser.add_argument(
+      '--activations', metavar='NAME[,NAME]',
+      help='activations of the feed-forward blocks of a T5X checkpoint, which'
+      ' does not name them (default relu for T5 1.0, gelu,linear for T5 1.1)',
+  )
+  for tower in ('query', 'passage'):
+    parser.add_argument(
+        f'--{tower}_length', type=flags.whole(),
+        help=f'maximum tokens of a {tower} (default that of the source)',
+    )
+    parser.add_argument(
+        f'--{tower}_prefix',
+        help=f'text before every {tower} (default that of the source)',
+    )
+  parser.add_argument(
+      '--texts', metavar='FILE',
+      help="texts for --verify, one per line (default 64 of Python's standard"
+      ' library)',
+  )
+  parser.add_argument(
+      '--verify', action=argparse.BooleanOptionalAction,
+      help='compare the embeddings of source and output (default yes, where the'
+      ' libraries of the form are installed)',
+  )
+  return parser
+
+
+def read_texts(path: str, flag: str = '--texts') -> list[str]:
+  """Lines of the file of a flag that are not empty."""
+  again = f'{flag} takes a UTF-8 file with one text per line.'
+  file = pathlib.Path(path).expanduser()
+  lines = json_file.read_text(file, again).splitlines()
+  texts = [line for line in lines if line.strip()]
+  if not texts:
+    raise UserError(f'{flag} {path} has no texts. Expected one per line.')
+  return texts

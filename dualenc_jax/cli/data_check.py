@@ -1,0 +1,135 @@
+"""Inspects a data set: counts, lengths, faults and how to mend them.
+
+  dualenc data check train.jsonl dev.tsv --gin.QUERY_COLUMN=question
+  dualenc data check msmarco --gin.DATA_ROOT=/data --gin.VOCABULARY=spiece.model
+
+It reads every row once and writes report.md, report.json and lengths.png to
+data_check, or, if that exists, to data_check_2 and so on. The exit status is 0,
+unless a split cannot be used at all; with --strict, unless anything is wrong or
+suspicious.
+"""
+
+from collections.abc import Collection, Sequence
+import dataclasses
+import itertools
+import json
+import logging
+import pathlib
+
+from dualenc_jax.cli import config, data_command, flags
+from dualenc_jax.data.check import findings as findings_lib, picture
+from dualenc_jax.data.check.findings import Finding, Level
+from dualenc_jax.data.check.markdown import markdown
+from dualenc_jax.data.check.summary import Inspection
+from dualenc_jax.data.check.task import inspect_task
+from dualenc_jax.utils import files
+from dualenc_jax.utils.errors import UserError
+
+_REPORT = 'report.json'
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  logging.basicConfig(format='%(message)s')
+  inputs = data_command.build(args)
+  inspection = inspect_task(
+      inputs.task, inputs.tokenizer, args.split, args.limit
+  )
+  findings = findings_lib.findings(inspection)
+  report = markdown(inspection, findings)
+  print(report)
+  _write(_folder(args.output), report, inspection, findings)
+  _check_verdict(findings, args.strict)
+  print(_next(findings, {split.split for split in inspection.splits}))
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('data check', __doc__)
+  data_command.add_flags(parser)
+  parser.add_argument(
+      '--split', action='append', default=[],
+      help='split to read; repeatable (default all)',
+  )
+  parser.add_argument(
+      '--limit', type=flags.whole(), help='read only this many rows per split'
+  )
+  parser.add_argument(
+      '--output', metavar='DIR',
+      help='folder of the report and the picture; older ones are replaced'
+      ' (default a new folder: data_check, data_check_2, ...)',
+  )
+  parser.add_argument(
+      '--strict', action='store_true',
+      help='exit with status 2 if anything is wrong or suspicious',
+  )
+  return parser
+
+
+def _next(findings: Sequence[Finding], splits: Collection[str]) -> str:
+  """What to do with the splits that were read."""
+  mend = 'mend what the verdict names, then ' * bool(findings)
+  if 'train' in splits:
+    return f'Next: {mend}train with these data flags (dualenc train).'
+  alone = (
+      ' To train on the corpus alone: --gin_file=tasks/documents.gin'
+      ' --gin.DOCUMENTS=PATH.'
+  )
+  return (
+      f'Next: {mend}measure with these data flags (dualenc bm25, dualenc'
+      f' evaluate); no split train was read.{alone * ("corpus" in splits)}'
+  )
+
+
+def _folder(output: str | None) -> pathlib.Path:
+  """Where to write; by default where no report is."""
+  if output is not None:
+    folder = pathlib.Path(output).expanduser()
+    if (folder / _REPORT).exists():
+      print(f'Replacing the older report in {folder}.')
+    return folder
+  folder = pathlib.Path('data_check')
+  for number in itertools.count(2):
+    if not (folder / _REPORT).exists():
+      break
+    folder = pathlib.Path(f'data_check_{number}')
+  return folder
+
+
+def _write(
+    folder: pathlib.Path,
+    report: str,
+    inspection: Inspection,
+    findings: Sequence[Finding],
+) -> None:
+  """Writes the report in both forms and the picture; prints where."""
+  numbers = dataclasses.asdict(inspection)
+  numbers['findings'] = [
+      dataclasses.asdict(finding) | {'level': finding.level.value}
+      for finding in findings
+  ]
+  files.make_folder(folder, 'another --output')
+  files.write(folder / 'report.md', report)
+  text = json.dumps(numbers, indent=1, default=str, ensure_ascii=False)
+  files.write(folder / _REPORT, text + '\n')
+  names = 'report.md, report.json'
+  if any(split.kinds for split in inspection.splits):
+    try:
+      with files.writing(folder, 'another --output'):
+        picture.save(inspection, folder / 'lengths.png')
+      names += ', lengths.png'
+    except ImportError:
+      print('No picture without matplotlib: pip install dualenc-jax[plots].')
+  print(f'Written to {folder}: {names}.')
+
+
+def _check_verdict(findings: Sequence[Finding], strict: bool) -> None:
+  unusable = [f.where for f in findings if f.level is Level.UNUSABLE]
+  if unusable:
+    raise UserError(
+        f"Unusable: {', '.join(dict.fromkeys(unusable))}. The verdict above"
+        ' says why.'
+    )
+  if strict and findings:
+    raise UserError(
+        f'{len(findings)} findings are wrong or suspicious, see the verdict.'
+    )

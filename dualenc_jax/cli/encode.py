@@ -1,0 +1,137 @@
+"""Embeds a corpus with the passage tower into an index to search.
+
+  dualenc encode --model_dir=my_model
+  dualenc encode --model_dir=my_model --split=test --index_dir=my_index
+  dualenc encode --model_dir=my_model --corpus=scifact/ --index_dir=my_index
+  dualenc encode --model_dir=my_model --dim=64
+  dualenc encode --model_dir=my_model --tower=query --corpus=queries.tsv
+    --index_dir=my_queries
+
+--corpus is a folder in BEIR's layout or a file: JSONL, JSON, CSV, Parquet or a
+folder of save_to_disk with _id (or id), text (or passage, contents) and perhaps
+title, or TSV of id, text and perhaps title. An index is made shard by shard;
+after a kill the same command continues. Several machines share the work with
+--multihost, or, on a shared folder, with --host_index and --host_count.
+"""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import shlex
+
+from dualenc_jax.checkpoints import truncation
+from dualenc_jax.cli import config, flags, model_dir, runtime
+from dualenc_jax.data.readers import rows, Texts
+from dualenc_jax.retrieval import compression
+from dualenc_jax.retrieval.index import header as header_lib, of_model
+from dualenc_jax.retrieval.index.encoding import default_split, Source
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.untrusted import printable
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  check_flags(args)
+  runtime.start(args)
+  if args.tower == 'passage':
+    args.prompt, args.passage_prompt = None, args.prompt
+  model = model_dir.load_from_args(args, hosts_apart=True)
+  if args.codec is not None:
+    chosen = compression.spec(args.codec)
+    chosen.check(model.dim)
+    truncation.warn_of(chosen, model, args.model_dir)
+  experiment, split, is_own = model.experiment, args.split, False
+  if args.corpus is not None:
+    task = Texts(args.corpus, not args.skip_bad_rows, rows.SKIP, '--corpus')
+    experiment = dataclasses.replace(experiment, task=task)
+    split = 'queries' if args.tower == 'query' else 'corpus'
+  else:
+    default = default_split(experiment.task)
+    split = split or default
+    # The model's own index follows the model.
+    is_own = args.index_dir is None and split == default
+  home = model_dir.home(args.model_dir, args.dim, args.passage_prompt)
+  codec, own = args.codec, of_model.own_folder(home)
+  if is_own and not args.overwrite:
+    codec = of_model.same_codec(model, own, codec)
+  texts_of = Source.queries if args.tower == 'query' else Source.passages
+  build = of_model.encode(
+      model,
+      texts_of(experiment.cache(split)),
+      args.index_dir or own,
+      codec,
+      args.shard_size,
+      args.overwrite or is_own,
+      runtime.host(args),
+  )
+  texts = 'queries' if args.tower == 'query' else 'passages'
+  if runtime.all_done(args, build.finish):
+    print(f'{build.header.passages:,} {texts} in {build.folder}.')
+    if args.tower == 'passage':
+      words = ['dualenc', 'search', f'--model_dir={args.model_dir}']
+      if not is_own:
+        words.append(f'--index_dir={build.folder}')
+      shown = printable(shlex.join([*words, 'a question']))
+      runtime.next_step(f'Next: {shown}')
+  else:
+    print(
+        f'{len(build.missing())} of {build.header.shards} shards are left to'
+        f' other hosts; the last of them completes {build.folder}.'
+    )
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('encode', __doc__)
+  model_dir.add_flags(parser)
+  add = parser.add_argument
+  add('--split',
+      help='split of the task (default all, else corpus, else train)')
+  add(
+      '--corpus', metavar='PATH',
+      help="a BEIR folder or a file in place of the task's texts; see above",
+  )
+  add(
+      '--tower', choices=header_lib.TOWERS, default='passage',
+      help='tower to encode with: query encodes the queries of the split, or'
+      ' of a file (default %(default)s)',
+  )
+  add(
+      '--skip_bad_rows', action='store_true',
+      help='leave out unreadable rows and repeated ids of --corpus',
+  )
+  add('--index_dir', help=flags.INDEX_DIR)
+  add(
+      '--overwrite', action='store_true',
+      help='replace an existing index of something else',
+  )
+  add(
+      '--codec',
+      help='form of the stored embeddings: fp32, fp16, bf16, int8, pca:256,'
+      ' rotated:4, pq:96, opq:96, binary, ...; see docs/compression.md (default'
+      " the model's own, else fp32)",
+  )
+  add(
+      '--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
+      help='rows per shard (default %(default)s)',
+  )
+  flags.add_hosts(parser)
+  runtime.add_flags(parser)
+  return parser
+
+
+def check_flags(args: argparse.Namespace) -> None:
+  """Raises UserError for flags that do not go together."""
+  flags.check_hosts(args)
+  if args.passage_prompt is not None:
+    raise UserError(
+        'Give --prompt in place of --passage_prompt: it applies to the encoded'
+        ' texts.'
+    )
+  if args.codec is not None:
+    compression.spec(args.codec)
+  if args.corpus is not None and args.split is not None:
+    raise UserError('Give --corpus or --split: a file has no splits.')
+  if args.index_dir is None and (args.corpus or args.tower == 'query'):
+    raise UserError(
+        'Give --index_dir: MODEL_DIR/index is for the passages of the task.'
+    )

@@ -1,0 +1,201 @@
+"""Ranks a whole corpus exactly for every query of a split, and measures it.
+
+  dualenc evaluate --model_dir=my_model
+  dualenc evaluate --model_dir=my_model --tasks=msmarco,multireqa
+    --gin.DATA_ROOT=/data
+  dualenc evaluate --model_dir=my_model --tasks=beir/scifact,beir/nfcorpus ...
+
+The corpus is the task's own for that split, if it has one, else the passages of
+the split. A name in --tasks stands for all data sets of a benchmark (beir) or
+for one (beir/scifact); each is measured on its own split.
+
+Writes metrics.json, per_query.tsv, run.trec, examples.jsonl and config.gin to
+MODEL_DIR/evaluation/<task>-<split>; the same for BM25, for model and BM25 fused
+and for --codecs to the folders bm25, hybrid and codecs there; and the papers'
+tables of all evaluations of the model to MODEL_DIR/evaluation/tables.md and
+tables.tex. --dim writes to MODEL_DIR/dim-<dim>/evaluation, --prompt to
+prompt-<name>/evaluation there:
+`dualenc compare MODEL_DIR MODEL_DIR/dim-<dim> MODEL_DIR/prompt-<name>`.
+"""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+import shlex
+from typing import Any
+
+from dualenc_jax.checkpoints import truncation
+from dualenc_jax.cli import (
+  bm25,
+  config,
+  flags,
+  model_dir,
+  rerank,
+  runtime,
+  tasks,
+)
+from dualenc_jax.data.readers import Texts
+from dualenc_jax.evaluation.results import evaluate, folder as results, tables
+from dualenc_jax.retrieval import compression
+from dualenc_jax.retrieval.search import hybrid
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.untrusted import printable
+
+
+def main(argv: Sequence[str]) -> None:
+  args = config.parse_args(make_parser(), argv)
+  check_flags(args)
+  runtime.start()
+  separator = args.document_separator
+  if args.max_passage and separator is None:
+    separator = '#'
+  names = args.tasks or ()
+  model = model_dir.load_from_args(args, before=tasks.gin_files(names))
+  chosen = tasks.chosen(model.experiment, names, args.split)
+  if names:
+    chosen = tasks.available(chosen, args.skip_missing)
+  home = model_dir.home(
+      args.model_dir, args.dim, args.prompt, args.passage_prompt
+  )
+  output = pathlib.Path(args.output_dir or evaluate.default_output(home))
+  measured = _codecs(args)
+  for codec in measured:
+    truncation.warn_of(codec, model, args.model_dir)
+  learnt = None
+  if args.learnt_queries is not None:
+    texts = Texts(args.learnt_queries, flag='', given='--learnt_queries')
+    learnt = [row['query'] for row in texts.examples('queries')]
+  of_all = evaluate.Options(
+      args.k,
+      args.index_dir and pathlib.Path(args.index_dir),
+      separator,
+      bm25.baselines(args),
+      rerank.teacher(args.rerank, args),
+      args.rerank_depth,
+      measured,
+      model.experiment,
+      learnt,
+      args.candidates,
+      args.relevance_level,
+      args.equal_texts is not None,
+  )
+  for task, split in chosen:
+    options = of_all
+    name = evaluate.folder_name(task, split, options)
+    if options.index_dir and len(chosen) > 1:
+      options = dataclasses.replace(options, index_dir=options.index_dir / name)
+    # A single set is written right where the user says.
+    alone = args.output_dir is not None and len(chosen) == 1
+    folder = output if alone else output / name
+    print(f'{task.label}, split {split}:')
+    found = evaluate.evaluate(
+        model,
+        dataclasses.replace(model.experiment, task=task),
+        split,
+        folder,
+        config.operative_config(),
+        shlex.join(['dualenc', 'evaluate', *argv]),
+        options,
+    )
+    means = {name or 'model': own.metrics for name, own in found.items()}
+    print(tables.metric_lines(means))
+    if args.rerank:
+      both = found[''].scores, found[evaluate.RERANK_FOLDER].scores
+      for line in rerank.verdict(*both):
+        print(line)
+    print(f'  Written to {folder}.', flush=True)
+  if args.output_dir is None:
+    tables.write_tables(output, results.read_all(home))
+    print(f'Tables: {output / "tables.md"}, {output / "tables.tex"}.')
+    shown = shlex.quote(printable(str(home)))
+    print(
+        f'Next: dualenc compare another_model {shown} for tests, dualenc'
+        f' report {shown} for a page of it all.'
+    )
+
+
+def check_flags(args: argparse.Namespace) -> None:
+  """Raises UserError for values that no flag has, or that need another."""
+  if args.document_separator is not None and not args.max_passage:
+    raise UserError('--document_separator needs --max_passage: give both.')
+  if args.equal_texts and args.max_passage:
+    raise UserError(
+        '--equal_texts takes passages of one text as one, --max_passage those'
+        ' of one document: give one of the two.'
+    )
+  if args.candidates is not None and args.index_dir is None:
+    raise UserError(
+        '--candidates needs an index: give --index_dir, too, or'
+        f' --codecs=binary:{args.candidates}.'
+    )
+  if args.tasks is not None and not args.tasks:
+    raise UserError('--tasks names no task; leave it out.')
+  _codecs(args)
+
+
+def _codecs(args: argparse.Namespace) -> list[Any]:
+  return [compression.spec(name) for name in dict.fromkeys(args.codecs or ())]
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('evaluate', __doc__)
+  model_dir.add_flags(parser)
+  add = parser.add_argument
+  add(
+      '--tasks', type=flags.listed,
+      help='tasks such as msmarco,beir/scifact,multireqa (default that of'
+      ' --gin_file, else the one that the model was trained on)',
+  )
+  add('--split', help=flags.SPLIT)
+  add(
+      '--skip_missing', action='store_true',
+      help='leave out --tasks whose files do not exist',
+  )
+  add(
+      '--k', type=flags.whole(), default=1000,
+      help='hits per query in the run file (default %(default)s)',
+  )
+  add(
+      '--index_dir',
+      help='folder for the embeddings of the corpus, for corpora larger than'
+      ' the memory; an index of `dualenc encode` is used as it is',
+  )
+  add(
+      '--candidates', type=flags.whole(), metavar='L',
+      help=flags.CANDIDATES,
+  )
+  add(
+      '--max_passage', action='store_true',
+      help='rank documents by their best passage; the id of a passage is its'
+      " document's id, a separator and a number",
+  )
+  add('--document_separator', help='separator for --max_passage (default #)')
+  add(
+      '--codecs', type=flags.listed,
+      help='also measure compressed embeddings, such as'
+      ' fp16,int8,pca:256,rotated:4,pq:96,opq:96,binary; see'
+      ' docs/compression.md',
+  )
+  add(
+      '--learnt_queries', metavar='FILE',
+      help='queries that the model was trained on, JSONL or TSV: reports how'
+      ' many of the evaluated queries are among them, exactly or nearly',
+  )
+  add('--output_dir', help='folder of the results (default see above)')
+  flags.add_relevance_level(parser)
+  flags.add_equal_texts(parser)
+  bm25.add_flags(parser)
+  add(
+      '--baselines', type=flags.listed,
+      help='baselines to measure (default bm25,hybrid below half a million'
+      ' passages)',
+  )
+  add(
+      '--hybrid_weight', type=bm25.weight,
+      help='fusion with BM25: 0 to 1, the share of the dense z-scores;'
+      ' validation, to choose that share; or rrf, by ranks (default validation,'
+      f' or {hybrid.WEIGHT} where there is no such split to choose on)',
+  )
+  rerank.add_flags(parser)
+  return parser

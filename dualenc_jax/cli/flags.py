@@ -1,0 +1,194 @@
+"""Parsers of commands, and types of the values of flags."""
+
+import argparse
+from collections.abc import Callable, Sequence
+import itertools
+import math
+import pathlib
+import re
+from typing import Any, NoReturn
+
+from dualenc_jax.utils import untrusted
+from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.suggest import did_you_mean
+
+# Help that several commands have.
+CANDIDATES = (
+    'candidates of an index of --codec=binary that are scored again (default'
+    ' as encoded, 1000)'
+)
+INDEX_DIR = (
+    'folder of the index (default MODEL_DIR/index, with --dim'
+    ' MODEL_DIR/dim-<dim>/index)'
+)
+ONE_TASK = 'task, as for `dualenc evaluate`, but only one'
+SPLIT = 'split (default the one that the benchmark measures, else test)'
+
+
+class Parser(argparse.ArgumentParser):
+  """The parser of a command; what it cannot parse is a UserError.
+
+  Attributes:
+    surplus: what may be meant by a word too many, %s, for the message.
+  """
+
+  surplus = ''
+
+  def __init__(self, command: str, doc: str | None):
+    super().__init__(
+        prog=f'dualenc {command}',
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+  def parse_args(  # type: ignore[override] # Its overloads are not needed.
+      self, args: Sequence[str] | None = None, namespace: Any = None
+  ) -> argparse.Namespace:
+    # Before what a misspelt flag leaves out is missed.
+    for flag in itertools.takewhile('--'.__ne__, args or ()):
+      name = flag.partition('=')[0]
+      if name.startswith('--') and name not in self._option_string_actions:
+        macro = [f'--gin.{name[2:]}'] * name.isupper()
+        near = did_you_mean(name, macro or self._option_string_actions)
+        self.error(f'unrecognized arguments: {flag}.{near}')
+    found, rest = self.parse_known_args(args, namespace)
+    if rest:
+      near = self.surplus and f' Did you mean {self.surplus % rest[-1]}?'
+      self.error(f'unrecognized arguments: {" ".join(rest)}.{near}')
+    return found
+
+  def error(self, message: str) -> NoReturn:
+    message = re.sub(r'^argument (\S+): (?=is )', r'\1 ', message)
+    end = '' if message.endswith('?') else '.'
+    raise UserError(
+        f'{message.rstrip(".")}{end} `{self.prog} --help` says more.'
+    )
+
+
+def whole(least: int = 1) -> Callable[[str], int]:
+  """The type of a flag that is a whole number, not below `least`."""
+
+  def parse(text: str) -> int:
+    if not re.fullmatch('[+-]?[0-9]+', text):
+      raise argparse.ArgumentTypeError(f'is {text}; expected a whole number')
+    if int(text) < least:
+      raise argparse.ArgumentTypeError(f'is {text}; expected at least {least}')
+    return int(text)
+
+  return parse
+
+
+def address(text: str) -> str:
+  """The type of a flag that is HOST:PORT."""
+  if not re.fullmatch(r'.+:\d+', text):
+    raise argparse.ArgumentTypeError(
+        f'is {text}; expected a name and a port, such as 10.0.0.1:8476'
+    )
+  return text
+
+
+def number(text: str) -> float:
+  """The type of a flag that is a finite number."""
+  value = untrusted.number(text)
+  if not math.isfinite(value):
+    raise argparse.ArgumentTypeError(f'is {text}; expected a number')
+  return value
+
+
+def gib(text: str) -> int:
+  """The type of a flag in GiB: bytes, more than none."""
+  size = untrusted.number(text) * 2**30
+  if not 0 < size < math.inf:
+    raise argparse.ArgumentTypeError(
+        f'is {text}; expected a number above 0, such as 80'
+    )
+  return int(size)
+
+
+def listed(text: str) -> list[str]:
+  """The type of a flag that is names with commas between; blank ones go."""
+  return list(filter(None, map(str.strip, text.split(','))))
+
+
+def path(text: str) -> pathlib.Path:
+  """The type of a flag that is a file or folder, `~` being the home."""
+  if not text:
+    raise argparse.ArgumentTypeError('is blank; expected a path')
+  return pathlib.Path(text).expanduser()
+
+
+def seconds(text: str) -> float:
+  """The type of a flag that is a time, HH:MM or HH:MM:SS, above 0."""
+  found = re.fullmatch('([0-9]+):([0-5][0-9])(?::([0-5][0-9]))?', text)
+  hours, minutes, rest = map(int, found.groups('0')) if found else (0, 0, 0)
+  if not (hours or minutes or rest):
+    raise argparse.ArgumentTypeError(
+        f'is {text}; expected hours and minutes above 0, such as 03:55, or'
+        ' with seconds, 03:55:30'
+    )
+  return 3600.0 * hours + 60 * minutes + rest
+
+
+def add_dim(parser: argparse.ArgumentParser) -> None:
+  """Adds --dim."""
+  parser.add_argument(
+      '--dim', type=whole(),
+      help='cut embeddings to their first DIM components, normalized again;'
+      ' best a number that the model was trained for (losses/matryoshka.gin)',
+  )
+
+
+def add_prompts(
+    parser: argparse.ArgumentParser, of_passages: bool = True
+) -> None:
+  """Adds --prompt and, if there are passages, --passage_prompt."""
+  add = parser.add_argument
+  add('--prompt', metavar='NAME',
+      help="prompt before queries, by its name in the model's PROMPTS (default"
+      " the model's query prefix)")
+  if of_passages:
+    add('--passage_prompt', metavar='NAME',
+        help="prompt before passages (default the model's passage prefix)")
+
+
+def add_relevance_level(parser: argparse.ArgumentParser) -> None:
+  """Adds --relevance_level."""
+  parser.add_argument(
+      '--relevance_level', type=whole(), metavar='GRADE', default=1,
+      help='lowest grade that is relevant, for all metrics but nDCG; 2 for TREC'
+      ' DL (default %(default)s)',
+  )
+
+
+def add_equal_texts(parser: argparse.ArgumentParser) -> None:
+  """Adds --equal_texts."""
+  parser.add_argument(
+      '--equal_texts', choices=['one'],
+      help='take passages of one text as one, with the highest grade of its'
+      ' copies (default: each on its own)',
+  )
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+  """Adds --host_index and --host_count."""
+  add = parser.add_argument
+  add('--host_index', type=whole(0), help='number of this machine, from 0')
+  add('--host_count', type=whole(), default=1,
+      help='number of machines that share the work (default %(default)s)')
+
+
+def check_hosts(args: argparse.Namespace) -> None:
+  """Raises UserError unless the index is one of that many."""
+  index, count = args.host_index, args.host_count
+  if getattr(args, 'multihost', False) and count > 1:
+    raise UserError(
+        'Give --multihost or --host_count: hosts of --multihost know their'
+        ' number.'
+    )
+  if index is None and count > 1:
+    raise UserError('--host_count needs --host_index, the number of this'
+                    ' machine.')
+  args.host_index = index or 0
+  expected = f'an index from 0 to --host_count={count} less one'
+  expect(0 <= args.host_index < count, '--host_index', index, expected)

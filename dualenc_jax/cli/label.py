@@ -1,0 +1,223 @@
+"""Labels passages by a teacher's scores, for queries with labels or without.
+
+  dualenc label --model_dir=my_model --teacher=teacher_dir
+  dualenc label --model_dir=my_model --teacher=teacher_dir
+    --queries=unlabelled.jsonl --above=0.9 --below=0.1
+  dualenc label --run=bm25.trec --teacher=scores.tsv --calibration=1,0
+    --tasks=beir/scifact --gin.DATA_ROOT=/data
+
+The candidates of a query are the best passages of a model, of BM25 or of runs.
+Those whose probability is above --above are positives, those below --below are
+hard negatives, in the order of retrieval; the rest is not used. Known positives
+remain positives. Queries whose text is in another split of the task are left
+out.
+
+Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin,
+with the origin of each positive, logits and probabilities; report.md and
+labels.json; with a cross-encoder scores.tsv, from which a killed run continues.
+Files of an earlier run are replaced, but for those of another task or of other
+sources.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import logging
+import math
+import pathlib
+import shlex
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.cli import config, flags, rerank, runtime, sources
+from dualenc_jax.cli.sources import Asked
+from dualenc_jax.data.text.ragged import fingerprints
+from dualenc_jax.evaluation import teacher_scores
+from dualenc_jax.evaluation.results import evaluate
+from dualenc_jax.pipelines.mining import (
+  filters,
+  label_output,
+  labelling,
+  labels,
+)
+from dualenc_jax.retrieval.encoding.calibration import Calibration
+from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.utils import files, untrusted, writer
+from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
+
+_PROBABILITIES = 'probabilities'
+_LOG = logging.getLogger(__name__)
+_FLAGS = (
+    'above', 'below', 'bm25', 'calibration', 'depth', 'first_rank',
+    'num_negatives', 'positives', 'prior', 'queries', 'run',
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  rules = labels.Rules(
+      args.above, args.below, args.positives, args.num_negatives
+  )
+  within = filters.Rules(args.first_rank, args.depth)
+  sources.check(args)
+  if args.queries is not None and args.positives == 'none':
+    raise UserError(
+        '--queries have no known positives: leave out --positives=none.'
+    )
+  runtime.start()
+  folder = pathlib.Path(args.output_dir)
+  with writer.alone(folder, 'labels', 'another --output_dir'):
+    command = shlex.join(['dualenc', 'label', *(argv or ())])
+    _label(args, rules, within, folder, command)
+
+
+def _label(
+    args: argparse.Namespace, rules: labels.Rules, within: filters.Rules,
+    folder: pathlib.Path, command: str,
+) -> None:
+  asked = sources.asked(args)
+  asked.check_folder(folder, label_output.FACTS, label_output.PAIRS, args)
+  ranked = asked.ranked
+  truth = args.truth and labelling.truth_of(
+      args.truth, ranked, args.truth_grade
+  )
+  teacher = rerank.teacher(args.teacher, args)
+  assert teacher is not None
+  probabilities = _calibration(args, teacher)
+  score: Any = teacher_scores.of(teacher, ranked, folder)
+  if args.calibration == _PROBABILITIES:
+    score = functools.partial(labelling.logits, score)
+  kept = [
+      filters.apply(each, within, ranked, score)
+      for each in sources.ranked_by(args, asked)
+  ]
+  if args.calibration == '1,0':
+    labelling.check_logits(kept)
+  dropped = _evaluated(asked, args.queries is None)
+  found = labelling.label(kept, ranked, dropped, rules, probabilities)
+  facts = {
+      **asked.facts(),
+      **evaluate.teacher_facts(teacher),
+      'flags': {name: getattr(args, name) for name in _FLAGS},
+      'counts': found.counts,
+      'command': command,
+  }
+  # First: without them a run that is killed would leave files of nobody.
+  files.write_json(folder / label_output.FACTS, facts)
+  files.write_json_lines(
+      folder / label_output.PAIRS, label_output.rows(ranked, found.written)
+  )
+  lines = list(label_output.report(
+      found.counts, found.pools, found.known, truth, rules
+  ))
+  files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
+  print('\n'.join(lines[2:]))
+  if not found.written:
+    raise UserError(
+        f'No query is left to train on; {folder / label_output.REPORT} counts'
+        ' why. Lower --above, raise --below, or take another teacher.'
+    )
+  print(f'Written to {folder}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('label', __doc__)
+  sources.add_flags(parser)
+  add = parser.add_argument
+  add('--teacher', required=True, metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, or a file of query id, passage id and logit')
+  rerank.add_form(parser)
+  add('--calibration', metavar='SLOPE,INTERCEPT',
+      help='map from logits to probabilities, or the word probabilities, if the'
+      " scores are probabilities (default the teacher's own map)")
+  add('--prior', metavar='TRAINED:WANTED',
+      help='negatives per positive that the teacher was calibrated on, and'
+      ' those that the thresholds stand for, such as 4:1')
+  add('--above', type=flags.number, default=0.9,
+      help='lower bound of the probability of a positive (default %(default)s)')
+  add('--below', type=flags.number, default=0.1,
+      help='upper bound of the probability of a negative (default %(default)s)')
+  add('--positives', choices=labels.POSITIVES, default='best',
+      help='passages above --above to take per query (default %(default)s)')
+  add('--num_negatives', type=flags.whole(0), default=4,
+      help='maximum negatives per query (default %(default)s)')
+  add('--first_rank', type=flags.whole(), default=1,
+      help='rank of the first candidate (default %(default)s)')
+  add('--truth', metavar='QRELS',
+      help='hidden or graded labels to compare with')
+  add('--truth_grade', type=flags.whole(), default=1,
+      help='lowest grade of --truth that is relevant (default %(default)s)')
+  add('--output_dir', default='labelled',
+      help='folder of the results (default %(default)s)')
+  return parser
+
+
+def _calibration(
+    args: argparse.Namespace, teacher: Teacher | pathlib.Path
+) -> Callable[[np.ndarray], np.ndarray]:
+  """What makes probabilities of logits."""
+  found = getattr(teacher, 'calibration', None)
+  if args.calibration == _PROBABILITIES:
+    found = Calibration(1.0, 0.0)
+  elif args.calibration is not None:
+    found = Calibration(*_numbers('--calibration', args.calibration, ','))
+    expect(
+        found.slope > 0, '--calibration', args.calibration, 'a slope above 0'
+    )
+  if found is None:
+    raise no_calibration(args.teacher)
+  if args.prior is not None:
+    trained, wanted = _numbers('--prior', args.prior, ':')
+    expect(
+        trained > 0 and wanted > 0, '--prior', args.prior,
+        'two numbers above 0, such as 4:1',
+    )
+    # Odds at another share of positives.
+    shift = math.log(trained) - math.log(wanted)
+    found = dataclasses.replace(found, intercept=found.intercept + shift)
+  _LOG.info('A score s is the probability %s.', found.describe())
+  return found.probabilities
+
+
+def no_calibration(teacher: str) -> UserError:
+  """The error that nothing makes probabilities of a teacher's scores."""
+  what = ', a file of scores,' if pathlib.Path(teacher).is_file() else ''
+  return UserError(
+      f'{teacher}{what} has no calibration, but thresholds need probabilities.'
+      ' Give --calibration=SLOPE,INTERCEPT: 1,0 if the scores are logits. A'
+      ' cross-encoder trained with a validation split has its own, of its'
+      ' newest checkpoint, if relevant pairs score higher there.'
+  )
+
+
+def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
+  try:
+    first, second = map(untrusted.number, text.split(between))
+  except ValueError:
+    first = second = math.nan
+  expect(
+      math.isfinite(first) and math.isfinite(second), flag, text,
+      f'two numbers separated by {between!r}',
+  )
+  return first, second
+
+
+def _evaluated(asked: Asked, labelled: bool) -> np.ndarray:
+  """bool [Q]: queries whose text a validation or test split has.
+
+  Queries that are labelled are those of a split, which is not looked at.
+  """
+  task, ranked = asked.inputs.task.for_split(asked.split), asked.ranked
+  own = fingerprints(ranked.cache.query_texts)[ranked.query_rows]
+  found = np.zeros(len(own), bool)
+  skipped = {'corpus', 'train', *([asked.split] if labelled else [])}
+  for split in task.splits():
+    if split not in skipped:
+      try:
+        texts = asked.inputs.cache(split).query_texts
+        found |= np.isin(own, fingerprints(texts))
+      except SourceUnavailable as e:
+        _LOG.warning('Queries of split %s are not compared: %s', split, e)
+  return found

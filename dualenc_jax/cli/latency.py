@@ -1,0 +1,176 @@
+"""Measures what a query costs at serving time, for models side by side.
+
+  dualenc latency teacher light2 light1 --threads=1
+  dualenc latency teacher light2 --queries=queries.txt
+
+Queries come one at a time (batch 1), with and without the tokenizer, to the
+models in turns. By default they have exactly 8, 16, 32 and 64 tokens; --queries
+takes your own. "Times as fast" is the first model's median over a model's.
+With --output_dir it writes latency.json, .md and .tex.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import pathlib
+import shlex
+
+import jax
+
+from dualenc_jax.cli import cores, flags, queries as queries_lib, runtime
+from dualenc_jax.data.text import exact_length
+from dualenc_jax.evaluation.results import latency_table
+from dualenc_jax.retrieval.encoding import latency
+from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retriever import Retriever
+from dualenc_jax.utils import files, machine, table as table_lib
+from dualenc_jax.utils.errors import UserError
+
+_ANOTHER = 'another --output_dir'
+_LENGTHS = (8, 16, 32, 64)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = make_parser().parse_args(argv)
+  names = args.names or _names(args.models)
+  if len(names) != len(args.models) or len({*names}) < len(names):
+    raise UserError(
+        f"The names of {len(args.models)} models are {','.join(names)};"
+        ' expected different ones. Give --names=a,b.'
+    )
+  quality = None
+  if args.results:
+    quality = latency_table.quality(names, args.results, args.metric)
+  if args.queries and args.lengths:
+    raise UserError('Give either --queries or --lengths.')
+  queries = _read(args.queries, args.count) if args.queries else None
+  if args.output_dir:
+    files.make_folder(args.output_dir, _ANOTHER)
+  with cores.limited(args.threads) as threads:
+    runtime.start()
+    models = {
+        name: _opened(path, args.prompt)
+        for name, path in zip(names, args.models)
+    }
+    measured = [
+        latency.measure(models, texts, args.count)
+        for texts in _texts(models, queries, args.lengths, args.count)
+    ]
+  settings = {
+      'device': jax.devices()[0].device_kind,
+      'devices': jax.device_count(),
+      'cpu': machine.cpu(),
+      'threads': threads,
+      'batch': 1,
+      'count': args.count,
+      'queries': args.queries and str(args.queries),
+      'models': dict(zip(names, map(str, args.models))),
+      'prompt': args.prompt,
+      'command': shlex.join(['dualenc', 'latency', *(argv or ())]),
+      'versions': machine.versions(),
+  }
+  table = latency_table.table(measured, settings, quality)
+  print(table_lib.text(table))
+  if args.output_dir:
+    value = {
+        'settings': settings,
+        'measured': [dataclasses.asdict(m) for m in sum(measured, [])],
+        'quality': quality and dataclasses.asdict(quality),
+    }
+    files.write_json(args.output_dir / 'latency.json', value)
+    table_lib.write(args.output_dir, 'latency', [table])
+    print(f'Written to {args.output_dir}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = flags.Parser('latency', __doc__)
+  add = parser.add_argument
+  add(
+      'models', nargs='+', type=flags.path, metavar='MODEL',
+      help='a model_dir, a saved retriever, or a checkpoint that `dualenc'
+      ' convert` reads; the first is the baseline',
+  )
+  add(
+      '--names', type=flags.listed, metavar='NAME[,NAME]',
+      help='names of the models (default their folders)',
+  )
+  add(
+      '--results', action='append', metavar='DIR',
+      help='results of `dualenc evaluate`, once for each model in order: shows'
+      ' quality beside cost, with p of the paired randomization test',
+  )
+  add(
+      '--metric', default='nDCG@10',
+      help='metric of --results (default %(default)s)',
+  )
+  add(
+      '--queries', type=flags.path, metavar='FILE',
+      help='queries to measure with: one per line, or JSONL or TSV with ids',
+  )
+  add(
+      '--lengths', type=_lengths, metavar='N[,N]',
+      help='tokens of the made queries, prefix and EOS included (default'
+      ' 8,16,32,64, as far as all models take them)',
+  )
+  flags.add_prompts(parser, of_passages=False)
+  add(
+      '--threads', type=flags.whole(),
+      help='cores to compute on (default all that the process may use)',
+  )
+  add(
+      '--count', type=flags.whole(), default=200,
+      help='timed calls per model and length (default %(default)s)',
+  )
+  add(
+      '--output_dir', type=flags.path, metavar='DIR',
+      help='folder of the results (default none: print only)',
+  )
+  return parser
+
+
+def _opened(path: pathlib.Path, prompt: str | None) -> Loaded:
+  """A model, with a prompt of that name before queries."""
+  towers = Retriever.from_dir(path).towers
+  tokenizer = towers.tokenizer.prompted(prompt, model=path)
+  return dataclasses.replace(towers, tokenizer=tokenizer)
+
+
+def _lengths(text: str) -> list[int]:
+  """The type of --lengths: different ones, of a token and EOS at least."""
+  return list(dict.fromkeys(map(flags.whole(2), flags.listed(text))))
+
+
+def _names(paths: Sequence[pathlib.Path]) -> list[str]:
+  """What the folders are called; their paths where two are called the same."""
+  names = [path.absolute().name for path in paths]
+  return names if len({*names}) == len(names) else list(map(str, paths))
+
+
+def _read(path: pathlib.Path, count: int) -> list[str]:
+  """At most `count` queries of a file, evenly spread over it."""
+  found = [text for _, text in queries_lib.read(path)]
+  kept = min(count, len(found))
+  return [found[i * len(found) // kept] for i in range(kept)]
+
+
+def _texts(
+    models: Mapping[str, Loaded], queries: list[str] | None,
+    lengths: Sequence[int] | None, count: int,
+) -> Iterator[dict[str, list[str]]]:
+  """The queries of each model: of a file, or of each length."""
+  if queries is not None:
+    yield dict.fromkeys(models, queries)
+    return
+  limits = {name: m.tokenizer.query_length for name, m in models.items()}
+  least = min(limits, key=lambda name: limits[name])
+  most = limits[least]
+  if lengths and max(lengths) > most:
+    raise UserError(
+        f'--lengths has {max(lengths)}; {least} cuts queries to {most} tokens.'
+        f' Give lengths up to {most}.'
+    )
+  usual = [*(n for n in _LENGTHS if n < most), min(most, _LENGTHS[-1])]
+  for length in lengths or dict.fromkeys(usual):
+    yield {
+        name: exact_length.queries(model.tokenizer, length, count)
+        for name, model in models.items()
+    }

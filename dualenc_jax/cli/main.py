@@ -1,0 +1,153 @@
+"""The `dualenc` program: picks a command. Imports nothing heavy itself."""
+
+from collections.abc import Callable, Sequence
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import traceback
+
+import dualenc_jax
+from dualenc_jax.cli import huge_pages, interrupts, quick_help
+from dualenc_jax.parallel import hosts
+from dualenc_jax.utils import files
+from dualenc_jax.utils.errors import INTERRUPTED, stop, UserError
+from dualenc_jax.utils.suggest import did_you_mean
+
+COMMANDS = {
+    'quickstart': 'train, evaluate and search on this machine, in minutes',
+    'train': 'train a dual encoder, a cross-encoder or a query generator',
+    'evaluate': 'rank whole corpora exactly and measure, with tables',
+    'bm25': 'rank whole corpora by BM25, the baseline to beat',
+    'rerank': 'reorder the hits of a run by a cross-encoder',
+    'generate': 'generate queries for a corpus that has none, by a T5',
+    'adapt': 'adapt a model to a corpus without queries: GPL, GenQ',
+    'mine': 'mine hard negatives by a model, BM25 or runs',
+    'label': 'label passages by the scores of a teacher',
+    'compare': 'compare models or TREC runs with a baseline, with tests',
+    'analyze': 'draw and measure the embedding space',
+    'report': 'write all results of a model as one HTML page',
+    'encode': 'embed a corpus into an index',
+    'search': 'search an index',
+    'latency': 'measure the cost of a query at serving time, by model',
+    'convert': 'convert models and indexes from and to other libraries',
+    'check': 'explain a config and what it needs, without training',
+    'recipe': 'run several commands in order, each only if it is out of date',
+    'data check': 'inspect a data set: counts, lengths, faults',
+    'data prepare': 'build the token cache of a task in advance',
+    'vocabulary': 'train a SentencePiece vocabulary on your own texts',
+}
+# Those whose time goes into JAX's programs.
+COMPUTING = {
+    'quickstart', 'train', 'evaluate', 'rerank', 'generate', 'mine', 'label',
+    'analyze', 'encode', 'search', 'latency',
+}
+# Those that a signal stops, and that then go on: with a status of its own.
+RESUMED = {'train', 'recipe', 'adapt'}
+
+
+def usage() -> str:
+  """The text of `dualenc --help`."""
+  commands = '\n'.join(f'  {n:<12} {text}' for n, text in COMMANDS.items())
+  return (
+      f'dualenc {dualenc_jax.__version__}: dual-encoder retrievers in JAX\n\n'
+      f'usage: dualenc COMMAND [flags]\n\n{commands}\n\n'
+      'dualenc COMMAND --help says more.'
+  )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs a command; returns the exit status."""
+  from_shell = argv is None
+  argv = list(sys.argv[1:] if argv is None else argv)
+  helps = '-h', '--help', 'help'
+  if not argv or argv[0] in helps or argv[0] == 'data' and (
+      not argv[1:] or argv[1] in helps
+  ):
+    print(usage())
+    return 0
+  if argv[0] == '--version':
+    print(dualenc_jax.__version__)
+    return 0
+  command, rest = split(argv)
+  if command not in COMMANDS:
+    print(f'error: {no_command(command)}\n\n{usage()}', file=sys.stderr)
+    return 2
+  if from_shell and command in COMPUTING and '--help' not in argv:
+    huge_pages.restart()
+  if from_shell and command in RESUMED:
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+      signal.signal(number, stop)
+  elif from_shell and os.getpid() == 1:
+    # The first process of a container ignores what it does not handle.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+  # As with `python -m`, a user's own modules are found where they stand.
+  sys.path.append(os.getcwd())
+  name = module_name(command)
+  if rest in (['--help'], ['-h']) and quick_help.show(name):
+    return 0
+
+  def imported(rest: Sequence[str]) -> None:
+    with interrupts.held() if from_shell else contextlib.nullcontext():
+      module = importlib.import_module(name)
+    module.main(rest)
+
+  if from_shell:
+    interrupts.keep()
+  return run(imported, rest)
+
+
+def split(argv: Sequence[str]) -> tuple[str, list[str]]:
+  """A command, such as 'data check', and its flags."""
+  words = 2 if argv[0] == 'data' else 1
+  return ' '.join(argv[:words]), [*argv[words:]]
+
+
+def no_command(name: str) -> str:
+  """The error about a command that does not exist."""
+  return f'there is no command {name!r}.{did_you_mean(name, COMMANDS)}'
+
+
+def module_name(command: str) -> str:
+  """The module of a command, with `main` and `make_parser`."""
+  return f'dualenc_jax.cli.{command.replace(" ", "_")}'
+
+
+def run(
+    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
+) -> int:
+  """Runs one command's `main`, with bad input as a message, not a traceback."""
+  try:
+    with files.none_left_empty():
+      command(sys.argv[1:] if argv is None else argv)
+    return 0
+  except UserError as e:
+    hosts.wait_for_verdict(e)
+    print(f'error: {e}', file=sys.stderr)
+    return hosts.end(2, f'has stopped: {e}'.rstrip('.'))
+  except KeyboardInterrupt:
+    print(
+        '\nInterrupted. Run the same command again: training goes on from its'
+        ' newest checkpoint, if it has saved one (see CHECKPOINT_EVERY),'
+        ' encoding at the first missing shard, re-ranking after the pairs that'
+        ' are scored; others start over.',
+        file=sys.stderr,
+    )
+    return hosts.end(INTERRUPTED, 'was interrupted')
+  except BrokenPipeError:
+    # The reader of a pipe (`| head`) has gone; that is its right.
+    sys.stderr.close()
+    return hosts.end(0, 'has lost the reader of its output')
+  except SystemExit as e:
+    # Asked to stop; others may be in the midst of a step.
+    if not hosts.is_joined() or not e.code:
+      raise
+    status = e.code if isinstance(e.code, int) else 1
+    return hosts.end(status, 'was asked to stop')
+  except Exception as e:
+    if not hosts.is_joined():
+      raise
+    hosts.wait_for_verdict(e)
+    traceback.print_exc()
+    return hosts.end(1, f'has failed: {type(e).__name__}: {e}')

@@ -1,0 +1,163 @@
+"""Mines hard negatives for the queries of a task.
+
+  dualenc mine --model_dir=my_model
+  dualenc mine --bm25 train.jsonl
+  dualenc mine --model_dir=my_model --bm25 --run=other.trec --tasks=msmarco
+    --gin.DATA_ROOT=/data --depth=200 --first_rank=11 --relative_margin=0.05
+    --sampling=random
+
+Candidates are the best passages of a model (exact search), of BM25, of TREC
+runs, or of several of them in turns. Known positives are left out, by id and
+by text; then the flags below apply. With --teacher a cross-encoder scores.
+
+Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin;
+hard-negatives.jsonl, the same by id (for BEIR_HARD_NEGATIVES and the like; the
+one to use for --queries, which have no labels); report.md with counts, scores
+and examples; mined.json; with a cross-encoder scores.tsv, from which a killed
+run continues. Files of an earlier run are replaced, but for those of another
+task or of other sources.
+"""
+
+import argparse
+from collections.abc import Sequence
+import pathlib
+import shlex
+
+import numpy as np
+
+from dualenc_jax.cli import config, flags, rerank, runtime, sources
+from dualenc_jax.evaluation import teacher_scores
+from dualenc_jax.evaluation.results import evaluate
+from dualenc_jax.pipelines.mining import filters, margins, negatives, output
+from dualenc_jax.retrieval.encoding.teacher import check_spread
+from dualenc_jax.utils import writer
+from dualenc_jax.utils.errors import UserError
+
+# What the files depend on, beside data, model and teacher.
+_FLAGS = (
+    'bm25', 'depth', 'first_rank', 'least_score', 'margin', 'most_score',
+    'num_negatives', 'relative_margin', 'run', 'sampling', 'seed',
+)
+
+# To learn from a teacher's scores, too.
+_SCORES = (
+    '--gin_file=losses/margin_mse.gin'
+    ' --gin.POSITIVE_SCORES_COLUMN=positive_scores'
+    ' --gin.NEGATIVE_SCORES_COLUMN=negative_scores'
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  rules = filters.Rules(
+      args.first_rank, args.depth, args.least_score, args.most_score,
+      args.margin, args.relative_margin,
+  )
+  if args.least_spread is not None and args.teacher is None:
+    raise UserError('--least_spread needs --teacher: give both.')
+  sources.check(args)
+  runtime.start()
+  folder = pathlib.Path(args.output_dir)
+  with writer.alone(folder, 'mines', 'another --output_dir'):
+    _mine(args, rules, folder, shlex.join(['dualenc', 'mine', *(argv or ())]))
+
+
+def _mine(
+    args: argparse.Namespace, rules: filters.Rules, folder: pathlib.Path,
+    command: str,
+) -> None:
+  asked = sources.asked(args)
+  asked.check_folder(folder, output.FACTS, output.PAIRS, args)
+  teacher = rerank.teacher(args.teacher, args)
+  ranked = asked.ranked
+  labelled = any(ranked.gold)
+  if not labelled and args.queries is None:
+    raise UserError(
+        f'{asked.inputs.task.label}, split {asked.split}, has no query with a'
+        ' known positive. Expected a split to train on, or --queries.'
+    )
+  score = teacher_scores.of(teacher, ranked, folder)
+  # Where scores decide nothing, a teacher is asked for what is taken alone.
+  first = score if rules.needs_scores else None
+  found = [*sources.ranked_by(args, asked)]
+  kept = [filters.apply(each, rules, ranked, first) for each in found]
+  taken = [*negatives.choose(
+      kept, ranked, args.num_negatives, args.sampling, args.seed
+  )]
+  labels, own_first = np.zeros(0), {}
+  if score is not None:
+    if first is None:
+      chosen = [{n.passage for n in own} for own in taken]
+      kept = [filters.scored(each, chosen, ranked, score) for each in kept]
+      taken = [*negatives.scored(taken, kept)]
+      # Where its scores have decided, a teacher is before others by that.
+      own_first = margins.own_first(found, ranked.gold, kept, taken)
+    labels = margins.of(kept, taken)
+    if args.least_spread is not None:
+      if not len(labels):
+        raise UserError(
+            '--least_spread: no query has a scored positive; leave it out.'
+        )
+      scores = np.array([n.score for own in taken for n in own])
+      check_spread(labels, scores, args.least_spread)
+  facts = {
+      **asked.facts(),
+      **(evaluate.teacher_facts(teacher) if teacher else {}),
+      'flags': {name: getattr(args, name) for name in _FLAGS},
+      'command': command,
+      **({'own_first': own_first} if own_first else {}),
+  }
+  said = [*margins.report(labels, taken, own_first)]
+  output.write(folder, ranked, kept, taken, score is not None, facts, said)
+  print('\n'.join((*output.counted(kept), *said)))
+  print(f'{output.summary(taken)} Written to {folder}.')
+  if not any(taken):
+    print('WARNING: nothing is left; the table says which rule took it.')
+    return
+  if labelled and asked.split != 'train':
+    print(
+        f'These are queries of split {asked.split}: a model that trains on them'
+        ' cannot be measured by it any more.'
+    )
+  elif labelled:
+    runtime.next_step(
+        'Train on them with --gin_file=tasks/pairs.gin'
+        f' --gin.TRAIN_FILE={folder / output.PAIRS}'
+        f' --gin.NUM_NEGATIVES={args.num_negatives}'
+        + (f' {_SCORES}.' if score is not None else '.')
+    )
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('mine', __doc__)
+  sources.add_flags(parser)
+  add = parser.add_argument
+  add('--first_rank', type=flags.whole(), default=1,
+      help='rank of the first candidate (default %(default)s)')
+  add('--margin', type=flags.number, metavar='X',
+      help="leave out passages that score above the query's lowest positive"
+      ' score less X')
+  add('--relative_margin', type=flags.number, metavar='SHARE',
+      help='--margin as a share of that score, such as 0.05')
+  add('--least_score', type=flags.number,
+      help='leave out passages with a lower score')
+  add('--most_score', type=flags.number,
+      help='leave out passages with a higher score')
+  add('--num_negatives', type=flags.whole(), default=7,
+      help='maximum negatives per query (default %(default)s)')
+  add('--sampling', choices=negatives.SAMPLING, default='top',
+      help='take the best of the remaining passages, or random ones (default'
+      ' %(default)s)')
+  add('--seed', type=flags.whole(0), default=0,
+      help='seed of --sampling=random (default %(default)s)')
+  add('--teacher', metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, or a file of query id, passage id and logit, whose'
+      ' scores replace those of the search and are written as labels')
+  rerank.add_form(parser)
+  add('--least_spread', type=flags.number, metavar='X',
+      help='refuse a teacher whose margins have a lower standard deviation;'
+      ' such as 1 for logits')
+  add('--output_dir', default='mined',
+      help='folder of the results (default %(default)s)')
+  return parser
+

@@ -1,0 +1,228 @@
+"""The folder of a run: its config, and the trained model in it."""
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import logging
+import pathlib
+import re
+from typing import Any
+
+from dualenc_jax.checkpoints import loading, model_dirs, truncation
+from dualenc_jax.cli import config, flags, saved_config
+from dualenc_jax.data.cache import Cache
+from dualenc_jax.parallel.partitioning import HostPartitioner
+from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.index.encoding import default_split
+from dualenc_jax.training.experiment import Experiment
+from dualenc_jax.utils import hub
+from dualenc_jax.utils.errors import UserError
+
+# What a saved config lacks, since its run had no use for it, and another task
+# may ask for.
+_SAVED = 'commands/saved.gin'
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel(Loaded):
+  """A model as its newest (or a chosen) checkpoint has it, and its run."""
+
+  experiment: Experiment
+
+  def own_passages(self) -> Cache:
+    """The token cache of all passages of its task."""
+    split = default_split(self.experiment.task)
+    return self.experiment.passage_cache(split)
+
+
+def check_is_one(folder: str) -> None:
+  """Raises UserError unless a folder is what training wrote."""
+  if hub.is_on_hub(folder):
+    raise UserError(
+        f'{folder} is not a folder: the config of a model_dir is a program,'
+        ' which is never run from a hub. Convert its weights first: dualenc'
+        f' convert {folder} --to=model_dir --out=DIR.'
+    )
+  path = pathlib.Path(folder) / saved_config.CONFIG
+  if not path.exists():
+    what = 'is a file' if path.parent.is_file() else 'does not exist'
+    what = f'has no {path.name}' if path.parent.is_dir() else what
+    raise UserError(
+        f'{folder} is not a model_dir: it {what}. Give the folder that'
+        ' `dualenc train` wrote (its MODEL_DIR); `dualenc convert ...'
+        ' --to=model_dir` makes one of other checkpoints.'
+    )
+
+
+def load(
+    folder: str, step: int | None = None, files: Sequence[str] = (),
+    bindings: Sequence[str] = (), search_paths: Sequence[str] = (),
+    hosts_apart: bool = False, before: Sequence[str] = (),
+    dim: int | None = None, prompt: str | None = None,
+    passage_prompt: str | None = None,
+) -> TrainedModel:
+  """Rebuilds the model of a model_dir and restores its parameters.
+
+  Args:
+    folder: what training wrote.
+    step: of the checkpoint; None for the best that the run has kept, else the
+      newest.
+    files: gin files applied after the saved config, then `bindings`.
+    bindings: 'NAME = VALUE' strings.
+    search_paths: folders to find the files in.
+    hosts_apart: every host has the model on its own devices, and computes by
+      itself; otherwise one model is on the devices of all hosts.
+    before: gin files applied before the saved config, whose values win.
+    dim: components that embeddings are cut to; None for all.
+    prompt: name of what is put in front of queries; None for their prefix.
+    passage_prompt: the same of passages.
+  """
+  check_is_one(folder)
+  # A config is a program: beside another checkpoint it is a stranger's.
+  model_dirs.wanted(pathlib.Path(folder), step)
+  experiment = saved_experiment(folder, files, bindings, search_paths, before)
+  trained_for = experiment.tokenizer
+  task: Any = experiment.task
+  tokenizer = trained_for.prompted(prompt, passage_prompt, folder)
+  if prompt is not None and getattr(task, 'prompts', None):
+    # It is for the queries of all tasks then.
+    task = dataclasses.replace(task, prompts=None)
+  partitioner = experiment.partitioner
+  if hosts_apart:
+    local = HostPartitioner(partitioner.model_parallel, partitioner.rules)
+    partitioner = local
+  experiment = dataclasses.replace(
+      experiment, task=task, tokenizer=tokenizer,
+      passage_tokenizer=trained_for.prompted(passage=passage_prompt),
+      partitioner=partitioner,
+  )
+  objective: Any = experiment.objective
+  if not hasattr(objective, 'embedder'):
+    use = (
+        f'A cross-encoder re-ranks: `dualenc rerank --teacher={folder}`, or'
+        f' --rerank={folder} of evaluate and search.'
+    )
+    if hasattr(objective, 'likelihood'):
+      use = 'A generator writes queries: `dualenc generate`.'
+    raise UserError(
+        f'{folder} is not a dual encoder: it was trained by'
+        f' {type(objective).__name__}, so it embeds nothing. {use}'
+    )
+  objective.check_mesh(partitioner)
+
+  def use_of(checkpoint: model_dirs.Checkpoint) -> TrainedModel:
+    checkpoint.check_vocabulary(tokenizer.vocabulary)
+    model, tensors = objective.model, checkpoint.tensors
+    codec = checkpoint.codec()
+    if dim is not None:
+      if codec is not None:
+        _LOG.warning(
+            '%s, the codec that was trained with %s, is for whole embeddings:'
+            ' cut to %d components, they are kept without it.',
+            codec.name, folder, dim,
+        )
+        codec = None
+      model, tensors = truncation.of_model(
+          model, tensors, dim, checkpoint.trained_dims, folder
+      )
+    embedder: Any
+    params, embedder = loading.place(
+        model, tensors, folder, partitioner, experiment.eval_batch_size
+    )
+    found = checkpoint.provenance(model, tokenizer, experiment.seed)
+    found = truncation.of_provenance(found, dim)
+    return TrainedModel(
+        params, tokenizer, embedder, found, experiment, codec=codec
+    )
+
+  path = pathlib.Path(folder)
+  model = model_dirs.restore(path, step, use_of)
+  used = model.provenance['checkpoint_step']
+  newest = model_dirs.steps(path)[-1]
+  # Where the newest is damaged an older one may be used that is not the best.
+  is_best = used != newest and used == model_dirs.best_step(path)
+  best = f', the best (the newest is {newest}),' if is_best else ''
+  _LOG.info('Restored step %d%s of %s.', used, best, folder)
+  return model
+
+
+def saved_experiment(
+    folder: str, files: Sequence[str], bindings: Sequence[str],
+    search_paths: Sequence[str], before: Sequence[str] = (),
+) -> Experiment:
+  """The experiment of a model_dir's config; arguments of `load`."""
+  path = pathlib.Path(folder) / saved_config.CONFIG
+  of_folder = [
+      f'MODEL_DIR = {folder!r}',
+      *saved_config.other_set(saved_config.read(path), bindings),
+  ]
+  vocabulary = path.with_name(saved_config.VOCABULARY)
+  if vocabulary.exists():
+    of_folder.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
+  return build_experiment(
+      [_SAVED, *before, str(path), *files], [*of_folder, *bindings],
+      search_paths,
+  )
+
+
+def load_from_args(
+    args: argparse.Namespace,
+    hosts_apart: bool = False,
+    before: Sequence[str] = (),
+) -> TrainedModel:
+  """`load` with the flags of `add_flags` and of gin."""
+  return load(
+      args.model_dir, args.step, args.gin_file, args.gin_bindings,
+      args.gin_search_paths, hosts_apart, before, args.dim, args.prompt,
+      args.passage_prompt,
+  )
+
+
+def home(
+    folder: str, dim: int | None = None, *prompts: str | None
+) -> pathlib.Path:
+  """Where commands write by default: a model_dir, or a folder in it.
+
+  What is made of embeddings of `dim` components is in MODEL_DIR/dim-<dim>, in
+  the folders that it has in MODEL_DIR else: index, evaluation, analysis; what
+  is made with prompts in MODEL_DIR/prompt-<name> or below dim-<dim>.
+  """
+  path = pathlib.Path(folder)
+  path = path if dim is None else path / f'dim-{dim}'
+  for name in filter(None, prompts):
+    path /= 'prompt-' + re.sub(r'[^\w.-]', '_', name)
+  return path
+
+
+def build_experiment(
+    files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str]
+) -> Experiment:
+  """The experiment of gin files and bindings."""
+  if not files:
+    runs = [f for f in config.shipped_files() if f.startswith('runs/')]
+    raise UserError(
+        'Give --gin_file; for example --gin_file=runs/quickstart.gin. Runs'
+        f' shipped: {", ".join(runs)}.'
+    )
+  config.load(files, bindings, search_paths)
+  experiment = config.build(Experiment)
+  config.check_effect(bindings)
+  return experiment
+
+
+def add_flags(
+    parser: argparse.ArgumentParser, help: str = 'folder of a trained model',
+    **options: Any,
+) -> None:
+  """Adds the flags of a command that reads a trained model.
+
+  `help` and `options` are of --model_dir.
+  """
+  add = parser.add_argument
+  add('--model_dir', required=True, help=help, **options)
+  add('--step', type=flags.whole(0),
+      help='checkpoint (default the best, if KEEP_BEST kept one, else the'
+      ' newest)')
+  flags.add_dim(parser)
+  flags.add_prompts(parser)

@@ -1,0 +1,171 @@
+"""Trains, evaluates and searches on this machine, in minutes, without a GPU.
+
+  dualenc quickstart
+
+The task is to find functions of Python's standard library by their docstrings.
+After an interruption the same command continues where it stopped.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+import json
+import pathlib
+import shlex
+import time
+
+import jax
+
+from dualenc_jax.cli import config, flags, model_dir, runtime, train
+from dualenc_jax.evaluation import evaluation
+from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.results import baselines, evaluate, significance
+from dualenc_jax.evaluation.results.folder import METRICS
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.models import model_params
+from dualenc_jax.parallel import partitioning
+from dualenc_jax.retrieval.index import of_model
+from dualenc_jax.retriever import Retriever
+from dualenc_jax.training.experiment import make_plan
+from dualenc_jax.training.stopping import Stopping
+from dualenc_jax.utils import files
+
+RUN, GROWN = 'runs/quickstart.gin', 'models/grown.gin'
+RESULT = 'python_code-test'
+QUERIES = (
+    'parse an ISO 8601 date', 'remove a directory tree',
+    'compress data with gzip',
+)
+_COLUMNS = ('P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@10', 'Recall@100')
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  started = time.perf_counter()
+  args = config.parse_args(make_parser(), argv)
+  args.gin_file = [RUN, *args.gin_file]
+  runtime.start()
+  if jax.default_backend() == 'cpu' and partitioning.has_gpu():
+    print('JAX sees no GPU here; the quickstart runs on the CPU.')
+    jax.config.update('jax_platforms', 'cpu')
+  folder = pathlib.Path(args.model_dir)
+  model = trained(args, started)
+  retrieval_set = RetrievalSet.from_cache(model.experiment.cache('test'))
+  # The model before the first step.
+  params = make_plan(model.experiment).init().params
+  before = evaluation.evaluate(
+      model.embedder, model_params(params), retrieval_set
+  )
+  found = evaluated(model, folder, baselines.Baselines())
+  systems = {'untrained': before, 'BM25': found[baselines.BM25_FOLDER]}
+  hybrid = found[baselines.HYBRID_FOLDER]
+  if model.experiment.objective.facts['encoder']['num_layers']:
+    systems |= {'trained model': found[''], 'hybrid': hybrid}
+  else:
+    # A T5 that grows on the bag of pieces.
+    grown, initial = folder / 't5', f'INITIAL_CHECKPOINT_PATH = {str(folder)!r}'
+    t5 = trained(argparse.Namespace(**{
+        **vars(args),
+        'model_dir': str(grown),
+        'gin_file': [*args.gin_file, GROWN],
+        'gin_bindings': [initial, *args.gin_bindings],
+    }), started)
+    of_t5 = evaluated(t5, grown, baselines.Baselines(()))['']
+    systems |= {
+        'bag of pieces': found[''],
+        'T5, grown on it': of_t5,
+        'bag and BM25': hybrid,
+    }
+  rows = {name: system.metrics for name, system in systems.items()}
+  files.write_json(folder / 'quickstart.json', rows)
+  print(
+      f'\nHeld-out functions: {len(retrieval_set.query_ids)} docstrings,'
+      f' {len(retrieval_set.corpus)} passages of code.\n'
+  )
+  print(table(rows))
+  print('\nMRR against BM25, and p of a paired randomization test:')
+  for line in against_bm25(systems):
+    print(line)
+  # The share of the dense scores that suits the validation split.
+  path = evaluate.default_output(folder) / RESULT / baselines.HYBRID_FOLDER
+  weight = json.loads((path / METRICS).read_text())['weight']
+  print('\nWhat is found in the whole standard library, by both:\n')
+  index = of_model.open_own(model, model.own_passages(), args.model_dir)
+  retriever = Retriever(model, index)
+  for query, hits in zip(QUERIES, retriever.find(QUERIES, 3, weight)):
+    print(query)
+    for hit in hits:
+      print(f'  {hit.score:.3f}  {hit.passage.describe()}')
+  print(next_steps(args.model_dir, weight))
+  print(f'Done in {time.perf_counter() - started:.0f} s.')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('quickstart', __doc__)
+  parser.add_argument(
+      '--model_dir', default='quickstart_model',
+      help='folder of the model (default %(default)s)',
+  )
+  train.add_change_flags(parser)
+  return parser
+
+
+def trained(args: argparse.Namespace, started: float) -> model_dir.TrainedModel:
+  """The model of a command line, trained, or trained on after a stop."""
+  stopping = Stopping()
+  with stopping.watching():
+    train.train(train.build(args), args, started, stopping)
+  return model_dir.load(args.model_dir)
+
+
+def evaluated(
+    model: model_dir.TrainedModel,
+    folder: pathlib.Path,
+    beside: baselines.Baselines,
+) -> dict[str, Evaluation]:
+  """The results on the held-out functions, by system."""
+  return evaluate.evaluate(
+      model, model.experiment, 'test',
+      evaluate.default_output(folder) / RESULT,
+      config.operative_config(),
+      shlex.join(['dualenc', 'evaluate', f'--model_dir={folder}']),
+      evaluate.Options(baselines=beside),
+  )
+
+
+def against_bm25(systems: Mapping[str, Evaluation]) -> Iterator[str]:
+  """A line on each of the systems that are not BM25."""
+  ranked = {n: s.scores.values['MRR'] for n, s in systems.items() if s.scores}
+  baseline = ranked['BM25']
+  for name, values in ranked.items():
+    if name != 'BM25':
+      found = significance.paired(baseline, values)
+      difference = found.after - found.before
+      verdict = 'ahead' if difference > 0 else 'behind'
+      verdict = verdict if found.p < 0.05 else 'even'
+      yield f'  {name:<16}{difference:+.4f}  p {found.p:.4f}  {verdict}'
+
+
+def table(rows: Mapping[str, Mapping[str, float]]) -> str:
+  """Metrics as an aligned table, one system a line."""
+  head = f'{"":<16}' + ''.join(f'{name:>12}' for name in _COLUMNS)
+  lines = [
+      f'{system:<16}' + ''.join(f'{metrics[c]:>12.4f}' for c in _COLUMNS)
+      for system, metrics in rows.items()
+  ]
+  return '\n'.join([head, *lines])
+
+
+def next_steps(folder: str, weight: float) -> str:
+  """Text with the commands to try next."""
+  return f"""
+Next:
+  dualenc search --model_dir={folder} --hybrid={weight:g} "your own words"
+  dualenc report {folder}
+Your own documents, lines of {{"title": ..., "text": ...}}; queries not needed:
+  dualenc vocabulary --gin_file=tasks/documents.gin \\
+    --gin.DOCUMENTS=docs.jsonl --output=my.model
+  dualenc train --gin_file=runs/from_scratch.gin --gin.DOCUMENTS=docs.jsonl \\
+    --gin.VOCABULARY=my.model --model_dir=my_model
+On so few pairs layers add little to the bag. To start from a pretrained T5:
+  dualenc train --gin_file=runs/finetune.gin --model_dir=my_model \\
+    --gin.INITIAL_CHECKPOINT_PATH=... --gin.VOCABULARY=... --gin.TRAIN_FILE=...
+"""

@@ -1,0 +1,251 @@
+"""Re-ranks a TREC run by a cross-encoder's scores, and measures both.
+
+  dualenc rerank --teacher=teacher_dir --run=bm25/beir-scifact-test/run.trec
+    --tasks=beir/scifact --gin.DATA_ROOT=/data
+
+The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin, a
+released monoT5 or RankT5 (--teacher_form), or a file of query id, passage id
+and score from any other scorer. The run may come from a retriever, `dualenc
+bm25` or another library, over the corpus of the task.
+
+Writes the files of `dualenc evaluate` to OUTPUT_DIR, and the scores of all
+pairs (logits) to scores.tsv there, from which a killed run continues. Several
+machines share the work with --host_index, --host_count and the same OUTPUT_DIR.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+import dataclasses
+import logging
+import pathlib
+import shlex
+
+import numpy as np
+
+from dualenc_jax.checkpoints import loading, model_dirs, released_rankers
+from dualenc_jax.cli import config, data_command, flags, runtime, tasks
+from dualenc_jax.evaluation import teacher_scores
+from dualenc_jax.evaluation.metrics import Scores
+from dualenc_jax.evaluation.results import (
+  evaluate,
+  rerank_run,
+  significance,
+  tables,
+)
+from dualenc_jax.parallel.hosts import Host
+from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retriever import Hit
+from dualenc_jax.utils.errors import UserError
+
+_OF_SCORES = ('.tsv', '.trec', '.txt')
+_LOG = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str]) -> None:
+  args = config.parse_args(make_parser(), argv)
+  flags.check_hosts(args)
+  runtime.start()
+  inputs, chosen = tasks.without_model(args)
+  task, split = tasks.only(chosen)
+  inputs = dataclasses.replace(inputs, task=task)
+  prompts = args.prompt, args.passage_prompt
+  options = evaluate.Options(
+      k=args.k, teacher=teacher(args.teacher, args, *prompts),
+      rerank_depth=args.depth,
+      relevance_level=args.relevance_level,
+  )
+  folder = pathlib.Path(args.output_dir)
+  try:
+    before, after = rerank_run.rerank_run(
+        inputs,
+        split,
+        pathlib.Path(args.run),
+        folder,
+        shlex.join(['dualenc', 'rerank', *argv]),
+        options,
+        Host(args.host_index, args.host_count),
+        args.overwrite,
+    )
+  except teacher_scores.OthersLeft as e:
+    print(e)
+    return
+  print(f'{task.label}, split {split}:')
+  means = {'before': before.means(), 'after': after.means()}
+  print(tables.metric_lines(means))
+  for line in verdict(before, after):
+    print(line)
+  found = getattr(options.teacher, 'calibration', None)
+  if found is not None:
+    print(f'  A score s is the probability {found.describe()}.')
+  print(f'  Written to {folder}.')
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('rerank', __doc__)
+  data_command.add_flags(parser)
+  add = parser.add_argument
+  add(
+      '--teacher', required=True, metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, or a file of query id, passage id and score',
+  )
+  add('--run', required=True, metavar='FILE', help='TREC run to re-rank')
+  add('--tasks', type=flags.listed, help=flags.ONE_TASK)
+  add('--split', help=flags.SPLIT)
+  add_form(parser)
+  flags.add_prompts(parser)
+  add(
+      '--depth', type=flags.whole(), default=100,
+      help='best hits per query that are scored; the others stay below them'
+      ' (default %(default)s)',
+  )
+  add('--k', type=flags.whole(), default=1000,
+      help='hits per query in the new run file (default %(default)s)')
+  add('--output_dir', default='reranked',
+      help='folder of the results (default %(default)s)')
+  add('--overwrite', action='store_true',
+      help='replace results of another run, task or teacher in --output_dir')
+  flags.add_relevance_level(parser)
+  flags.add_hosts(parser)
+  return parser
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags of a command that re-ranks what it finds."""
+  parser.add_argument(
+      '--rerank', metavar='MODEL_DIR | FILE',
+      help='re-rank the best hits by this cross-encoder or, in evaluate only,'
+      ' by a file of query id, passage id and score',
+  )
+  parser.add_argument(
+      '--rerank_depth', type=flags.whole(), default=100,
+      help='hits per query that --rerank re-ranks (default %(default)s)',
+  )
+  add_form(parser)
+
+
+def add_form(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that describe a released teacher."""
+  add = parser.add_argument
+  add(
+      '--teacher_form', choices=list(released_rankers.FORMS),
+      help='form of a teacher that is a T5X checkpoint or Hugging Face folder',
+  )
+  add(
+      '--teacher_vocabulary', metavar='FILE',
+      help="the teacher's SentencePiece file, if none is beside it",
+  )
+  add(
+      '--teacher_length', type=flags.whole(),
+      help='maximum tokens of query and passage together for the teacher'
+      f' (default {released_rankers.LENGTH})',
+  )
+
+
+def teacher(
+    path: str | None, args: argparse.Namespace, *prompts: str | None
+) -> Teacher | pathlib.Path | None:
+  """A cross-encoder with `prompts` of its own, or the path of its scores."""
+  if path is None:
+    return None
+  if pathlib.Path(path).suffix in _OF_SCORES and args.teacher_form is not None:
+    raise UserError(
+        f'{path} is a file of scores, which takes no --teacher_form. Leave it'
+        ' out.'
+    )
+  if args.teacher_form is None and pathlib.Path(path).is_file():
+    _check_none(prompts, f'{path} is a file of scores')
+    return pathlib.Path(path)
+  return cross_encoder(path, args, *prompts)
+
+
+def _check_none(prompts: Sequence[str | None], why: str) -> None:
+  if any(prompts):
+    raise UserError(
+        f'{why}, which takes no --prompt or --passage_prompt. Leave them out.'
+    )
+
+
+def cross_encoder(
+    path: str, args: argparse.Namespace, *prompts: str | None
+) -> Teacher:
+  """The cross-encoder of a model_dir, or a released one."""
+  if args.teacher_form is not None:
+    _check_none(prompts, f'{path} is a released {args.teacher_form}')
+    return released_rankers.load(
+        path,
+        args.teacher_form,
+        args.teacher_vocabulary,
+        args.teacher_length or released_rankers.LENGTH,
+    )
+  for name in ('teacher_vocabulary', 'teacher_length'):
+    if getattr(args, name) is not None:
+      raise UserError(
+          f'--{name} needs --teacher_form, for a released ranker. Leave it out'
+          ' for a model_dir, which has its own.'
+      )
+  check_own(path)
+  found = loading.load_teacher(pathlib.Path(path), None, *prompts)
+  _LOG.info(
+      'Re-ranking by step %d of %s.', found.provenance['checkpoint_step'], path
+  )
+  return found
+
+
+def check_own(path: str) -> None:
+  """Raises UserError unless this is the model_dir of a cross-encoder."""
+  folder = pathlib.Path(path)
+  if folder.is_file():
+    raise UserError(
+        f'{path} is a file, which cannot have scores of new queries. Give the'
+        ' model_dir of a cross-encoder.'
+    )
+  if not model_dirs.is_one(folder):
+    what = 'is not a model_dir' if folder.exists() else 'does not exist'
+    raise UserError(
+        f'{path} {what}. Expected a model_dir of'
+        ' --gin_file=architectures/cross_encoder.gin, or, except in search, a'
+        ' file of scores. For a released T5 give'
+        f" --teacher_form={' or '.join(released_rankers.FORMS)}."
+    )
+  facts = model_dirs.facts_of(folder)
+  model_dirs.check_kind(facts, model_dirs.CROSS_ENCODER, path)
+
+
+def in_new_order(
+    teacher: Teacher, query: str, hits: Sequence[Hit], depth: int
+) -> list[Hit]:
+  """Hits of one query, the first `depth` by the teacher's scores.
+
+  Those below have scores that go on falling by one.
+  """
+  hits, below = hits[:depth], hits[depth:]
+  if not hits:
+    return []
+  passages = [hit.passage.text for hit in hits]
+  if not all(passages):
+    raise UserError(
+        'The index has no texts, which re-ranking reads. Build it again with'
+        ' `dualenc encode`.'
+    )
+  pairs = np.stack([np.zeros(len(hits), int), np.arange(len(hits))], axis=1)
+  scores = teacher.scores([query], passages, pairs).tolist()
+  new = [hit._replace(score=score) for hit, score in zip(hits, scores)]
+  lowest = min(scores)
+  return sorted(new, key=lambda hit: -hit.score) + [
+      hit._replace(score=lowest - i) for i, hit in enumerate(below, start=1)
+  ]
+
+
+def verdict(before: Scores | None, after: Scores | None) -> Iterator[str]:
+  """Lines on whether re-ranking improves MRR@10, with a test."""
+  if before is None or after is None:
+    return
+  metric = 'MRR@10'
+  found = significance.paired(before.values[metric], after.values[metric])
+  yield f'  Re-ranking: {found.describe(metric)}.'
+  if found.after <= found.before:
+    yield (
+        '  WARNING: the teacher does not beat what it re-ranks, and its labels'
+        ' would teach a student to be worse. Train it longer, from a pretrained'
+        ' T5, or with harder negatives.'
+    )

@@ -1,0 +1,171 @@
+"""Set-up of a command before it computes: logging, JAX, hosts."""
+
+import argparse
+from collections.abc import Callable
+import ctypes
+import importlib.metadata
+import logging
+import os
+import sys
+import time
+
+import jax
+
+import dualenc_jax
+from dualenc_jax.cli import flags
+from dualenc_jax.parallel import hosts
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.files import default_cache_dir
+
+_LOG = logging.getLogger(__name__)
+# Parameters of glibc's mallopt.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_MMAP_MAX, _M_ARENA_MAX = -4, -8
+_POLL_SECONDS = 2.0
+# In the environment of the commands of a recipe, which goes on by itself.
+STAGE = 'DUALENC_STAGE'
+_PLACE = 'coordinator_address', 'num_processes', 'process_id'
+# Flags that hosts may differ in: a folder may have another place.
+_OF_A_HOST = {*_PLACE, 'initialization_timeout', 'model_dir'}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds --multihost and where the other hosts are."""
+  add = parser.add_argument
+  add('--multihost', action='store_true',
+      help='join the other hosts; needs the next three flags, but not on TPU'
+      ' pods, SLURM, Open MPI and Kubernetes')
+  add('--coordinator_address', metavar='HOST:PORT', type=flags.address,
+      help='where the first host is reached')
+  add('--num_processes', type=flags.whole(), help='number of hosts')
+  add('--process_id', type=flags.whole(0),
+      help='number of this host, from 0')
+  add('--initialization_timeout', type=flags.whole(), default=300,
+      metavar='SECONDS',
+      help='time to wait for all hosts (default %(default)s)')
+
+
+def start_logging() -> None:
+  """Shows what this program logs, and warnings of others, on standard error."""
+  logging.basicConfig(
+      level=logging.WARNING, format='%(message)s', stream=sys.stderr, force=True
+  )
+  logging.getLogger('dualenc_jax').setLevel(logging.INFO)
+  # Orbax logs what it raises, too, with a traceback a thread.
+  logging.getLogger('absl').addFilter(lambda record: not record.exc_info)
+
+
+def next_step(text: str, say: Callable[[str], object] = print) -> None:
+  """Says what a user may do after a command, unless a recipe goes on."""
+  if STAGE not in os.environ:
+    say(text)
+
+
+def start(
+    args: argparse.Namespace | None = None, keep_programs: bool = True
+) -> None:
+  """Sets up logging and JAX's compilation cache, and joins the other hosts.
+
+  `args` have the flags of `add_flags`, None for a command without. Programs are
+  not kept where JAX could not read again what it has compiled.
+  """
+  start_logging()
+  if args is not None:
+    _join(args)
+  if jax.default_backend() == 'cpu':
+    keep_freed_memory()
+  if keep_programs:
+    use_compilation_cache()
+  else:
+    jax.config.update('jax_compilation_cache_dir', None)
+
+
+def host(args: argparse.Namespace) -> hosts.Host:
+  """Which of the hosts that share the work this is, after `start`.
+
+  The flags are those of `flags.add_hosts`, checked, and --multihost.
+  """
+  if args.multihost:
+    return hosts.Host(jax.process_index(), jax.process_count())
+  return hosts.Host(args.host_index, args.host_count)
+
+
+def all_done(args: argparse.Namespace, is_done: Callable[[], bool]) -> bool:
+  """Whether all hosts have done their share, by the folder that they share.
+
+  Those that have joined wait for it, so that all see the whole.
+  """
+  while not (done := is_done()) and args.multihost:
+    time.sleep(_POLL_SECONDS)
+  return done
+
+
+def use_compilation_cache() -> None:
+  """Keeps compiled programs between runs.
+
+  `JAX_COMPILATION_CACHE_DIR` says where. Several devices of a CPU keep them
+  there alone: in a kept program with several rings XLA's CPU client mixes up
+  what these send (jaxlib 0.10.2, 0.12.0.1; docs/running.md has such a program).
+  """
+  folder = os.environ.get('JAX_COMPILATION_CACHE_DIR')
+  if not folder:
+    if jax.default_backend() == 'cpu' and jax.device_count() > 1:
+      return
+    folder = str(default_cache_dir() / 'compiled')
+  jax.config.update('jax_compilation_cache_dir', folder)
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+
+
+def keep_freed_memory() -> None:
+  """Keeps glibc from giving freed memory back; elsewhere does nothing.
+
+  XLA on the CPU frees the temporaries of a step, gigabytes, and the kernel
+  would fault every page of them in again in the next one: a fifth of the time.
+  """
+  _mallopt({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_ARENA_MAX: 1})
+
+
+def return_freed_memory() -> None:
+  """Makes glibc give freed tensors back at once; elsewhere does nothing.
+
+  For commands that have one large model in memory after the other: by itself
+  glibc keeps what is freed of blocks up to 32 MB.
+  """
+  _mallopt({_M_MMAP_THRESHOLD: 1 << 20, _M_ARENA_MAX: 2})
+
+
+def _mallopt(values: dict[int, int]) -> None:
+  try:
+    libc = ctypes.CDLL('libc.so.6')
+    for parameter, value in values.items():
+      libc.mallopt(parameter, value)
+  except (OSError, AttributeError):
+    pass
+
+
+def _join(args: argparse.Namespace) -> None:
+  given = [f'--{name}' for name in _PLACE if getattr(args, name) is not None]
+  if given and not (args.multihost and len(given) == len(_PLACE)):
+    raise UserError(
+        f'Of the flags that name the hosts only {", ".join(given)} given.'
+        f' Expected --multihost with all of --{", --".join(_PLACE)}, or with'
+        ' none of them where JAX finds the hosts.'
+    )
+  if not args.multihost:
+    return
+  # What must be the same on all hosts, a line each.
+  lines = [f'{n} {importlib.metadata.version(n)}' for n in ('jax', 'jaxlib')]
+  lines.append(f'dualenc_jax {dualenc_jax.__version__}')
+  for name, value in sorted(vars(args).items()):
+    if isinstance(value, list) and name not in _OF_A_HOST:
+      lines += [str(x) for x in value if not str(x).startswith('MODEL_DIR =')]
+    elif name not in _OF_A_HOST:
+      lines.append(f'--{name}={value}')
+  seconds = args.initialization_timeout
+  _LOG.info('Joining the other hosts, which have %d s to come.', seconds)
+  hosts.join(
+      args.coordinator_address, args.num_processes, args.process_id, seconds,
+      '\n'.join(lines),
+  )
+  index, count = jax.process_index(), jax.process_count()
+  _LOG.info('Joined as host %d of %d.', index, count)

@@ -1,0 +1,142 @@
+"""The config in the folder of a run: written, read, compared."""
+
+from collections.abc import Sequence
+import logging
+import pathlib
+import re
+import tokenize
+
+import jax
+
+from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.cli import config
+from dualenc_jax.utils import files, json_file
+from dualenc_jax.utils.errors import UserError
+
+CONFIG = 'config.gin'
+VOCABULARY = 'vocabulary.model'
+# Names that say how a run is computed and kept: what is learnt is the same, to
+# rounding.
+_FREE_TO_CHANGE = re.compile('|'.join([
+    # Where the texts of a batch lie in rows.
+    r'LAYOUT|data\.(Grouped|Packed|Padded)\..*',
+    # How the same loss and gradient are summed up.
+    r'LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE',
+    # Which device holds what: the mesh, and FSDP's rules.
+    r'MODEL_PARALLEL|(.*[./])?Partitioner\.(model_parallel|rules)',
+    # What the backward pass computes again.
+    r'(.*[./])?T5Encoder\.remat',
+    # How many texts are encoded at once in evaluations; when the state is
+    # saved, and how often it is kept.
+    r'(.*[./])?Experiment\.(eval_batch_size|checkpoint_every(_hours)?'
+    r'|keep_checkpoints)|CHECKPOINT_EVERY(_HOURS)?',
+    # Whether a step that is not finite ends the run.
+    r'SKIP_NON_FINITE|.*\.skip_non_finite',
+    # Names; that queries begin with the same is checked by the data.
+    r'PROMPTS|data\.(Tokenizer|Mixture)\.(prompts|default_prompt)',
+    # Where tokens lie; that they are the same is checked by themselves.
+    r'CACHE_DIR',
+]))
+# What a config says of a set of BEIR, with what says nothing.
+_OF_SET = {
+    'BEIR_SET': None, 'BEIR_FOLDER': None, 'BEIR_PREFIX': '',
+    'BEIR_FILES': None, 'BEIR_HARD_NEGATIVES': None, 'BEIR_SCORES': False,
+}
+# How many differences of a config are shown.
+_MOST_CHANGES = 10
+_LOG = logging.getLogger(__name__)
+
+
+def check(model_dir: str, text: str, allow_change: bool) -> None:
+  """Makes the folder of a run, and refuses one of another config.
+
+  Names that say how the run is computed and kept may differ from the full gin
+  config `text`.
+  """
+  if '://' in model_dir:
+    raise UserError(
+        f'MODEL_DIR {model_dir} is not a folder. Mount the bucket (such as with'
+        ' gcsfuse) on every host, and give that path.'
+    )
+  folder = pathlib.Path(model_dir)
+  files.make_folder(folder, 'another MODEL_DIR')
+  path = folder / CONFIG
+  if not path.exists() or not model_dirs.steps(folder):
+    others = sorted(p.name for p in folder.glob('[!.]*'))
+    if others and not path.exists():
+      _LOG.warning(
+          '%s is no run, but holds %s: a new run will be among other files.',
+          folder, ', '.join(others[:3] + ['...'] * (len(others) > 3)),
+      )
+    return
+  differences = config.differences(read(path), text)
+  changes = [
+      change
+      for change in differences
+      if not _FREE_TO_CHANGE.fullmatch(change.partition(':')[0])
+  ]
+  if changes and not allow_change:
+    changes.sort(key=_rank)
+    shown, more = changes[:_MOST_CHANGES], len(changes) - _MOST_CHANGES
+    shown += [f'and {more} more'] if more > 0 else []
+    raise UserError(
+        f"{path} has another config. {'; '.join(shown)}. Use another MODEL_DIR,"
+        ' or give --allow_config_change to resume with the new values.'
+    )
+  if differences:
+    _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
+
+
+def _rank(change: str) -> tuple[bool, bool]:
+  """What matters first: another loss before what it is made of."""
+  name, _, values = change.partition(': ')
+  is_choice = re.fullmatch(r'[A-Z]\w*', name) and '@' in values
+  return not is_choice, 'not set' in values.split(' -> ')
+
+
+def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
+  """Puts the config and the vocabulary into the folder of a run.
+
+  An earlier config that differs is kept as `config.<n>.gin`. Only the first
+  host writes.
+  """
+  if jax.process_index():
+    return
+  folder = pathlib.Path(model_dir)
+  path = folder / CONFIG
+  with files.writing(path, 'another MODEL_DIR'):
+    if path.exists() and config.differences(read(path), text):
+      number = 1
+      while (folder / f'config.{number}.gin').exists():
+        number += 1
+      path.rename(folder / f'config.{number}.gin')
+    content = vocabulary.read_bytes()
+  files.write(folder / VOCABULARY, content, 'another MODEL_DIR')
+  files.write(path, text, 'another MODEL_DIR')
+
+
+def read(path: pathlib.Path) -> str:
+  """The config of a run, whose syntax is right."""
+  again = (
+      'Put back what training wrote; or remove it and train with the flags of'
+      ' before, which nothing is compared with then.'
+  )
+  text = config.with_moved_modules(json_file.read_text(path, again))
+  try:
+    config.check_syntax(text)
+  except (SyntaxError, tokenize.TokenError) as e:
+    line = e.lineno if isinstance(e, SyntaxError) else e.args[1][0]
+    raise UserError(f'{path}, line {line}: gin cannot read it. {again}') from e
+  return text
+
+
+def other_set(saved: str, bindings: Sequence[str]) -> list[str]:
+  """Takes back what a config says of its BEIR set where flags name another."""
+  given = {text.partition(' = ')[0] for text in bindings}
+  if not given & {'BEIR_SET', 'BEIR_FOLDER'}:
+    return []
+  return [
+      f'{name} = {none!r}'
+      for name, none in _OF_SET.items()
+      if name not in given and re.search(rf'^{name} = ', saved, re.MULTILINE)
+  ]

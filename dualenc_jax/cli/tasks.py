@@ -1,0 +1,85 @@
+"""The tasks that `--tasks` and `--task` name, and their splits."""
+
+import argparse
+from collections.abc import Sequence
+import logging
+from typing import Any
+
+from dualenc_jax.cli import config, data_command
+from dualenc_jax.data import Dataset, readers
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
+
+_LOG = logging.getLogger(__name__)
+
+
+def gin_files(names: Sequence[str]) -> list[str]:
+  """The gin files of tasks such as 'beir/scifact', to load before a config."""
+  first = {name.partition('/')[0] for name in names}
+  return sorted(f'tasks/{readers.named(name).task_name}.gin' for name in first)
+
+
+def without_model(
+    args: argparse.Namespace,
+) -> tuple[Any, list[tuple[Dataset, str]]]:
+  """The data of a command line that names no model, and `chosen` of it."""
+  names = args.tasks or ()
+  args.gin_file = [*gin_files(names), *args.gin_file]
+  inputs = data_command.build(args, needs_task=not names)
+  return inputs, chosen(inputs, names, args.split)
+
+
+def only(chosen: Sequence[tuple[Dataset, str]]) -> tuple[Dataset, str]:
+  """The one task and its split; UserError where there are several."""
+  if len(chosen) > 1:
+    raise UserError(
+        f'{len(chosen)} data sets are given; expected one with --tasks, such as'
+        ' beir/scifact.'
+    )
+  return chosen[0]
+
+
+def chosen(
+    inputs: Any, names: Sequence[str], split: str | None
+) -> list[tuple[Dataset, str]]:
+  """The tasks to evaluate on, that of the inputs or named, and their splits.
+
+  The gin files of names, beir or beir/scifact, have been loaded. None stands
+  for the split that each task is measured on.
+  """
+  if not names:
+    task = inputs.task
+    # Of a mixture only a split says which of its tasks is meant.
+    if isinstance(task, Dataset):
+      split = split or task.evaluated
+    split = split or 'validation'
+    return [(task.for_split(split), split)]
+  tasks: dict[str, Dataset] = {}
+  for name in names:
+    task_name, _, dataset = name.partition('/')
+    task = config.build(readers.named(task_name))
+    tasks |= {one.label: one for one in task.of_datasets(dataset or None)}
+  return [(task, split or task.evaluated) for task in tasks.values()]
+
+
+def available(
+    chosen: Sequence[tuple[Dataset, str]], skip_missing: bool
+) -> list[tuple[Dataset, str]]:
+  """Those whose files exist, before hours are spent on some of them."""
+  found, missing = [], {}
+  for task, split in chosen:
+    try:
+      task.check_split(split)
+      corpus_split = task.corpus_split(split)
+      if corpus_split is not None:
+        task.check_split(corpus_split)
+      found.append((task, split))
+    except SourceUnavailable as e:
+      missing[task.label] = e
+  if missing and (not skip_missing or not found):
+    first = next(iter(missing.values()))
+    others = f' Missing: {", ".join(missing)}.' if len(missing) > 1 else ''
+    hint = ' Leave out what is missing with --skip_missing.' if found else ''
+    raise UserError(f'{first}{others}{hint}')
+  if missing:
+    _LOG.warning('Left out, files are missing: %s.', ', '.join(missing))
+  return found

@@ -1,0 +1,214 @@
+"""Trains a dual encoder, a cross-encoder or a generator, or resumes its run.
+
+  dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
+
+SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (SLURM's --signal=USR1@60) and --stop_after
+stop a run: it ends the current step and evaluations that have begun, saves a
+checkpoint (the same step on all hosts) and exits with status 75, after Ctrl-C
+130. The same command then resumes, bit for bit as if it had not stopped. A
+second signal, a second or more after the first, stops it at once, with status
+128 + number. Before the first step nothing needs saving, and one signal is
+enough (Ctrl-C: 130).
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+import contextlib
+import logging
+import pathlib
+import shlex
+import time
+
+import jax
+
+from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.cli import config, flags, model_dir, runtime, saved_config
+from dualenc_jax.data import Dataset
+from dualenc_jax.evaluation.results import comparison, while_training
+from dualenc_jax.objectives.from_pairs import FromPairs
+from dualenc_jax.parallel import hosts
+from dualenc_jax.training import loop
+from dualenc_jax.training.experiment import describe, Experiment, make_plan
+from dualenc_jax.training.hooks import Hook, Training
+from dualenc_jax.training.stopping import Stopping
+from dualenc_jax.utils import writer
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.untrusted import printable
+
+# Between looks at whether the folder of a run is still there.
+_LOOK_SECONDS = 5.0
+# What a run does in its folder, and what may be given in its place.
+_WRITES = 'trains', 'another MODEL_DIR'
+_LOG = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  started = time.perf_counter()
+  args = config.parse_args(make_parser(), argv)
+  runtime.start(args)
+  stopping = Stopping(args.stop_after)
+  with stopping.watching():
+    experiment = build(args)
+    train(experiment, args, started, stopping)
+  words = printable(shlex.join(next_words(experiment)))
+  runtime.next_step(f'Next: {words}', _LOG.info)
+
+
+def next_words(experiment: Experiment) -> list[str]:
+  """The command line to try on the model of a run."""
+  model, objective = experiment.model_dir, experiment.objective
+  if hasattr(objective, 'embedder'):
+    task = experiment.task
+    known, more = task.splits(), []
+    if getattr(task, 'evaluated', 'validation') not in known:
+      # What it has learnt from is measured only where there is nothing else.
+      found = [s for s in ('validation', 'train') if s in known]
+      more = [f'--split={split}' for split in found[:1]]
+      if not isinstance(task, Dataset):
+        more = ['--tasks=TASK']
+    return ['dualenc', 'evaluate', f'--model_dir={model}', *more]
+  if hasattr(objective, 'likelihood'):
+    return ['dualenc', 'generate', f'--generator={model}', '--corpus=PATH']
+  return ['dualenc', 'rerank', f'--teacher={model}', '--run=FILE.trec']
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('train', __doc__)
+  add = parser.add_argument
+  add('--model_dir', help='short for --gin.MODEL_DIR')
+  add_change_flags(parser)
+  add('--stop_after', type=flags.seconds, metavar='HH:MM[:SS]',
+      help='time after the start by which the run has saved a checkpoint and'
+      ' ended')
+  runtime.add_flags(parser)
+  return parser
+
+
+def add_change_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that let a run go on although something has changed."""
+  add = parser.add_argument
+  add('--allow_config_change', action='store_true',
+      help='resume even if the config differs from that of MODEL_DIR, or the'
+      ' run had ended early')
+  add('--allow_data_change', action='store_true',
+      help='resume even if the training examples, their order or the batch size'
+      ' have changed')
+
+
+def build(args: argparse.Namespace) -> Experiment:
+  """The experiment of a command line."""
+  bindings = list(args.gin_bindings)
+  if args.model_dir:
+    bindings.append(f'MODEL_DIR = {args.model_dir!r}')
+  experiment = model_dir.build_experiment(
+      args.gin_file, bindings, args.gin_search_paths
+  )
+  config.check_effect(bindings, args.gin_file, macros=True)
+  return experiment
+
+
+def train(
+    experiment: Experiment, args: argparse.Namespace, started: float,
+    stopping: Stopping,
+) -> None:
+  """Checks, says what will run, writes the config and trains.
+
+  The flags are those of `add_change_flags`; the program started at
+  `time.perf_counter()`. SystemExit is raised where the run was stopped.
+  """
+  folder = pathlib.Path(experiment.model_dir)
+  if not jax.process_index():
+    writer.check_free(folder, *_WRITES)
+  text = config.operative_config()
+  hosts.agree('configs', '\n'.join(config.statements(text, but='MODEL_DIR')))
+  experiment.objective.check_batch(experiment)
+  # What is missing is found before a model is made, or a text tokenised.
+  most, size = experiment.most_examples(), experiment.batch_size
+  if isinstance(experiment.objective, FromPairs) and (most or size) < size:
+    raise UserError(
+        f'BATCH_SIZE is {size:,}, but {experiment.task.label}, split train, has'
+        f' at most {most:,} examples. Give --gin.BATCH_SIZE={most}, or fewer.'
+    )
+  plan = make_plan(experiment)
+  for line in describe(experiment, plan):
+    _LOG.info('%s', line)
+  saved_config.check(experiment.model_dir, text, args.allow_config_change)
+  hosts.agree(
+      'checkpoints', f'{model_dirs.steps(folder)}',
+      'MODEL_DIR must be a folder that all hosts see.',
+  )
+  # Nothing is written before data and checkpoints are known to be good.
+  with _alone(folder) as watches:
+    hooks = [*while_training.hooks(experiment, plan), *watches]
+    ended = loop.train(
+        experiment, plan, text, hooks,
+        ready=lambda: saved_config.write(
+            experiment.model_dir, text, experiment.tokenizer.vocabulary.file
+        ),
+        allow_other_data=args.allow_data_change,
+        past_end=args.allow_config_change,
+        started=started,
+        stopping=stopping,
+    )
+  if ended.stopped:
+    _LOG.warning(
+        'Stopped at step %d of %d: %s. %s; run the same command again to go'
+        ' on.', ended.step, experiment.steps, ended.stopped,
+        'Its checkpoint is saved' if ended.step else 'There is nothing to save',
+    )
+    hosts.leave()
+    raise SystemExit(stopping.status)
+  for line in comparison.verdict_of_training(folder):
+    _LOG.info('%s', line)
+  if best := ended.best:
+    _LOG.info(
+        'The model is that of step %d, whose %s, %.4f, is the best.',
+        best['step'], best['metric'], best['value'],
+    )
+  if ended.early:
+    _LOG.info(
+        'It ended at step %d of %d: %s',
+        ended.step, experiment.steps, ended.early,
+    )
+  elif experiment.until is not None:
+    raise UserError(
+        f'All {ended.step:,} steps of {experiment.model_dir} are trained, but'
+        ' the towers are not yet aligned by UNTIL. Give more STEPS (with'
+        ' --allow_config_change; ALIGNMENT_STEPS of recipes/daft.gin), a higher'
+        ' LEARNING_RATE, a larger UntilAligned.share (SHARE) or threshold,'
+        ' or UNTIL=None to take the model as it is.'
+    )
+  _LOG.info('Trained %d steps: %s', ended.step, experiment.model_dir)
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
+  """Keeps others out of a run's folder, by the first host.
+
+  The hook looks every few seconds whether the folder is still there, and has no
+  other writer.
+  """
+  if jax.process_index():
+    hosts.wait_for_all()
+    yield []
+    return
+  with writer.alone(folder, *_WRITES) as held:
+    hosts.wait_for_all()
+    last = time.monotonic()
+
+    def look(run: Training) -> None:
+      nonlocal last
+      now = time.monotonic()
+      if now - last > _LOOK_SECONDS:
+        last = now
+        held.check(f' at step {run.step}')
+
+    try:
+      yield [Hook(look, every=1, late=True)]
+    except writer.Lost:
+      raise
+    except Exception:
+      # What fails without the folder fails for want of it.
+      held.check()
+      raise
+    held.check()

@@ -1,0 +1,171 @@
+r"""Trains a SentencePiece vocabulary on the texts of a task.
+
+  dualenc vocabulary train.jsonl --output=my.model
+  dualenc vocabulary --gin_file=tasks/documents.gin --gin.DOCUMENTS=docs.jsonl
+    --output=my.model --size=16000
+
+The texts are the queries and passages of the train split; lines of more than
+4,192 bytes are left out, and counted. Letters are lower-cased and Unicode forms
+unified (SentencePiece's nmt_nfkc_cf).
+
+--code is for source code, and made the shipped python_code_8k. Its normaliser,
+which is part of the file and works in any SentencePiece runtime, splits
+identifiers into words, `parse_iso_date` into 'parse iso date' and `HTTPServer`
+into 'http server', so that identifiers in passages and words in queries share
+pieces. It also lower-cases ASCII letters and puts a space before a letter that
+follows punctuation, so that `self.parse(` has the same piece as ' parse'. Forms
+of Unicode are not unified: give it NFC.
+"""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import itertools
+import pathlib
+import string
+import tempfile
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from dualenc_jax.cli import config, data_command, flags, runtime
+from dualenc_jax.data.dataset import rows
+from dualenc_jax.data.text.tokenizer import EOS, PAD, UNK, Vocabulary
+from dualenc_jax.utils import files
+from dualenc_jax.utils.errors import UserError
+
+_LOWER, _UPPER = string.ascii_lowercase, string.ascii_uppercase
+# SentencePiece leaves out lines of more bytes, or with this character.
+_MAX_BYTES, _RESERVED = 4192, '▅'
+
+
+def normalization_rules() -> dict[str, str]:
+  """What the normaliser replaces; the longest match wins, from the left."""
+  rules = {char: ' ' for char in '\t\n\r\f\v_\u00a0\ufeff'}
+  rules |= {char: char.lower() for char in _UPPER}
+  # parseDate -> parse date
+  for a, b in itertools.product(_LOWER, _UPPER):
+    rules[a + b] = f'{a} {b.lower()}'
+  # HTTPServer -> http server: the last capital belongs to what follows.
+  for a, b, c in itertools.product(_UPPER, _UPPER, _LOWER):
+    rules[a + b + c] = f'{a} {b}{c}'.lower()
+  # x.parse -> x. parse
+  for a, b in itertools.product(string.punctuation, string.ascii_letters):
+    rules[a + b] = f'{" " if a == "_" else a + " "}{b.lower()}'
+  return rules
+
+
+def train(
+    lines: Sequence[str], size: int, output: pathlib.Path, code: bool = True
+) -> None:
+  """Writes a unigram model with T5's ids of `size` pieces, of few lines fewer.
+
+  With `code` identifiers are split, see above.
+  """
+  how: dict[str, Any] = {
+      'normalization_rule_name': 'nmt_nfkc_cf', 'hard_vocab_limit': False
+  }
+  required = {*string.punctuation, *string.digits, *_LOWER}
+  files.make_folder(output.parent, 'another --output')
+  with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    if code:
+      # The model records the path of the rules: a relative one is the same in
+      # every run and on every machine.
+      how = {'normalization_rule_tsv': 'rules.tsv'}
+      required.remove('_')
+      pathlib.Path('rules.tsv').write_text(''.join(
+          f'{_code_points(source)}\t{_code_points(target)}\n'
+          for source, target in sorted(normalization_rules().items())
+      ))
+    try:
+      with open('new.model', 'wb') as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type='unigram',
+            vocab_size=size,
+            pad_id=PAD, eos_id=EOS, unk_id=UNK, bos_id=-1,
+            # A rare character is unknown, but every ASCII one has a piece.
+            required_chars=''.join(sorted(required)),
+            # One thread, so that sums of floats have one order. Errors are
+            # raised; warnings would name flags that this command lacks.
+            num_threads=1, minloglevel=2, **how,
+        )
+    except (RuntimeError, ValueError) as e:
+      raise UserError(
+          f'Cannot make a vocabulary of {size} pieces from {len(lines):,}'
+          f' lines: {e}. Give more text, or another --size.'
+      ) from e
+    content = pathlib.Path('new.model').read_bytes()
+  files.write(output, content, 'another --output')
+
+
+def length_report(
+    vocabulary: Vocabulary, examples: Sequence[dict[str, Any]]
+) -> str:
+  """Token lengths of queries and passages, uncut, EOS included."""
+  lines = []
+  for name in ('query', 'passage'):
+    texts = [example[name] for example in examples]
+    lengths = vocabulary.encode(texts, 1 << 30).lengths
+    median, high, highest = np.percentile(lengths, [50, 90, 99])
+    lines.append(
+        f'{name}: mean {lengths.mean():.1f}, median {median:.0f}, 90%'
+        f' {high:.0f}, 99% {highest:.0f} tokens'
+    )
+  return '\n'.join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  args = config.parse_args(make_parser(), argv)
+  runtime.start_logging()
+  # Training itself is in another folder.
+  output = pathlib.Path(args.output).expanduser().absolute()
+  if output.exists() and not args.overwrite:
+    raise UserError(
+        f'{args.output} exists, and models may need it. Give another --output,'
+        ' or --overwrite.'
+    )
+  inputs = data_command.build(args)
+  examples = [
+      row for task, _ in inputs.task.parts() for row in rows(task, 'train')
+  ]
+  lines = list(_lines(examples))
+  kept = [
+      line for line in lines
+      if len(line.encode()) <= _MAX_BYTES and _RESERVED not in line
+  ]
+  if left_out := len(lines) - len(kept):
+    print(
+        f'Left out, as SentencePiece has it: {left_out:,} of {len(lines):,}'
+        f' lines, of more than {_MAX_BYTES:,} bytes or with {_RESERVED!r}.'
+    )
+  train(kept, args.size, output, args.code)
+  vocabulary = Vocabulary(str(output))
+  print(length_report(vocabulary, examples))
+  print(
+      f'Written: {args.output}, {vocabulary.size:,} pieces. Train with'
+      f' --gin.VOCABULARY={args.output}.'
+  )
+
+
+def make_parser() -> flags.Parser:
+  parser = config.make_parser('vocabulary', __doc__)
+  data_command.add_flags(parser)
+  add = parser.add_argument
+  add('--output', required=True, metavar='FILE.model', help='file to write')
+  add('--overwrite', action='store_true', help='replace an existing file')
+  add('--size', default=8000, type=flags.whole(),
+      help='number of pieces; fewer if the texts are few (default %(default)s)')
+  add('--code', action='store_true', help='split identifiers into words')
+  return parser
+
+
+def _lines(examples: Sequence[dict[str, Any]]) -> Iterator[str]:
+  for example in examples:
+    yield from filter(None, [example['query'].strip()])
+    yield from filter(None, map(str.strip, example['passage'].splitlines()))
+
+
+def _code_points(text: str) -> str:
+  return ' '.join(f'{ord(char):X}' for char in text)

@@ -1,0 +1,231 @@
+"""Columns of millions of rows in a few bytes a row, to find equal ones."""
+
+import array
+from collections.abc import Callable, Sequence
+import re
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.data.check.summary import Lengths, Texts
+from dualenc_jax.data.readers import list_cells
+from dualenc_jax.data.readers.rows import Found, SHOWN
+from dualenc_jax.data.text.tokenizer import UNK, Vocabulary
+from dualenc_jax.utils import untrusted
+
+NONE = 0
+LONG_WORD = 1000
+# Of scripts with spaces between words.
+_LONG_WORD = re.compile('[!-\u058f]{%d}' % LONG_WORD)
+# What the bytes that continue a character of UTF-8 become when they are read as
+# Latin-1 or Windows-1252.
+_NEXT = '[\x80-\xbfŒœŠšŽžŸƒˆ˜™€–-›]'
+# Letters of Western Europe, those of any other alphabet, punctuation, emoji, a
+# byte order mark, control characters that nobody types, and U+FFFD for bytes
+# that could not be decoded.
+_GARBLED = re.compile(
+    f'[ÂÃ]{_NEXT}|(?:[Ä-ß]{_NEXT}){{2}}|â€|ðŸ|ï»¿|[\x80-\x84\x86-\x9f]|\ufffd'
+)
+# As Latin, Chinese and Arabic scripts have it.
+_QUESTION_MARKS = '?', '\uff1f', '\u061f'
+_AROUND = 15  # Characters of an excerpt before and after.
+
+
+def hashes(texts: Sequence[str]) -> np.ndarray:
+  """64 bits of each text, for this process: int64 [n], `NONE` for ''."""
+  return np.fromiter(map(hash, texts), np.int64, len(texts))
+
+
+def find_garbled(text: str) -> str | None:
+  """The first place that was decoded with the wrong encoding, or None."""
+  found = _GARBLED.search(text)
+  if found is None:
+    return None
+  start = max(found.start() - _AROUND, 0)
+  return untrusted.printable(text[start : found.end() + _AROUND])
+
+
+def pair_hashes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+  """64 bits of each pair of hashes: int64 [n]."""
+  # Odd, so that no bit of the first is lost; the sum wraps around.
+  return first * np.int64(0x1E3779B97F4A7C15) + second
+
+
+class Column:
+  """Appends arrays of one dtype."""
+
+  def __init__(self, dtype: Any):
+    self._parts = [np.zeros(0, dtype)]
+
+  def append(self, values: np.ndarray) -> None:
+    self._parts.append(values.astype(self._parts[0].dtype, copy=False))
+
+  @property
+  def values(self) -> np.ndarray:
+    """All values [n]."""
+    self._parts = [np.concatenate(self._parts)]
+    return self._parts[0]
+
+
+class Places:
+  """Where rows are from, 'file:line', four bytes a row."""
+
+  def __init__(self) -> None:
+    self._lines = array.array('i')
+    self._files: list[str] = []
+    self._starts: list[int] = []
+
+  def append(self, location: str) -> None:
+    """Adds the place of the next row: 'file:line', or anything else."""
+    file, _, line = location.rpartition(':')
+    if not untrusted.is_digits(line) or len(line) > 9:
+      file, line = location, '0'
+    if not self._files or file != self._files[-1]:
+      self._files.append(file)
+      self._starts.append(len(self._lines))
+    self._lines.append(int(line))
+
+  def __len__(self) -> int:
+    return len(self._lines)
+
+  def __getitem__(self, row: int) -> str:
+    file = self._files[int(np.searchsorted(self._starts, row, 'right')) - 1]
+    line = self._lines[row]
+    if line:
+      return f'{file}:{line}'
+    return file or f'row {row + 1}'
+
+
+def found(
+    rows: np.ndarray,
+    place: Callable[[int], str],
+    others: np.ndarray | None = None,
+) -> Found:
+  """These rows, in ascending order, each beside one of the others if any."""
+  places = [place(int(row)) for row in rows[:SHOWN]]
+  if others is not None:
+    places = [both(here, place(int(o))) for here, o in zip(places, others)]
+  return Found(len(rows), places)
+
+
+def both(place: str, other: str) -> str:
+  """Joins two places; two of one file name it once."""
+  file = place.rpartition(':')[0]
+  if file and other.startswith(f'{file}:'):
+    other = other.removeprefix(f'{file}:')
+  return f'{place} and {other}'
+
+
+def first_rows(keys: np.ndarray) -> np.ndarray:
+  """The first row with the same key, for every row: int32 [n]."""
+  order = np.argsort(keys, kind='stable').astype(np.int32)
+  ordered = keys[order]
+  starts = np.ones(len(keys), bool)
+  starts[1:] = ordered[1:] != ordered[:-1]
+  firsts = np.empty(len(keys), np.int32)
+  firsts[order] = order[starts][np.cumsum(starts) - 1]
+  return firsts
+
+
+def contradictions(
+    keys: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """(rows, firsts) of keys that have several values, one of each for a key.
+
+  The row is the first that has another value than the first row of the key.
+  Rows without key or value do not count.
+  """
+  given = np.flatnonzero((keys != NONE) & (values != NONE))
+  firsts = given[first_rows(keys[given])]
+  other = values[given] != values[firsts]
+  firsts, index = np.unique(firsts[other], return_index=True)
+  rows = given[other][index]
+  order = np.argsort(rows)
+  return rows[order], firsts[order]
+
+
+def members(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+  """Whether each value is among the others, and not `NONE`: bool [n]."""
+  return np.isin(values, others, kind='sort') & (values != NONE)
+
+
+class TextColumn:
+  """The queries, passages or hard negatives of a split.
+
+  `lists` is whether to count texts that are lists.
+  """
+
+  def __init__(self, vocabulary: Vocabulary, limit: int, lists: bool = True):
+    self._vocabulary = vocabulary
+    self._limit, self._look_for_lists = limit, lists
+    self._hashes = Column(np.int64)
+    self._ids = Column(np.int64)
+    self._tokens = Column(np.int32)
+    self._unknown = self._questions = 0
+    self._blank, self._garbled = Found(), Found()
+    self._lists, self._long_words = Found(), Found()
+
+  @property
+  def hashes(self) -> np.ndarray:
+    """int64 [n], `NONE` where a row has no text."""
+    return self._hashes.values
+
+  @property
+  def ids(self) -> np.ndarray:
+    """int64 [n], hashes of the ids, `NONE` where a row has none."""
+    return self._ids.values
+
+  def add(
+      self,
+      texts: Sequence[str],
+      place: Callable[[int], str],
+      ids: Sequence[str] = (),
+  ) -> None:
+    """Takes in a chunk of n texts and ids, '' for none; or no ids in any chunk.
+
+    `place` says where number i of the chunk is from.
+    """
+    self._hashes.append(hashes(texts))
+    self._ids.append(hashes(ids))
+    for i, text in enumerate(texts):
+      self._questions += text.rstrip().endswith(_QUESTION_MARKS)
+      if text and not text.strip():
+        self._blank.add(place(i))
+      if self._look_for_lists and list_cells.is_one(text):
+        self._lists.add(place(i))
+      if len(text) >= LONG_WORD and any(
+          len(word) >= LONG_WORD and _LONG_WORD.search(word)
+          for word in text.split()
+      ):
+        self._long_words.add(place(i))
+      if not text.isascii() and (excerpt := find_garbled(text)):
+        self._garbled.add(f'{place(i)} "{excerpt}"')
+    # More tokens than any text has.
+    tokens = self._vocabulary.encode([t for t in texts if t], 2**31)
+    self._tokens.append(tokens.lengths)
+    self._unknown += int(np.count_nonzero(tokens.values == UNK))
+
+  def result(self, place: Callable[[int], str]) -> Texts:
+    """The counts; `place` says where text i of all is from."""
+    hashes = self.hashes
+    given = hashes != NONE
+    counts = np.bincount(first_rows(hashes)[given], minlength=1)
+    several_texts = several_ids = Found()
+    if len(ids := self.ids):
+      several_texts, several_ids = (
+          found(rows, place, firsts)
+          for rows, firsts in map(contradictions, (ids, hashes), (hashes, ids))
+      )
+    return Texts(
+        count=int(given.sum()),
+        distinct=int(np.count_nonzero(counts)),
+        most_repeated=int(counts.max()),
+        questions=self._questions,
+        blank=self._blank,
+        lists=self._lists,
+        long_words=self._long_words,
+        garbled=self._garbled,
+        ids_of_several_texts=several_texts,
+        texts_of_several_ids=several_ids,
+        lengths=Lengths.of(self._tokens.values, self._limit, self._unknown),
+    )

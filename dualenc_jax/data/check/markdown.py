@@ -1,0 +1,173 @@
+"""An inspection as Markdown that is as readable unrendered."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+import pathlib
+import re
+
+from dualenc_jax.data.check import summary
+from dualenc_jax.data.check.findings import Finding
+from dualenc_jax.data.readers.rows import SHOWN
+from dualenc_jax.utils import table
+from dualenc_jax.utils.table import Cell, Row, Table
+
+_CODE = 'python_code'  # The task, and how its shipped vocabulary begins.
+_WIDTH = 300  # Characters of a sample's text.
+# Names of numbers, and how they are written.
+_COUNTS = {
+    'rows': '{.rows:,}',
+    'refused by the reader': '{.num_refused:,}',
+    'pairs': '{.pairs:,}',
+    'distinct pairs': '{.distinct_pairs:,}',
+    'judged, not relevant': '{.judged_irrelevant:,}',
+    'queries without a passage': '{.lone_queries:,}',
+    'passages without a query': '{.lone_passages:,}',
+    'query = passage': '{.equal_texts.count:,}',
+    'passage among its negatives': '{.positive_negatives.count:,}',
+    "negative is query's other passage": '{.other_positive_negatives.count:,}',
+    'pairs without negatives': '{.without_negatives:,}',
+    'negatives a pair, min / mean / max': (
+        '{0.fewest_negatives:,} / {0.mean_negatives:.1f} / {0.most_negatives:,}'
+    ),
+}
+_TEXTS = {
+    'all': '{.count:,}',
+    'distinct': '{.distinct:,}',
+    'unique': '{.unique:.1%}',
+    'most repeated': '{.most_repeated:,}',
+    'blank': '{.blank.count:,}',
+    'garbled': '{.garbled.count:,}',
+    'ids of 2+ texts': '{.ids_of_several_texts.count:,}',
+    'texts of 2+ ids': '{.texts_of_several_ids.count:,}',
+}
+_LENGTHS = {
+    'mean': '{.mean:.1f}',
+    **{f'{p}%': f'{{.percentiles[{p}]:,}}' for p in summary.PERCENTILES},
+    'max': '{.longest:,}',
+    'limit': '{.limit:,}',
+    'truncated': '{.truncated:.2%}',
+    'unknown tokens': '{.unknown:.2%}',
+}
+
+
+def markdown(
+    inspection: summary.Inspection, findings: Sequence[Finding]
+) -> str:
+  """The report, the verdict last."""
+  splits = inspection.splits
+  counts = [[name, *map(text.format, splits)] for name, text in _COUNTS.items()]
+  texts = _of_texts(splits, _TEXTS, lambda texts: texts)
+  lengths = _of_texts(splits, _LENGTHS, lambda texts: texts.lengths)
+  sections = {
+      f'# Data check: {inspection.task}': _head(inspection),
+      '## Counts': [_table(['', *(s.name for s in splits)], counts), texts],
+      '## Lengths in tokens': [lengths] * any(s.kinds for s in splits),
+      '## Between splits': _overlaps(inspection),
+      '## Rows 1, 10, 100, ... as the model sees them': _samples(splits),
+      '## Verdict': _verdict(findings),
+  }
+  return '\n'.join(
+      line
+      for title, content in sections.items()
+      if (lines := list(content))
+      for line in (title, '', *lines)
+  )
+
+
+def _head(inspection: summary.Inspection) -> Iterator[str]:
+  name = pathlib.PurePath(inspection.vocabulary).name
+  if name.startswith(_CODE) and not inspection.task.startswith(_CODE):
+    yield (
+        f'- **The lengths below are of the vocabulary of code, {name}**, which'
+        ' cuts prose into more tokens than its own: give the one of the model'
+        ' with --gin.VOCABULARY=spiece.model.'
+    )
+  for task, options in inspection.options.items():
+    yield f'- {task}: {", ".join(f"{k}={v}" for k, v in options.items())}'
+  yield (
+      f'- vocabulary: {inspection.vocabulary}, {inspection.vocabulary_size:,}'
+      ' ids; lengths below are of it (--gin.VOCABULARY=... for another)'
+  )
+  yield (
+      f'- limits: queries {inspection.query_length}, passages'
+      f' {inspection.passage_length} tokens, EOS included'
+      ' (--gin.QUERY_LENGTH, --gin.PASSAGE_LENGTH)'
+  )
+  if any(split.negatives.count for split in inspection.splits):
+    yield (
+        '- hard negatives: --gin.NUM_NEGATIVES=K trains with K of a pair, 0 by'
+        ' default'
+    )
+  if limited := [split.name for split in inspection.splits if split.limited]:
+    yield (
+        f'- only the first {inspection.limit:,} rows were read of'
+        f' {", ".join(limited)}: all that follows is about these'
+    )
+  yield ''
+
+
+def _of_texts(
+    splits: Sequence[summary.Split],
+    columns: Mapping[str, str],
+    part: Callable[[summary.Texts], object],
+) -> str:
+  """A row for each kind of text of each split."""
+  rows = [
+      [f'{split.name} {what}', *(n.format(part(t)) for n in columns.values())]
+      for split in splits
+      for what, t in split.kinds
+  ]
+  return _table(['texts', *columns], rows)
+
+
+def _overlaps(inspection: summary.Inspection) -> Iterator[str]:
+  if inspection.overlaps:
+    parts = ('queries', 'passages', 'pairs')
+    rows = [
+        [f'{o.held_out} and {o.train}',
+         *(f'{getattr(o, part).count:,}' for part in parts)]
+        for o in inspection.overlaps
+    ]
+    yield _table(['distinct, in both', *parts], rows)
+  for missing in inspection.missing:
+    yield (
+        f'Relevant passages of {missing.split} that are not in'
+        f' {missing.corpus}: {missing.passages.count:,}.\n'
+    )
+
+
+def _samples(splits: Sequence[summary.Split]) -> Iterator[str]:
+  for split in splits:
+    for sample in split.samples:
+      yield f'    {split.name}, {sample.place}'
+      for what, text, kept, tokens in sample.texts:
+        size = f'{kept} of {tokens}' if kept < tokens else f'{tokens}'
+        if len(text) > _WIDTH:
+          text = f'{text[:_WIDTH // 2]} [...] {text[-_WIDTH // 2:]}'
+        yield f'      {what} ({size} tokens): {text}'
+      yield ''
+
+
+def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
+  if not findings:
+    yield 'Nothing wrong or suspicious was found.\n'
+  for level, group in itertools.groupby(findings, lambda found: found.level):
+    yield f'{level.value.capitalize()}:\n'
+    # One row a cause: what differs in numbers alone is the same elsewhere.
+    causes: dict[tuple[str, str], list[Finding]] = {}
+    for finding in group:
+      cause = re.sub(r'[\d.,]+', '', finding.what), finding.advice
+      causes.setdefault(cause, []).append(finding)
+    for (_, advice), same in causes.items():
+      what = '; '.join(f'{each.where}: {each.what}' for each in same)
+      yield f'- {what}. {advice}'
+      if places := [place for each in same for place in each.places]:
+        yield f'  First: {"; ".join(places[:SHOWN])}'
+    yield ''
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """A table whose first column says what a row is about."""
+  lines = tuple(Row((head,), tuple(map(Cell, cells))) for head, *cells in rows)
+  columns = tuple(('', name) for name in header[1:])
+  return table.markdown(Table('', '', (header[0],), columns, lines))

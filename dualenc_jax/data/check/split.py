@@ -1,0 +1,191 @@
+"""The counts of a split, in one pass over its rows."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from dualenc_jax.data.check import columns, summary
+from dualenc_jax.data.readers.rows import BadRows, Found
+from dualenc_jax.data.text.tokenizer import Tokenizer
+from dualenc_jax.utils.untrusted import printable
+
+# A chunk ends at so many rows or characters, whichever comes first.
+_ROWS, _CHARACTERS = 2048, 2**22
+
+
+class SplitReader:
+  """Takes in the examples of a split, about 50 bytes each.
+
+  `queries`, `passages` and `places` are those of all rows. Of a task that
+  `repeats` pairs, `Dataset.REPEATS`, nothing is said of repeats, ids
+  and lists, which may be lines of code.
+  """
+
+  def __init__(self, tokenizer: Tokenizer, repeats: bool = False):
+    self._tokenizer, self._repeats = tokenizer, repeats
+    vocabulary, length = tokenizer.vocabulary, tokenizer.passage_length
+    self.queries = columns.TextColumn(
+        vocabulary, tokenizer.query_length, not repeats
+    )
+    self.passages = columns.TextColumn(vocabulary, length, not repeats)
+    self._negatives = columns.TextColumn(vocabulary, length)
+    self._negative_counts = columns.Column(np.int32)
+    self._relevant = columns.Column(bool)
+    self.places = columns.Places()
+    self._samples: list[summary.Sample] = []
+
+  def read(self, examples: Iterable[dict]) -> Iterator[int]:
+    """Takes in all examples; yields the rows of each chunk that is done."""
+    for chunk in _chunks(examples):
+      self._add(chunk)
+      yield len(chunk)
+
+  @property
+  def relevant(self) -> np.ndarray:
+    """bool [n]: pairs, rows of a query and a relevant passage."""
+    return (
+        self._relevant.values
+        & (self.queries.hashes != columns.NONE)
+        & (self.passages.hashes != columns.NONE)
+    )
+
+  @property
+  def pairs(self) -> np.ndarray:
+    """int64 [n]: hashes of the pairs, `columns.NONE` for other rows."""
+    both = columns.pair_hashes(self.queries.hashes, self.passages.hashes)
+    return np.where(self.relevant, both, columns.NONE)
+
+  def result(
+      self,
+      name: str,
+      split: str,
+      refused: BadRows,
+      error: str | None,
+      limited: bool,
+      corpus: str | None = None,
+  ) -> summary.Split:
+    """The counts, with what the reader cannot know itself."""
+    queries, passages = self.queries.hashes, self.passages.hashes
+    has_query, has_passage = queries != columns.NONE, passages != columns.NONE
+    relevant = self.relevant
+    num_pairs = int(relevant.sum())
+    pairs = self.pairs
+    again, firsts = _again(pairs, relevant)
+    repeated = copied = Found()
+    place = self.places.__getitem__
+    if not self._repeats:
+      ids = columns.pair_hashes(self.queries.ids, self.passages.ids)
+      with_ids, same = _again(columns.pair_hashes(pairs, ids), relevant)
+      repeated = columns.found(with_ids, place, same[with_ids])
+      others = np.setdiff1d(again, with_ids)
+      copied = columns.found(others, place, firsts[others])
+    equal = np.flatnonzero(relevant & (queries == passages))
+    blank = np.flatnonzero(~has_passage & ~has_query)
+    counts = self._negative_counts.values
+    of_pairs = counts[relevant]
+    row_of_negative = np.repeat(np.arange(len(relevant)), counts)
+    own, others = self._positive_negatives(row_of_negative)
+
+    def place_of_negative(i: int) -> str:
+      return place(int(row_of_negative[i]))
+
+    return summary.Split(
+        name=name,
+        split=split,
+        error=error,
+        limited=limited,
+        rows=len(relevant),
+        pairs=num_pairs,
+        distinct_pairs=num_pairs - len(again),
+        judged_irrelevant=int((has_query & has_passage & ~relevant).sum()),
+        lone_queries=int((has_query & ~has_passage).sum()),
+        lone_passages=int((has_passage & ~has_query).sum()),
+        blank_passages=columns.found(blank, place),
+        corpus=corpus,
+        queries=self.queries.result(place),
+        passages=self.passages.result(place),
+        negatives=self._negatives.result(place_of_negative),
+        fewest_negatives=int(of_pairs.min()) if len(of_pairs) else 0,
+        most_negatives=int(of_pairs.max(initial=0)),
+        without_negatives=int((of_pairs == 0).sum()),
+        repeated_pairs=repeated,
+        copied_pairs=copied,
+        equal_texts=columns.found(equal, place),
+        positive_negatives=columns.found(own, place),
+        other_positive_negatives=columns.found(others, place_of_negative),
+        refused=refused,
+        samples=self._samples,
+    )
+
+  def _add(self, chunk: list[dict]) -> None:
+    start = len(self.places)
+    for row in chunk:
+      self.places.append(row['location'])
+    for column, what in ((self.queries, 'query'), (self.passages, 'passage')):
+      column.add(
+          [row[what] for row in chunk],
+          lambda i: self.places[start + i],
+          () if self._repeats else [row[f'{what}_id'] for row in chunk],
+      )
+    self._relevant.append(np.array([row['relevance'] > 0 for row in chunk]))
+    counts = np.array([len(row['negatives']) for row in chunk])
+    self._negative_counts.append(counts)
+    rows = np.repeat(np.arange(start, start + len(chunk)), counts)
+    self._negatives.add(
+        [text for row in chunk for text in row['negatives']],
+        lambda i: self.places[int(rows[i])],
+    )
+    for number, row in enumerate(chunk, start + 1):
+      # Rows 1, 10, 100, 1,000, ...: few, and from all over the split.
+      if str(number).strip('0') == '1':
+        self._samples.append(self._sample(row, self.places[number - 1]))
+
+  def _positive_negatives(
+      self, rows: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with their passage among their hard negatives, and numbers of hard
+    negatives that are the passage of another row of the same query; of the rows
+    [m] of each hard negative."""
+    negatives = self._negatives.hashes
+    own = self.relevant[rows] & (negatives == self.passages.hashes[rows])
+    pairs = columns.pair_hashes(self.queries.hashes[rows], negatives)
+    positive = columns.members(pairs, self.pairs)
+    return np.unique(rows[own]), np.flatnonzero(positive & ~own)
+
+  def _sample(self, row: dict, place: str) -> summary.Sample:
+    vocabulary = self._tokenizer.vocabulary
+    passage_length = self._tokenizer.passage_length
+    texts = []
+    for what, text, limit in (
+        ('query', row['query'], self._tokenizer.query_length),
+        ('passage', row['passage'], passage_length),
+        ('negative', ''.join(row['negatives'][:1]), passage_length),
+    ):
+      if text:
+        kept = vocabulary.encode([text], limit).row(0)
+        tokens = len(vocabulary.encode([text], 2**31).row(0))
+        shown = f'{printable(vocabulary.decode(kept))} EOS'
+        texts.append((what, shown, len(kept), tokens))
+    return summary.Sample(place, texts)
+
+
+def _again(
+    keys: np.ndarray, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The chosen rows whose key a row before has, and `first_rows`."""
+  firsts = columns.first_rows(keys)
+  return np.flatnonzero(chosen & (firsts != np.arange(len(firsts)))), firsts
+
+
+def _chunks(examples: Iterable[dict]) -> Iterator[list[dict]]:
+  chunk: list[dict] = []
+  characters = 0
+  for row in examples:
+    chunk.append(row)
+    characters += len(row['query']) + len(row['passage'])
+    characters += sum(map(len, row['negatives']))
+    if len(chunk) >= _ROWS or characters >= _CHARACTERS:
+      yield chunk
+      chunk, characters = [], 0
+  if chunk:
+    yield chunk

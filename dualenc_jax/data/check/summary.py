@@ -1,0 +1,208 @@
+"""The summary of an inspection: plain data, ready for JSON."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from dualenc_jax.data.readers.rows import Found
+
+PERCENTILES = (5, 25, 50, 75, 95, 99)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+  """Token lengths before truncation, EOS included.
+
+  Attributes:
+    limit: longest that texts are cut to.
+    truncated: share of texts that are cut.
+    unknown: share of the tokens that the vocabulary has no piece for.
+    counts: (tokens, texts) for every length that occurs.
+  """
+
+  mean: float
+  percentiles: Mapping[int, int]
+  longest: int
+  limit: int
+  truncated: float
+  unknown: float
+  counts: Sequence[tuple[int, int]]
+
+  @classmethod
+  def of(cls, tokens: np.ndarray, limit: int, unknown: int) -> 'Lengths':
+    """Of texts with `tokens` [n] tokens, `unknown` of all of them unknown."""
+    percentiles = np.zeros(len(PERCENTILES), int)
+    if len(tokens):
+      percentiles = np.percentile(tokens, PERCENTILES, method='inverted_cdf')
+    counts = np.unique(tokens, return_counts=True)
+    return cls(
+        mean=float(tokens.mean()) if len(tokens) else 0.0,
+        percentiles=dict(zip(PERCENTILES, percentiles.tolist())),
+        longest=int(tokens.max(initial=0)),
+        limit=limit,
+        truncated=float((tokens > limit).mean()) if len(tokens) else 0.0,
+        unknown=unknown / max(int(tokens.sum(dtype=np.int64)), 1),
+        counts=list(zip(*(column.tolist() for column in counts))),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+  """The queries, passages or hard negatives of a split.
+
+  Attributes:
+    most_repeated: times that the most frequent text occurs.
+    questions: texts that end with a question mark.
+    blank: texts of nothing but whitespace.
+    long_words: texts with a word of `columns.LONG_WORD` characters or more.
+    lists: texts that are lists of texts, by `list_cells.is_one`.
+    garbled: texts that were decoded with the wrong encoding, by their looks, or
+      with U+FFFD, which stands for bytes that could not be decoded.
+    ids_of_several_texts: ids that name different texts.
+    texts_of_several_ids: texts that have different ids.
+  """
+
+  count: int
+  distinct: int
+  most_repeated: int
+  questions: int
+  blank: Found
+  lists: Found
+  long_words: Found
+  garbled: Found
+  ids_of_several_texts: Found
+  texts_of_several_ids: Found
+  lengths: Lengths
+
+  @property
+  def unique(self) -> float:
+    """Share of unique texts, as in SamToNe's table 3."""
+    return self.distinct / self.count if self.count else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """A row as the model will see it.
+
+  `texts` are (what, text after truncation, tokens kept, tokens before).
+  """
+
+  place: str
+  texts: Sequence[tuple[str, str, int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """A split of a task.
+
+  Attributes:
+    name: the split's, with its task in front for a part of a mixture.
+    split: its name within the task.
+    error: why it cannot be read, or not to its end; None if it can.
+    limited: whether more rows exist than were read.
+    rows: read, without those that were refused.
+    pairs: rows of a query and a relevant passage.
+    judged_irrelevant: rows of a query and a passage of grade 0 or less.
+    lone_queries: rows without a passage.
+    lone_passages: rows without a query, those of a corpus.
+    blank_passages: rows without a query whose passage has no text.
+    corpus: the split that the queries are ranked over, None for this one.
+    distinct_pairs: pairs of different texts.
+    repeated_pairs: pairs that a row before has, under the same ids if any.
+    copied_pairs: pairs whose texts a row before has, under other ids alone.
+    equal_texts: pairs whose query is their passage.
+    positive_negatives: pairs with their passage among their hard negatives.
+    other_positive_negatives: hard negatives that are the passage of another
+      pair of the same query.
+    refused: by the reader, by reason: bad rows, which were left out, and what
+      else it would stop at.
+  """
+
+  name: str
+  split: str
+  error: str | None
+  limited: bool
+  rows: int
+  pairs: int
+  distinct_pairs: int
+  judged_irrelevant: int
+  lone_queries: int
+  lone_passages: int
+  blank_passages: Found
+  corpus: str | None
+  queries: Texts
+  passages: Texts
+  negatives: Texts
+  fewest_negatives: int
+  most_negatives: int
+  without_negatives: int
+  repeated_pairs: Found
+  copied_pairs: Found
+  equal_texts: Found
+  positive_negatives: Found
+  other_positive_negatives: Found
+  refused: Mapping[str, Found]
+  samples: Sequence[Sample]
+
+  @property
+  def num_refused(self) -> int:
+    return sum(found.count for found in self.refused.values())
+
+  @property
+  def mean_negatives(self) -> float:
+    """Hard negatives of a pair."""
+    return self.negatives.count / max(self.pairs, 1)
+
+  @property
+  def kinds(self) -> Sequence[tuple[str, Texts]]:
+    """(what, texts) of the kinds that occur."""
+    names = 'query', 'passage', 'negative'
+    kinds = zip(names, (self.queries, self.passages, self.negatives))
+    return [(what, texts) for what, texts in kinds if texts.count]
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+  """Different queries, passages and pairs of the split `held_out` that a split
+  which is trained on has, too."""
+
+  held_out: str
+  train: str
+  queries: Found
+  passages: Found
+  pairs: Found
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+  """Different passages of a split's relevant pairs that the corpus lacks."""
+
+  split: str
+  corpus: str
+  passages: Found
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+  """All that was found about a task.
+
+  Attributes:
+    options: those that are set, by task: more than one in a mixture.
+    vocabulary: that of the lengths.
+    vocabulary_size: ids.
+    query_length: most tokens of a query, EOS included.
+    passage_length: the same of a passage.
+    limit: most rows of a split that were read, None for all.
+  """
+
+  task: str
+  options: Mapping[str, Mapping[str, object]]
+  vocabulary: str
+  vocabulary_size: int
+  query_length: int
+  passage_length: int
+  limit: int | None
+  splits: Sequence[Split]
+  overlaps: Sequence[Overlap]
+  missing: Sequence[Missing]

@@ -1,0 +1,33 @@
+"""Datasets from files, each a class that `TASK` is bound to directly."""
+
+from dualenc_jax.data.dataset import Dataset
+from dualenc_jax.data.readers.beir import Beir
+from dualenc_jax.data.readers.documents import Documents
+from dualenc_jax.data.readers.msmarco import MsMarco
+from dualenc_jax.data.readers.multireqa import MultiReQA
+from dualenc_jax.data.readers.open_nq import OpenNQ
+from dualenc_jax.data.readers.pairs import Pairs
+from dualenc_jax.data.readers.python_code import PythonCode
+from dualenc_jax.data.readers.queries import Queries
+from dualenc_jax.data.readers.texts import Texts
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.suggest import did_you_mean
+
+__all__ = [
+    'Beir', 'Documents', 'MsMarco', 'MultiReQA', 'OpenNQ', 'Pairs',
+    'PythonCode', 'Queries', 'Texts',
+]
+
+# The benchmarks by their names on command lines, each with a file gin/tasks/.
+_READERS = (Beir, Documents, MsMarco, MultiReQA, OpenNQ, Pairs, PythonCode)
+BY_NAME: dict[str, type[Dataset]] = {r.task_name: r for r in _READERS}
+
+
+def named(name: str) -> type[Dataset]:
+  """The reader of a benchmark by its name; raises UserError."""
+  if name not in BY_NAME:
+    raise UserError(
+        f'There is no task {name!r}.{did_you_mean(name, BY_NAME)} Tasks:'
+        f' {", ".join(sorted(BY_NAME))}.'
+    )
+  return BY_NAME[name]

@@ -1,0 +1,435 @@
+"""The user's own files of pairs of query and passage."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+import dataclasses
+import itertools
+import logging
+import pathlib
+from typing import Any
+
+from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
+from dualenc_jax.data.dataset import example
+from dualenc_jax.data.readers import (
+  arrow,
+  column_aliases,
+  list_cells,
+  pairs_formats,
+  rows,
+)
+from dualenc_jax.data.readers.files_dataset import FilesDataset
+from dualenc_jax.data.readers.rows import BadRow
+from dualenc_jax.utils import hub, untrusted
+from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
+from dualenc_jax.utils.suggest import did_you_mean
+
+_SPLITS = ('train', 'validation', 'test')
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs(FilesDataset):
+  """Pairs of query and passage, with optional hard negatives, one file a split.
+
+  JSONL (.jsonl) is an object a line, JSON (.json) an array of them. TSV (.tsv)
+  and CSV (.csv) have their columns' names in the first line, or `columns` gives
+  them. Cells of a TSV are taken as they are, unless `quoted.is_quoted`. All
+  these may be gzipped (.gz). Parquet (.parquet) and folders of `save_to_disk`
+  of datasets need pyarrow. Texts are UTF-8; blank lines and columns without a
+  use are ignored.
+
+  The column `passage` holds a string or a list of strings, all of them passages
+  of the query; a title, passage_id or name belongs to the one passage, or is a
+  list as long. Hard negatives are in the column called `negatives` and in those
+  called `negatives_1`, `negatives_2`, ..., each a list of strings, one string,
+  or nothing. A row is bad when it has no query or passage, any of its texts is
+  nothing but whitespace, or a column holds something else than it should.
+
+  A row with several passages is as many examples, one after the other, each
+  with all hard negatives of the row. They may meet in a batch: the losses mask
+  pairs of equal queries out of each other's negatives, in both directions, so
+  positives of a query are never its negatives, in-batch or hard, from whatever
+  row. A row that has one of its own passages among its hard negatives, equal
+  but for whitespace around it, is bad by default. Rows are not compared with
+  each other; `dualenc data check` does that.
+
+  The attributes down to negative_scores name columns. Those from negatives on
+  may be missing in a file, unless called otherwise than by default; None leaves
+  one out. Training alone reads weights and scores. Those called train,
+  validation and test are the files of the splits.
+
+  Attributes:
+    title: titles, joined in front of passages with a space.
+    negative_titles: titles of the hard negatives, entry by entry. Without it
+      hard negatives are taken to have their titles in their texts.
+    query_id: strings or integers, as of passage_id.
+    name: what a search hit displays.
+    weight: weights of the row's pairs in the loss, finite numbers from 0 on.
+    positive_scores: a teacher's scores of the passage, or passages, numbers.
+    negative_scores: its scores of the hard negatives, entry by entry. With one
+      of the two columns there must be the other.
+    format: a name in `pairs_formats.FORMATS`; None tells by the end of the
+      name, and of .tsv by the content.
+    columns: names of the columns of TSV and CSV files without a first line of
+      names, in order; those of no use may have any name.
+    column_aliases: take 'anchor', 'positive' and the others of
+      `column_aliases.ALIASES` where query, passage and negatives are missing.
+    list_cells: take texts that are lists, of JSON or Python, for these: what
+      there is in a column of CSV instead of lists. Not of queries.
+    strict: whether the first bad row is an error that names file and line, in
+      Parquet the row, from 1 on; else bad rows, and of rows just the hard
+      negatives that are passages of them, are left out and the log says how
+      many.
+  """
+
+  task_name = 'pairs'
+  FILES = ('train', 'validation', 'test')
+
+  query: str = 'query'
+  passage: str = 'passage'
+  negatives: str | None = 'negatives'
+  title: str | None = None
+  negative_titles: str | None = None
+  query_id: str | None = 'query_id'
+  passage_id: str | None = 'passage_id'
+  name: str | None = 'name'
+  weight: str | None = None
+  positive_scores: str | None = None
+  negative_scores: str | None = None
+  train: str | None = None
+  validation: str | None = None
+  test: str | None = None
+  format: str | None = None
+  columns: Sequence[str] | None = None
+  column_aliases: bool = False
+  list_cells: bool = False
+  strict: bool = True
+
+  def __post_init__(self):
+    super().__post_init__()
+    if (self.positive_scores is None) != (self.negative_scores is None):
+      raise UserError(
+          'Pairs: one of POSITIVE_SCORES_COLUMN and NEGATIVE_SCORES_COLUMN is'
+          ' given; expected both, or neither.'
+      )
+    if self.format is not None:
+      rows.check_choice('FORMAT', self.format, tuple(pairs_formats.FORMATS))
+    expect(
+        not isinstance(self.columns, str), 'COLUMNS', self.columns,
+        "a tuple of names, such as ('query', 'passage', 'negatives')",
+    )
+
+  @property
+  def extra_columns(self) -> tuple[Column, ...]:
+    wanted = {WEIGHTS: self.weight, TEACHER_SCORES: self.positive_scores}
+    return tuple(column for column, name in wanted.items() if name)
+
+  def splits(self) -> tuple[str, ...]:
+    return tuple(split for split in _SPLITS if getattr(self, split))
+
+  def paths(self, split: str) -> list[pathlib.Path]:
+    return pairs_formats.files_of(self._file(split))
+
+  def most_examples(self, split: str, enough: int) -> int:
+    # Read in full only where it is short: a row may have several passages.
+    count = 0
+    table = self._table(self._file(split))
+    for found in (table.numbered, self.examples(split)):
+      count = sum(1 for _ in itertools.islice(found, enough))
+      if count == enough:
+        break
+    return count
+
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    """Yields the examples of the good rows, in the file's order.
+
+    Raises UserError, also for no good row at all and a column that no row has.
+    """
+    if self.extra_columns and split != 'train':
+      plain: dict[str, Any] = dict.fromkeys(
+          ('weight', 'positive_scores', 'negative_scores')
+      )
+      yield from dataclasses.replace(self, **plain).examples(split)
+      return
+    path = self._file(split)
+    table = self._table(path)
+    unseen, columns = self._required(), table.columns
+    if columns is not None:
+      names = self._aliases(columns)
+      columns = [names.get(name, name) for name in columns]
+      self._check_columns(path, columns, table.hint)
+      self._warn_of_unread(path, columns)
+      unseen = {}
+
+    def parse(raw: Any) -> tuple[list[dict[str, Any]], int]:
+      nonlocal columns
+      row = table.parse(raw)
+      if names := self._aliases(row):
+        row = {names.get(name, name): value for name, value in row.items()}
+      if columns is None:
+        columns = list(row)
+        self._warn_of_unread(path, columns)
+      for attribute in [a for a in unseen if self._find(row, a)]:
+        del unseen[attribute]
+      if self.list_cells:
+        row = {
+            name: value if name == self.query else list_cells.read(name, value)
+            for name, value in row.items() if self._wants(name)
+        }
+      return self._pairs(row)
+
+    number, listed = 0, rows.Found()
+    faults = rows.Faults(self.strict, 'hard negatives')
+    try:
+      for number, (pairs, false_negatives) in rows.checked(
+          path, table.numbered, parse, self.strict
+      ):
+        if false_negatives:
+          faults.add(
+              f'{self.passage!r} is among its hard negatives,'
+              f' {self.negatives!r}',
+              f'{path}:{number}', count=false_negatives,
+          )
+        if any(map(list_cells.is_one, _texts(pairs))):
+          listed.add(f'{path}:{number}')
+        for pair in pairs:
+          yield pair | {'location': f'{path}:{number}'}
+    except rows.NoGoodRow:
+      # That a column is nowhere says more than what each row lacks.
+      self._check_seen(path, unseen, columns)
+      raise
+    if not number:
+      raise UserError(f'{path} has no rows.')
+    self._check_seen(path, unseen, columns)
+    faults.warn(path)
+    if listed.count and rows.collected() is None:
+      _LOG.warning(
+          '%s: %d rows have a text that is a list, the first at %s. It is taken'
+          ' as it is, with brackets and quotes; --gin.LIST_CELLS=True reads the'
+          ' list.', path, listed.count, listed.places[0],
+      )
+
+  def _pairs(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
+    """The examples of a row, without their location, and how many hard
+    negatives were left out as they are passages of the row; raises BadRow."""
+    need = {name: getattr(self, name) for name in ('query', 'passage')}
+    if lacking := {k: name for k, name in need.items() if name not in row}:
+      missing = f'no column {_named(lacking)}'
+      hint = f'(named by {_flags(lacking)})'
+      if meant := column_aliases.did_you_mean(row, vars(self)):
+        hint += f'.{meant[:-1]}'
+      raise BadRow(
+          f'{missing} {hint}', f'{missing} among {str(list(row))[:200]} {hint}'
+      )
+    query = rows.text(row, self.query)
+    texts = rows.texts(row, self.passage)
+    if not texts:
+      raise BadRow(f'{self.passage!r} is an empty list')
+    passages = _titled(row, texts, self.title)
+    given, scores = self._negatives(row)
+    negatives, kept_scores = given, scores
+    if given:
+      # Without titles of their own, negatives compare with the bare texts.
+      positives = {text.strip() for text in passages}
+      if not self.negative_titles and passages is not texts:
+        positives |= {text.strip() for text in texts}
+      negatives = [text for text in given if text.strip() not in positives]
+      if scores:
+        pairs = zip(scores, given)
+        kept_scores = [s for s, text in pairs if text.strip() not in positives]
+    false_negatives = len(given) - len(negatives)
+    values: dict[str, Any] = {
+        'query': query,
+        'negatives': negatives,
+        'query_id': rows.identifier(row, self.query_id),
+    }
+    if self.weight:
+      weight = row.get(self.weight)
+      values[WEIGHTS.name] = rows.number(self.weight, weight, 0)
+    passage_ids = rows.parallel(row, self.passage_id, len(texts))
+    names = rows.parallel(row, self.name, len(texts))
+    more: list[dict[str, Any]] = [{}] * len(texts)
+    if self.positive_scores:
+      own = rows.numbers(row, self.positive_scores, len(texts))
+      more = [{TEACHER_SCORES.name: [score, *kept_scores]} for score in own]
+    return [
+        example(passage=text, passage_id=id_, name=name, **values, **extra)
+        for text, id_, name, extra in zip(passages, passage_ids, names, more)
+    ], false_negatives
+
+  def _negatives(
+      self, row: Mapping[str, Any]
+  ) -> tuple[list[str], list[float]]:
+    """Hard negatives of the row, and a teacher's scores of them, if wanted."""
+    found: list[str] = []
+    scores: list[float] = []
+    for column in self._find(row, 'negatives'):
+      if row[column] is None or row[column] == '':
+        continue
+      number = column.removeprefix(self.negatives or '')
+      texts = rows.texts(row, column)
+      titles = self.negative_titles and self.negative_titles + number
+      found += _titled(row, texts, titles)
+      if self.negative_scores:
+        scores += rows.numbers(row, self.negative_scores + number, len(texts))
+    return found, scores
+
+  def _table(self, path: pathlib.Path) -> pairs_formats.Table:
+    return pairs_formats.open_table(
+        path, self.format, self.columns, self._wants
+    )
+
+  def _aliases(self, columns: Collection[str]) -> dict[str, str]:
+    """The names that columns are read by which have others; by alias."""
+    wanted = self.column_aliases
+    return column_aliases.renaming(columns, vars(self)) if wanted else {}
+
+  def _required(self) -> dict[str, str]:
+    """Names of the columns that a file must have, by attribute."""
+    return {
+        attribute: getattr(self, attribute)
+        for attribute, default in _COLUMNS.items()
+        if attribute in ('query', 'passage')
+        or getattr(self, attribute) not in (None, default)
+    }
+
+  def _wants(self, column: str) -> bool:
+    """Whether a file's column of this name is read."""
+    column = self._aliases([column]).get(column, column)
+    return any(self._find([column], attribute) for attribute in _COLUMNS)
+
+  def _find(self, columns: Collection[str], attribute: str) -> list[str]:
+    """Those of a file's columns that are meant by an attribute."""
+    name = getattr(self, attribute)
+    if name is not None and attribute in _NUMBERED:
+      return column_aliases.numbered(columns, name)
+    return [name] if name in columns else []
+
+  def _check_columns(
+      self, path: pathlib.Path, columns: Sequence[str], hint: str
+  ) -> None:
+    need = self._required()
+    if lacking := {k: need[k] for k in need if not self._find(columns, k)}:
+      raise self._missing(
+          f'{path} has no column', lacking, columns, 'Columns:', hint
+      )
+    for name in columns:
+      if self._wants(name) and list(columns).count(name) > 1:
+        raise UserError(
+            f'{path} has two columns {name!r}. Hard negatives may be in'
+            " columns negatives_1, negatives_2, ...; other names once."
+        )
+
+  def _check_seen(
+      self,
+      path: pathlib.Path,
+      unseen: Mapping[str, str],
+      columns: Sequence[str] | None,
+  ) -> None:
+    """Raises UserError for a column that no row has, `columns` the first's."""
+    if unseen and columns is not None:
+      raise self._missing(
+          f'{path}: no row has a column', unseen, columns, 'The first has'
+      )
+
+  def _missing(
+      self,
+      what: str,
+      lacking: Mapping[str, str],
+      columns: Sequence[str],
+      those: str,
+      hint: str = '',
+  ) -> UserError:
+    meant = column_aliases.did_you_mean(columns, vars(self)) or ''.join(
+        did_you_mean(name, columns) for name in lacking.values()
+    )
+    return UserError(
+        f'{what} {_named(lacking)}.{meant} {those} {", ".join(columns)[:200]}.'
+        f' Give the right names with {_flags(lacking)}.{hint}'
+    )
+
+  def _warn_of_unread(self, path: pathlib.Path, columns: Sequence[str]) -> None:
+    """Hard negatives under another name would be missed in silence."""
+    unread = [name for name in columns if not self._wants(name)]
+    if unread:
+      _LOG.warning(
+          '%s: columns that are not read: %s. --gin.NEGATIVES_COLUMN=... names'
+          ' hard negatives, and so on for the others of tasks/pairs.gin.%s',
+          path, ', '.join(unread)[:200],
+          column_aliases.did_you_mean(columns, vars(self)),
+      )
+
+  def _file(self, split: str) -> pathlib.Path:
+    if split not in _SPLITS:
+      raise self.no_split(split, _SPLITS)
+    flag = f'--gin.{split.upper()}_FILE=PATH'
+    given = getattr(self, split)
+    if not given:
+      for other in self.splits():
+        self._file(other)  # A file that is not there is told first.
+      own = self.splits()
+      instead = ''
+      if own and split != 'train':
+        instead = f', or measure by --split={own[0]}'
+      raise UserError(
+          f'pairs has no file for split {split!r}; it has'
+          f' {", ".join(own) or "none"}. Give it with {flag} (JSONL, JSON, CSV,'
+          f' TSV, Parquet or Arrow of query and passage){instead}.'
+      )
+    path = pathlib.Path(hub.data(given)).expanduser()
+    if arrow.is_one(path):
+      return path
+    if path.is_dir():
+      raise UserError(
+          f'pairs, split {split!r}: {path} is a folder. Expected a file, or a'
+          f' folder of save_to_disk, with {flag}; of a BEIR folder,'
+          ' --gin_file=tasks/beir.gin reads it.'
+      )
+    if not path.is_file():
+      raise SourceUnavailable(
+          f'pairs, split {split!r}: {untrusted.why_no_file(path)}. Give it'
+          f' with {flag}.'
+      )
+    if not self.format:
+      pairs_formats.format_of(path)
+    return path
+
+
+_NO_COLUMNS = (
+    *_SPLITS, 'format', 'columns', 'column_aliases', 'list_cells', 'strict'
+)
+# The attributes that name a column, with their defaults.
+_COLUMNS = {
+    field.name: field.default
+    for field in dataclasses.fields(Pairs)
+    if field.name not in _NO_COLUMNS
+}
+# Those of which a file may have several.
+_NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
+
+
+def _named(lacking: Mapping[str, str]) -> str:
+  """Columns by the attributes that name them."""
+  return ' or '.join(map(repr, lacking.values()))
+
+
+def _flags(lacking: Collection[str]) -> str:
+  """What sets attributes on the command line."""
+  return ', '.join(f'--gin.{name.upper()}_COLUMN=...' for name in lacking)
+
+
+def _texts(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+  """All texts of a row's examples, which share query and hard negatives."""
+  yield from (pair['passage'] for pair in pairs)
+  yield from (pairs[0]['query'], *pairs[0]['negatives'])
+
+
+def _titled(
+    row: Mapping[str, Any], texts: list[str], column: str | None
+) -> list[str]:
+  """Texts with the titles of a column in front of them."""
+  if not column:
+    return texts
+  return [
+      f'{title} {text}' if title.strip() else text
+      for title, text in zip(rows.parallel(row, column, len(texts)), texts)
+  ]

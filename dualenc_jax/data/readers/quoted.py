@@ -1,0 +1,108 @@
+"""Rows with quoted cells, as of spreadsheets and pandas: CSV, quoted TSV."""
+
+from collections.abc import Iterable, Iterator
+import csv
+import itertools
+import pathlib
+from typing import Any
+
+from dualenc_jax.data.readers import text_lines
+
+# Bytes of a TSV's begin that tell whether its cells are in quotes.
+_SAMPLE = 2**24
+
+
+def reader(lines: Iterable[str], **options: Any) -> Any:
+  """`csv.reader` of cells as long as a line may be."""
+  # For the process: its own limit, 128 KiB, is less than many documents have.
+  csv.field_size_limit(text_lines.LONGEST_LINE)
+  return csv.reader(lines, **options)
+
+
+def numbered(
+    path: pathlib.Path, delimiter: str | None
+) -> Iterator[tuple[int, list[str] | csv.Error]]:
+  """Yields (its first line's number, cells) of each row that is not blank.
+
+  A cell may go over several lines; `""` in one is a quote. Bytes that are not
+  UTF-8 are lone surrogates. What is not a row is the error that says why, and
+  reading goes on in the next line. Without a delimiter it is the comma,
+  semicolon or tab that the first line has most of. Errors are those of
+  `text_lines.lines`.
+  """
+  number = 0
+
+  def lines() -> Iterator[str]:
+    nonlocal number
+    for number, line in text_lines.lines(path, blank=True):
+      yield line.decode('utf-8', 'surrogateescape') + '\n'
+
+  stream = lines()
+  first = next(stream, None)
+  if first is None:
+    return
+  found = reader(
+      itertools.chain([first], stream),
+      delimiter=delimiter or max(',;\t', key=first.count),
+      strict=True,
+  )
+  start = 1
+  while True:
+    row: list[str] | csv.Error
+    try:
+      row = next(found)
+    except StopIteration:
+      return
+    except csv.Error as error:
+      row = error
+    if row:
+      yield start, row
+    start = number + 1
+
+
+def is_quoted(path: pathlib.Path) -> bool:
+  """Whether the cells of a TSV are in quotes, not plain.
+
+  They are where its first 16 MiB can be read so, with as many cells in every
+  row, and quotes are there for a reason: a cell has a tab, a line's end or a
+  doubled quote within, or all cells that are not numbers are in quotes. A plain
+  file with a quote within a cell, or around one by chance, is none.
+  """
+  last, size, quotes = 0, 0, False
+  for last, line in text_lines.lines(path):
+    quotes = quotes or b'"' in line
+    size += len(line) + 1
+    if size > _SAMPLE:
+      break
+  if not quotes:
+    return False
+  needed, width = False, 0
+  for start, cells in numbered(path, '\t'):
+    if start > last:
+      break
+    if isinstance(cells, csv.Error):
+      return False
+    width = width or len(cells)
+    if len(cells) != width or width < 2:
+      return False
+    needed = needed or any({'\t', '\n', '"'} & {*cell} for cell in cells)
+  all_lines = text_lines.lines(path)
+  lines = itertools.takewhile(lambda row: row[0] <= last, all_lines)
+  # A writer of quotes puts a cell that has one in quotes; csv reads it all the
+  # same, so the lines are looked at. A cell may go over several.
+  inside = False
+  for cell in (cell for _, line in lines for cell in line.split(b'\t')):
+    if needed and not inside and b'"' in cell and not cell.startswith(b'"'):
+      return False
+    if not needed and not (cell[:1] == cell[-1:] == b'"' or _is_number(cell)):
+      return False
+    inside ^= cell.count(b'"') % 2 == 1
+  return True
+
+
+def _is_number(cell: bytes) -> bool:
+  try:
+    float(cell or b'0')
+  except ValueError:
+    return False
+  return True

@@ -1,0 +1,447 @@
+"""Rows of source files: found, read, checked; bad rows stop or are counted."""
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import contextvars
+import dataclasses
+import hashlib
+import itertools
+import logging
+import math
+import os
+import pathlib
+from typing import Any, TypeVar
+
+from dualenc_jax.data.readers import text_lines
+from dualenc_jax.data.readers.text_lines import lines
+from dualenc_jax.utils import json_file, untrusted
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
+from dualenc_jax.utils.suggest import did_you_mean
+
+S = TypeVar('S')
+T = TypeVar('T')
+# The flags by which every reader leaves out and counts what is wrong: of a
+# task, and of commands that are given a file.
+LENIENT, SKIP = '--gin.STRICT=False (strict)', '--skip_bad_rows'
+SHOWN = 3
+# Rows after a first bad one, to see whether a file has good ones.
+_LOOKED_AT = 100
+# A file beyond this is fingerprinted by its size and blocks spread over it.
+WHOLE = 2**28
+_BLOCKS, _BLOCK = 64, 2**20
+
+
+class BadRow(Exception):
+  """Why a row cannot be an example; without its file and line.
+
+  Rows are counted by the reason. `full` is the same with what only this row
+  has, '' if there is no more to say.
+  """
+
+  def __init__(self, reason: str, full: str = ''):
+    super().__init__(reason)
+    self.full = full
+
+
+class NoGoodRow(UserError):
+  """All rows of a file are bad."""
+
+
+@dataclasses.dataclass
+class Found:
+  """How often something was found, and the first few places, 'file:line'."""
+
+  count: int = 0
+  places: list[str] = dataclasses.field(default_factory=list)
+
+  def add(self, place: str) -> None:
+    self.count += 1
+    if len(self.places) < SHOWN:
+      self.places.append(place)
+
+
+class BadRows(dict[str, Found]):
+  """Bad rows by reason; those beyond `REASONS` reasons are `OTHERS`."""
+
+  REASONS = 20
+  OTHERS = 'other reasons'
+
+  def add(self, reason: str, place: str) -> None:
+    # A reason may quote the row: there may be as many as rows.
+    if len(self) >= self.REASONS and reason not in self:
+      reason = self.OTHERS
+    self.setdefault(reason, Found()).add(place)
+
+
+_COLLECTED: contextvars.ContextVar[BadRows | None] = contextvars.ContextVar(
+    'bad rows collected', default=None
+)
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[BadRows]:
+  """Readers leave bad rows out, if strict too; yields where these count."""
+  bad = BadRows()
+  token = _COLLECTED.set(bad)
+  try:
+    yield bad
+  finally:
+    _COLLECTED.reset(token)
+
+
+def collected() -> BadRows | None:
+  """What `collecting` has yielded; None outside of it."""
+  return _COLLECTED.get()
+
+
+@dataclasses.dataclass
+class Faults:
+  """What is wrong in a source: the first is an error, or all are left out.
+
+  Within `collecting` none is an error. `things` are called so in messages,
+  `flag` unsets `strict`, and `counts` says how many are left out, by reason.
+  """
+
+  strict: bool
+  things: str = 'rows'
+  flag: str = LENIENT
+  counts: collections.Counter[str] = dataclasses.field(
+      default_factory=collections.Counter
+  )
+
+  def add(
+      self, reason: str, place: str, error: str = '', count: int = 1
+  ) -> None:
+    """Counts what is wrong at one place; raises UserError if strict.
+
+    `reason` says it in few words, `error` in full, with what was expected.
+    """
+    if (bad := collected()) is not None:
+      bad.add(reason, place)
+    elif self.strict:
+      instead = f', or leave out such {self.things} with {self.flag}'
+      instead *= bool(self.flag)
+      raise UserError(
+          f'{place}: {error or reason}. Mend the file{instead}.'
+      ) from None
+    self.counts[reason] += count
+
+  def warn(self, place: Any, total: int | None = None, more: str = '') -> None:
+    """Logs the counts, of a total if it is known, unless all were collected."""
+    if self.counts and collected() is None:
+      of = '' if total is None else f' of {total}'
+      logging.getLogger(__name__).warning(
+          '%s: skipped %d %s%s%s: %s',
+          place, self.counts.total(), self.things, of, more, self,
+      )
+
+  def __str__(self) -> str:
+    return ', '.join(f'{n} {reason}' for reason, n in self.counts.most_common())
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+  """Raises UserError unless `value` is one of `known`."""
+  if value not in known:
+    raise UserError(
+        f'{name} is {value!r}; expected {" or ".join(map(repr, known))}.'
+        + did_you_mean(str(value), known)
+    )
+
+
+def folder_of(
+    task: str, root: str | None, data_root: str | None
+) -> pathlib.Path | None:
+  """The folder of a task's files: `root`, else its own in `data_root`."""
+  if root is None and data_root is None:
+    return None
+  folder = pathlib.Path(data_root or '', task) if root is None else root
+  return pathlib.Path(folder).expanduser()
+
+
+def find(
+    root: str | os.PathLike | None, names: Sequence[str], task: str, hint: str
+) -> pathlib.Path:
+  """The first of several names of a file that exists.
+
+  `root` is None if the user has given no folder; `hint` says where to get the
+  file and how large it is. Raises SourceUnavailable.
+  """
+  if root is None:
+    raise SourceUnavailable(
+        f'{task} needs {names[0]}, and no folder is given: set'
+        f' --gin.DATA_ROOT, below which {task} has a folder of its own. {hint}'
+    )
+  paths = [pathlib.Path(root).expanduser() / name for name in names]
+  for path in paths:
+    if path.is_file():
+      return path
+  others = f' (or {", ".join(names[1:])})' if len(names) > 1 else ''
+  raise SourceUnavailable(
+      f'{task}: {untrusted.why_no_file(paths[0])}{others}. {hint}'
+  )
+
+
+def fingerprint(paths: Sequence[pathlib.Path]) -> str:
+  """Hash of the files' content, in this order.
+
+  Of a file larger than `WHOLE` bytes it is of the size and of 64 blocks of one
+  MiB, at equal distances, the first and the last among them.
+  """
+  digest = hashlib.sha256()
+  for path in paths:
+    size = path.stat().st_size
+    digest.update(f'{size}\0'.encode())
+    with text_lines.opened(path) as stream:
+      if size <= WHOLE:
+        digest.update(hashlib.file_digest(stream, 'sha256').digest())
+        continue
+      for block in range(_BLOCKS):
+        stream.seek((size - _BLOCK) * block // (_BLOCKS - 1))
+        digest.update(stream.read(_BLOCK))
+  return digest.hexdigest()
+
+
+def parsed(
+    path: pathlib.Path, parse: Callable[[bytes], T], strict: bool = True
+) -> Iterator[tuple[int, T]]:
+  """`checked` of the lines of a plain or .gz file that are not blank."""
+  return checked(path, lines(path), parse, strict)
+
+
+def checked(
+    path: pathlib.Path,
+    numbered: Iterable[tuple[int, S]],
+    parse: Callable[[S], T],
+    strict: bool = True,
+    flag: str = LENIENT,
+) -> Iterator[tuple[int, T]]:
+  """Yields (number, parse(raw)) of the good ones of a file's numbered rows.
+
+  Args:
+    path: the file, for messages.
+    numbered: (line or row number, raw row).
+    parse: makes a row of a raw one; raises BadRow.
+    strict: whether the first bad row is an error, a UserError; else bad rows
+      are left out and the log says at the end how many, by reason. If all are
+      bad, it is NoGoodRow.
+    flag: the flag that unsets it, for the message.
+  """
+  good, full, faults = 0, '', Faults(strict, 'bad rows', flag)
+  numbered = iter(numbered)
+  for number, raw in numbered:
+    try:
+      row = parse(raw)
+    except BadRow as reason:
+      if strict and not good and collected() is None:
+        # To leave out all rows is no way out.
+        faults.flag *= _any_good(numbered, parse)
+      full = full or reason.full and f' Row {number}: {reason.full}.'
+      faults.add(str(reason), f'{path}:{number}', reason.full)
+      continue
+    good += 1
+    yield number, row
+  bad = faults.counts.total()
+  if bad and not good:
+    raise NoGoodRow(f'{path} has no good row, {bad} bad: {faults}.{full}')
+  faults.warn(path, bad + good)
+
+
+def _any_good(
+    numbered: Iterator[tuple[int, S]], parse: Callable[[S], Any]
+) -> bool:
+  """Whether one of the next rows is good, as far as they can be read."""
+  with contextlib.suppress(UserError):
+    for _, raw in itertools.islice(numbered, _LOOKED_AT):
+      with contextlib.suppress(BadRow):
+        parse(raw)
+        return True
+  return False
+
+
+def compare_counts(
+    what: str,
+    found: Mapping[str, int],
+    published: Mapping[str, int],
+    tolerance: float,
+    advice: str,
+) -> None:
+  """Logs counts of a benchmark as it was read beside the published ones.
+
+  Raises:
+    UserError: one differs by more than `tolerance`, a share of the published
+      count; `advice` says what to do then.
+  """
+  wrong = []
+  for name, count in found.items():
+    line, known = f'{count:,} {name}', published.get(name)
+    if known is not None:
+      line += f', published {known:,}'
+      if tolerance < 1 and abs(count - known) > tolerance * known:
+        wrong.append(line)
+    logging.getLogger(__name__).info('%s: %s.', what, line)
+  if (bad := collected()) is not None:
+    for line in wrong:
+      bad.add(line, what)
+  elif wrong:
+    raise UserError(
+        f'{what}: {"; ".join(wrong)}; the tolerance is {tolerance:g}. Is the'
+        f' download whole, and of the right version? {advice}'
+    )
+
+
+def decode(line: bytes) -> str:
+  """UTF-8; raises BadRow."""
+  try:
+    return line.decode('utf-8')
+  except UnicodeDecodeError as error:
+    full = text_lines.not_utf8(line, error.start)
+    other = ' but perhaps Latin-1' if 'Latin-1' in full else ''
+    raise BadRow(f'not UTF-8{other}', full) from None
+
+
+def json_object(line: bytes) -> dict[str, Any]:
+  """A JSON object; raises BadRow."""
+  try:
+    row = json_file.loads(decode(line))
+  except UserError:
+    raise BadRow('values within values, too deep to be read') from None
+  except json_file.RepeatedKey as e:
+    raise BadRow('an object has a key twice', str(e)) from None
+  except ValueError:  # Also a number of 5,000 digits.
+    raise BadRow('not JSON') from None
+  return as_object(row, ' a line')
+
+
+def as_object(row: Any, where: str = '') -> dict[str, Any]:
+  """A value of JSON that is an object; raises BadRow."""
+  if not isinstance(row, dict):
+    what = 'an array' if isinstance(row, list) else untrusted.shown(row)
+    what = 'null' if row is None else what
+    raise BadRow(f'not a JSON object but {what}; expected an object{where}')
+  return row
+
+
+def tsv_cells(line: bytes, columns: Sequence[str]) -> list[str]:
+  """Tab-separated cells as they are, no quotes or escapes; raises BadRow."""
+  return named_cells(decode(line).split('\t'), columns)
+
+
+def named_cells(cells: list[str], columns: Sequence[str]) -> list[str]:
+  """The cells of a line; raises BadRow unless there is one a column."""
+  if len(cells) != len(columns):
+    raise BadRow(
+        f'{len(cells)} columns, expected {len(columns)} ({", ".join(columns)})'
+    )
+  return cells
+
+
+def text(row: Mapping[str, Any], name: str, empty: bool = False) -> str:
+  """A string of a row, not only whitespace unless `empty`; raises BadRow."""
+  if name not in row:
+    reason = f'column {name!r} is missing'
+    raise BadRow(reason, f'{reason}; {it_has(row)}')
+  check_text(name, row[name], empty)
+  return row[name]
+
+
+def it_has(row: Mapping[str, Any]) -> str:
+  """What columns a row has, for messages."""
+  return f'it has {", ".join(row)[:200] or "nothing"}'
+
+
+def title(row: Mapping[str, Any]) -> str:
+  """The title of a row, '' where there is none; raises BadRow."""
+  return text({'title': row.get('title') or ''}, 'title', empty=True)
+
+
+def titled(title: str, text: str) -> str:
+  """A passage with its title in front, as in BEIR's own models."""
+  return f'{title} {text}'.strip()
+
+
+def check_text(name: str, value: Any, empty: bool = False) -> None:
+  """Raises BadRow unless `value` is a string with something in it."""
+  if not isinstance(value, str):
+    raise BadRow(f'{name!r} holds {type(value).__name__}, not a string')
+  if not empty and not value.strip():
+    raise BadRow(f'{name!r} is empty')
+  try:
+    value.encode('utf-8')
+  except UnicodeEncodeError:  # JSON can spell half of a surrogate pair.
+    raise BadRow(f'{name!r} is not valid Unicode') from None
+
+
+def number(name: str, value: Any, least: float = -math.inf) -> float:
+  """A finite number of the column `name`, or its text; raises BadRow."""
+  found = math.nan if isinstance(value, bool) else untrusted.number(value)
+  if not (math.isfinite(found) and found >= least):
+    wanted = 'finite number' if least < 0 else f'number, {least:g} or more'
+    raise BadRow(f'{name!r} holds {value!r}; expected a {wanted}')
+  return found
+
+
+def identifier(row: Mapping[str, Any], name: str | None) -> str:
+  """A string or integer as a string, '' where there is none; raises BadRow."""
+  return '' if name is None else as_identifier(name, row.get(name))
+
+
+def as_identifier(name: str, value: Any) -> str:
+  """`identifier` of a value of the column `name`."""
+  value = '' if value is None else value
+  if isinstance(value, bool) or not isinstance(value, (str, int)):
+    raise BadRow(f'{name!r} is neither a string nor an integer')
+  check_text(name, str(value), empty=True)
+  return str(value)
+
+
+def first(row: Mapping[str, Any], names: Sequence[str]) -> str:
+  """The first of these names that a row has; raises BadRow."""
+  for name in names:
+    if name in row:
+      return name
+  raise BadRow(f'there is no {one_of(names)}')
+
+
+def one_of(names: Sequence[str]) -> str:
+  """'a, b or c'."""
+  return f'{", ".join(names[:-1])} or {names[-1]}'
+
+
+def listed(row: Mapping[str, Any], name: str) -> list[Any]:
+  """A cell that holds one value or a list of them, as a list."""
+  value = row[name]
+  return value if isinstance(value, list) else [value]
+
+
+def texts(row: Mapping[str, Any], name: str) -> list[str]:
+  """The texts of a cell that holds one or a list of them; raises BadRow."""
+  found = listed(row, name)
+  for value in found:
+    check_text(name, value)
+  return found
+
+
+def parallel(
+    row: Mapping[str, Any], name: str | None, count: int
+) -> list[str]:
+  """The `count` ids or names of a cell that goes with texts, '' for none."""
+  if name is None or row.get(name) is None:
+    return [''] * count
+  return [as_identifier(name, v) for v in _as_many(row, name, count, 'values')]
+
+
+def numbers(row: Mapping[str, Any], name: str, count: int) -> list[float]:
+  """The `count` numbers of a cell that goes with texts; raises BadRow."""
+  if row.get(name) is None:
+    raise BadRow(f'{name!r} is missing; expected a score of each text')
+  return [number(name, v) for v in _as_many(row, name, count, 'scores')]
+
+
+def _as_many(
+    row: Mapping[str, Any], name: str, count: int, what: str
+) -> list[Any]:
+  values = listed(row, name)
+  if len(values) != count:
+    raise BadRow(f'{name!r} holds {len(values)} {what} for {count} texts')
+  return values

@@ -1,0 +1,95 @@
+"""Lines of text files, plain or .gz, read as a stream."""
+
+from collections.abc import Iterator
+import contextlib
+import functools
+import gzip
+import pathlib
+import re
+from typing import Any
+import zlib
+
+from dualenc_jax.utils import untrusted
+from dualenc_jax.utils.errors import UserError
+
+DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+# Bytes: a packed file of a megabyte may be a line of a gigabyte.
+LONGEST_LINE = 2**26
+_UTF_16 = re.compile(rb'\xff\xfe|\xfe\xff|(\0[^\0]){4}|([^\0]\0){4}', re.DOTALL)
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[Any]:
+  """Yields a binary file as it is; UserError where it cannot be read."""
+  try:
+    file = untrusted.open_file(path, 'Give a file.')
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror or e}.') from e
+  with file:
+    yield file
+
+
+@contextlib.contextmanager
+def unpacked(path: pathlib.Path) -> Iterator[Any]:
+  """Yields a binary file, unpacked where its name ends with .gz."""
+  with opened(path) as file:
+    yield gzip.GzipFile(fileobj=file) if path.suffix == '.gz' else file
+
+
+def lines(
+    path: pathlib.Path, blank: bool = False
+) -> Iterator[tuple[int, bytes]]:
+  """Yields (number from 1 on, line without its end) of a plain or .gz file.
+
+  A byte order mark is left out, and so are blank lines unless `blank`.
+
+  Raises:
+    UserError: damaged or truncated gzip, a line without an end, or UTF-16.
+  """
+  with unpacked(path) as stream:
+    number = 0
+    read = functools.partial(stream.readline, LONGEST_LINE + 1)
+    try:
+      for number, line in enumerate(iter(read, b''), 1):
+        if len(line) > LONGEST_LINE:
+          raise UserError(
+              f'{path}:{number}: a line of more than {LONGEST_LINE >> 20} MiB.'
+              ' Expected one row per line.'
+          )
+        line = line.rstrip(b'\r\n')
+        if number == 1:
+          check_encoding(path, line)
+          line = line.removeprefix(b'\xef\xbb\xbf')
+        if blank or line.strip():
+          yield number, line
+    except DAMAGED_GZIP as error:
+      remedy = 'Copy or download it again.'
+      if 'Not a gzipped' in str(error):
+        remedy = 'Take .gz off its name, or pack it: gzip FILE.'
+      raise UserError(
+          f'{path} is a damaged gzip file, after line {number}: {error}.'
+          f' {remedy}'
+      ) from error
+
+
+def check_encoding(path: pathlib.Path, begin: bytes) -> None:
+  """Raises UserError where a file of text begins as in UTF-16."""
+  if _UTF_16.match(begin):
+    raise UserError(
+        f'{path}:1: the file is in UTF-16, as Excel\'s "Unicode text" is.'
+        ' Expected UTF-8. Save it so, or convert it: iconv -f UTF-16 -t UTF-8'
+        ' OLD > NEW.'
+    )
+
+
+def not_utf8(data: bytes, at: int) -> str:
+  """What bytes may be that are not UTF-8 from `at` on, in words."""
+  # With letters of UTF-8 beside the wrong bytes it is no other encoding.
+  if any(c > '\x7f' and c != '\ufffd' for c in data.decode('utf-8', 'replace')):
+    return 'not UTF-8'
+  near = data[max(0, at - 20) : at + 20].decode('cp1252', 'replace')
+  return (
+      f'not UTF-8. Latin-1 (Windows-1252)? In it this is'
+      f' {untrusted.shown(near)}. If that is right, convert the file: iconv -f'
+      ' WINDOWS-1252 -t UTF-8 OLD > NEW'
+  )

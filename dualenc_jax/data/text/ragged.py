@@ -1,0 +1,151 @@
+"""Rows of unequal length, in memory or mapped, and their fingerprints."""
+
+from collections.abc import Iterable, Sequence, Sized
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.utils.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ragged:
+  """n rows; row i is `values[offsets[i]:offsets[i + 1]]`.
+
+  Values are token ids or UTF-8 (uint8); offsets int64 [n + 1] begin with 0.
+  """
+
+  values: np.ndarray
+  offsets: np.ndarray
+
+  @classmethod
+  def from_rows(cls, rows: Sequence[Any], dtype) -> 'Ragged':
+    """Copies a list of lists (or arrays) of integers."""
+    offsets = offsets_of(rows)
+    flat = (value for row in rows for value in row)
+    return cls(np.fromiter(flat, dtype, int(offsets[-1])), offsets)
+
+  @classmethod
+  def from_texts(cls, texts: Iterable[str]) -> 'Ragged':
+    """Encodes texts as UTF-8."""
+    rows = [text.encode('utf-8') for text in texts]
+    return cls(np.frombuffer(b''.join(rows), np.uint8), offsets_of(rows))
+
+  def __len__(self) -> int:
+    return len(self.offsets) - 1
+
+  @property
+  def lengths(self) -> np.ndarray:
+    """int64 [n]."""
+    return np.diff(self.offsets)
+
+  def row(self, index: int) -> np.ndarray:
+    """Row `index`, a view."""
+    return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+  def text(self, index: int) -> str:
+    """Row `index` of a uint8 Ragged as a string."""
+    try:
+      return self.row(index).tobytes().decode('utf-8')
+    except UnicodeDecodeError as e:
+      file = getattr(self.values.base, 'filename', 'It')
+      raise UserError(
+          f'{file} has a text {index} that is not UTF-8: {e}. If it is of a'
+          ' token cache, remove its folder: it is made again.'
+      ) from e
+
+  def padded(self, indices: np.ndarray, length: int) -> np.ndarray:
+    """Rows `indices` [n], cut and padded with 0: int32 [n, length]."""
+    indices = np.asarray(indices)
+    starts = self.offsets[indices]
+    lengths = np.minimum(self.offsets[indices + 1] - starts, length)
+    out = np.zeros((len(indices), length), np.int32)
+    real = np.arange(length) < lengths[:, None]
+    # Position of each real token in `values`: its row's start plus its rank.
+    shift = starts - np.cumsum(lengths) + lengths
+    flat = np.arange(lengths.sum()) + np.repeat(shift, lengths)
+    out[real] = self.values[flat]
+    return out
+
+
+def offsets_of(rows: Sequence[Sized]) -> np.ndarray:
+  """int64 [n + 1] offsets of n rows, one after the other."""
+  return lengths_to_offsets(np.fromiter(map(len, rows), np.int64, len(rows)))
+
+
+def lengths_to_offsets(lengths: np.ndarray) -> np.ndarray:
+  """[n] lengths -> int64 [n + 1] offsets."""
+  offsets = np.zeros(len(lengths) + 1, np.int64)
+  np.cumsum(lengths, out=offsets[1:])
+  return offsets
+
+
+def fingerprints(rows: Ragged) -> np.ndarray:
+  """Fingerprints of rows of token ids of any dtype: uint64 [n].
+
+  The fingerprint of a row is mix(sum of mix(token + 2^32 position) + mix(its
+  length)) modulo 2^64, with splitmix64's bijection mix. Rows that differ in
+  their tokens, or in the order of these, share one by a chance of 2^-64.
+  Memory is 8 bytes a row and a few megabytes.
+  """
+  out = np.empty(len(rows), np.uint64)
+  start = 0
+  while start < len(rows):
+    limit = rows.offsets[start] + _VALUES_AT_ONCE
+    end = int(np.searchsorted(rows.offsets, limit, side='right')) - 1
+    end = max(end, start + 1)
+    first, last = rows.offsets[start], rows.offsets[end]
+    part = Ragged(
+        rows.values[first:last], rows.offsets[start : end + 1] - first
+    )
+    out[start:end] = _of_part(part)
+    start = end
+  return out
+
+
+def _of_part(rows: Ragged) -> np.ndarray:
+  lengths = rows.lengths
+  key = np.arange(len(rows.values), dtype=np.uint64)
+  key -= np.repeat(rows.offsets[:-1].astype(np.uint64), lengths)
+  # Token and position fill disjoint halves, so every pair has its own key.
+  key <<= _U(32)
+  key |= rows.values.astype(np.uint64)
+  total = np.zeros(len(key) + 1, np.uint64)
+  np.cumsum(_mix(key), out=total[1:])
+  # Differences of running sums: exact, because uint64 wraps around.
+  sums = total[rows.offsets[1:]] - total[rows.offsets[:-1]]
+  return _mix(sums + _mix(lengths.astype(np.uint64)))
+
+
+def as_uint32_pairs(values: np.ndarray) -> np.ndarray:
+  """uint64 [...] -> uint32 [..., 2], (low, high): JAX has no 64-bit integers.
+
+  The numbers, not the bytes, are split, whatever the machine's byte order.
+  """
+  low = (values & _U(0xFFFFFFFF)).astype(np.uint32)
+  high = (values >> _U(32)).astype(np.uint32)
+  return np.stack([low, high], axis=-1)
+
+
+def from_uint32_pairs(pairs: np.ndarray) -> np.ndarray:
+  """uint32 [..., 2] -> uint64 [...]: what `as_uint32_pairs` was given."""
+  low, high = np.moveaxis(np.asarray(pairs).astype(_U), -1, 0)
+  return low | high << _U(32)
+
+
+_U = np.uint64
+# Tokens, or bytes of text.
+_VALUES_AT_ONCE = 2**18
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+  """The output function of splitmix64: a bijection that spreads every bit."""
+  x = x + _U(0x9E3779B97F4A7C15)
+  shifted = x >> _U(30)
+  for multiplier, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
+    x ^= shifted
+    x *= _U(multiplier)
+    np.right_shift(x, _U(shift), out=shifted)
+  x ^= shifted
+  return x

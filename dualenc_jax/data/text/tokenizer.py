@@ -1,0 +1,235 @@
+"""Texts to token rows: SentencePiece vocabularies, without TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import hashlib
+import pathlib
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from dualenc_jax.data.text.ragged import offsets_of, Ragged
+from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.suggest import did_you_mean, did_you_mean_or_known
+
+PAD, EOS, UNK = 0, 1, 2
+# The rows of embeddings are a multiple of it, for the hardware.
+_MULTIPLE = 64
+# Most tokens of a text: what is made for a length takes memory by it, and
+# lengths are in files of anybody.
+LONGEST = 2**16
+PREFIXES = 'query_prefix', 'passage_prefix'
+# What sentence-transformers calls the two prefixes among prompts.
+QUERY, DOCUMENT = 'query', 'document'
+SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """A SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2.
+
+  Attributes:
+    path: a SentencePiece model file, or the name of a shipped vocabulary, such
+      as 'python_code_8k'.
+    extra_ids: ids after the pieces (T5 has 100); they count in `size`, no text
+      is ever encoded to them.
+  """
+
+  path: str
+  extra_ids: int = 0
+
+  @property
+  def size(self) -> int:
+    """Number of ids, pieces and extra ids."""
+    return self._processor.get_piece_size() + self.extra_ids
+
+  @property
+  def token_dtype(self) -> np.dtype:
+    """The smallest unsigned dtype that holds every id."""
+    return np.dtype(np.uint16 if self.size <= 65536 else np.uint32)
+
+  @functools.cached_property
+  def sha256(self) -> str:
+    """Of the model file."""
+    return hashlib.sha256(self.file.read_bytes()).hexdigest()
+
+  def encode(
+      self, texts: Sequence[str], max_length: int, threads: int = -1
+  ) -> Ragged:
+    """Token ids of each text: at most `max_length - 1`, then EOS.
+
+    Cut first and ended after, as T5X's `append_eos_after_trim` does: every row
+    ends with EOS. `threads` is -1 for one on each core.
+    """
+    rows = self._processor.encode_as_numpy(
+        list(texts), add_eos=True, num_threads=threads
+    )
+    rows = [row[:max_length] for row in rows]
+    offsets = offsets_of(rows)
+    values = np.empty(offsets[-1], self.token_dtype)
+    if rows:
+      np.concatenate(rows, out=values, casting='unsafe')
+    values[offsets[1:] - 1] = EOS
+    return Ragged(values, offsets)
+
+  def decode(self, ids: np.ndarray) -> str:
+    """The text of a row of `encode`, as normalised, without EOS.
+
+    Ids that are not pieces, which a model may write, are left out.
+    """
+    pieces = self._processor.get_piece_size()
+    return self._processor.decode(ids[ids < pieces].tolist())
+
+  @functools.cached_property
+  def file(self) -> pathlib.Path:
+    """The SentencePiece model file."""
+    path = pathlib.Path(self.path).expanduser()
+    if path.is_file():
+      return path
+    shipped = {file.stem: file for file in sorted(SHIPPED.glob('*.model'))}
+    if self.path in shipped:
+      return shipped[self.path]
+    raise UserError(
+        f'Vocabulary.path: {self.path!r} is neither a file nor a shipped one.'
+        f'{did_you_mean(self.path, shipped)} Shipped: {", ".join(shipped)}.'
+    )
+
+  @functools.cached_property
+  def _processor(self) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+      processor.load(str(self.file))
+    except (OSError, RuntimeError) as error:
+      raise UserError(
+          f'Vocabulary.path: {self.file} is not a SentencePiece model: {error}'
+      ) from error
+    ids = processor.pad_id(), processor.eos_id(), processor.unk_id()
+    if ids != (PAD, EOS, UNK):
+      raise UserError(
+          f'Vocabulary.path: {self.file} has the ids (pad, eos, unk) {ids};'
+          f' expected {(PAD, EOS, UNK)}. Train it with these, and bos_id=-1.'
+      )
+    return processor
+
+
+def vocab_size(vocabulary: Vocabulary) -> int:
+  """Rows of the embeddings of a vocabulary, its size rounded up."""
+  return -(-vocabulary.size // _MULTIPLE) * _MULTIPLE
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+  """Encodes queries and passages; every row ends with EOS.
+
+  Attributes:
+    query_length, passage_length: most tokens, EOS included.
+    query_prefix: in front of every query, such as 'query: '; its tokens count.
+    passage_prefix: in front of every passage and hard negative.
+    prompts: other prefixes by name, for `prompted`.
+    default_prompt: name of the one for a text of neither side, as which
+      `encode` of sentence-transformers takes it; '' for none, None for the
+      prefix that both sides share, if they do.
+  """
+
+  vocabulary: Vocabulary
+  query_length: int = 64
+  passage_length: int = 256
+  query_prefix: str = ''
+  passage_prefix: str = ''
+  prompts: Mapping[str, str] = dataclasses.field(
+      default_factory=dict, hash=False
+  )
+  default_prompt: str | None = None
+
+  def __post_init__(self):
+    for name in ('query_length', 'passage_length'):
+      value = getattr(self, name)
+      expect(
+          2 <= value <= LONGEST, f'Tokenizer.{name}', value,
+          f'at least 2: one token and EOS, and at most {LONGEST:,}',
+      )
+    for name in PREFIXES:
+      text = getattr(self, name)
+      expect(
+          isinstance(text, str), f'Tokenizer.{name}', text,
+          "a string, '' for none",
+      )
+    check_prompts('Tokenizer.prompts (PROMPTS)', self.prompts)
+    if self.default_prompt:
+      self.prompt(self.default_prompt, 'Tokenizer.default_prompt: the model')
+
+  @property
+  def prefixes(self) -> dict[str, str]:
+    """Those that are not empty, by name."""
+    return {n: getattr(self, n) for n in PREFIXES if getattr(self, n)}
+
+  @property
+  def named(self) -> dict[str, Any]:
+    """The prompts and the default one, if there are any, as JSON."""
+    found = {'prompts': dict(self.prompts)} if self.prompts else {}
+    own = self.default_prompt is not None
+    return found | ({'default_prompt': self.default_prompt} if own else {})
+
+  @property
+  def all_prompts(self) -> dict[str, str]:
+    """The prompts, and both prefixes as 'query' and 'document'."""
+    own = {QUERY: self.query_prefix, DOCUMENT: self.passage_prefix}
+    return {**own, **self.prompts}
+
+  def prompt(self, name: str, model: object = 'The model') -> str:
+    """The text of a prompt; raises UserError where there is none so called.
+
+    `model` is what the error calls the model.
+    """
+    if name not in self.all_prompts:
+      raise UserError(
+          f'{model} has no prompt {name!r}.'
+          f'{did_you_mean_or_known(name, self.all_prompts)} Prompts are of'
+          " training, --gin.PROMPTS=\"{'name': 'text: '}\"."
+      )
+    return self.all_prompts[name]
+
+  def prompted(
+      self, query: str | None = None, passage: str | None = None,
+      model: object = 'The model',
+  ) -> 'Tokenizer':
+    """The tokenizer with named prompts as prefixes; None leaves a prefix.
+
+    Raises:
+      UserError: no such prompt exists.
+    """
+    chosen = zip(PREFIXES, (query, passage))
+    texts: dict[str, Any] = {
+        p: self.prompt(n, model) for p, n in chosen if n is not None
+    }
+    return dataclasses.replace(self, **texts) if texts else self
+
+  def encode_queries(self, texts: Sequence[str], threads: int = -1) -> Ragged:
+    """Rows of at most `query_length` token ids."""
+    texts = [self.query_prefix + text for text in texts]
+    return self.vocabulary.encode(texts, self.query_length, threads)
+
+  def encode_passages(self, texts: Sequence[str], threads: int = -1) -> Ragged:
+    """Rows of at most `passage_length` token ids."""
+    texts = [self.passage_prefix + text for text in texts]
+    return self.vocabulary.encode(texts, self.passage_length, threads)
+
+
+def check_prompts(where: str, prompts: object) -> None:
+  """Raises UserError, naming `where`, unless prompts are texts by name."""
+  if not isinstance(prompts, Mapping) or not all(
+      isinstance(part, str) for pair in prompts.items() for part in pair
+  ):
+    raise UserError(
+        f"{where} is {prompts!r:.80}; expected texts by name, such as"
+        " {'nli': 'classify: '}."
+    )
+  for name in (QUERY, DOCUMENT):
+    if name in prompts:
+      raise UserError(
+          f'{where} has {name!r}, which is what the prefix of'
+          f' {"queries" if name == QUERY else "passages"} is called. Give'
+          f' {"QUERY" if name == QUERY else "PASSAGE"}_PREFIX, or another name.'
+      )

@@ -1,0 +1,239 @@
+"""Training curves: metrics.jsonl, and the charts of them."""
+
+from collections.abc import Mapping, Sequence
+import functools
+import math
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+import markupsafe
+import numpy as np
+
+from dualenc_jax.utils import figure, json_file, untrusted
+from dualenc_jax.utils.errors import UserError
+
+FILE = 'metrics.jsonl'
+# Values by step, ascending, by '<group>/<name>'.
+Curves = Mapping[str, Mapping[int, float]]
+
+# Metrics of the charts: their group, then their names.
+_CHARTS = {
+    'Loss': 'train loss chance',
+    'Validation': 'validation P@1 MRR nDCG@10 Recall@10 Recall@100',
+    'Log-likelihood of a token, validation': 'validation log_likelihood',
+    'In-batch accuracy': 'train accuracy',
+    'Mean cosines of a batch': 'train positive_similarity'
+    ' query_passage_similarity query_query_similarity'
+    ' passage_passage_similarity',
+    'Effective rank of the embeddings': 'train query_rank passage_rank',
+    'Spread of the embeddings, 0 to 1': 'train query_spread passage_spread',
+    'Divergence of the towers, on queries': 'alignment kl kl_reverse kl_limit',
+    'Gradient norm': 'train gradient_norm',
+    'Learning rate': 'train learning_rate',
+    'Examples per second': 'train examples_per_second',
+    'Memory, MiB': 'resources host_mib device_mib',
+    'Share of waiting for data': 'resources waiting_for_data',
+}
+_INCHES = (4.3, 2.3)
+# Colours of the drawing, to which the style sheet gives others in the dark.
+_COLOURS = ('#0b6a75', '#c2571a', '#6a4fb3', '#4b7a1e', '#b0327a')
+# Stands for a colour of the page that a drawing is put into.
+_PAGE = '#010203'
+# With more lines than colours, every other five are dashed.
+_DASHES = (0, (4, 2))
+# Curves this long get a line of means on top of the values.
+_SMOOTHED = 100
+# A drawing has so many stretches of a curve, each with both of its extremes.
+_STRETCHES = 250
+# Bytes of the file.
+_LARGEST = 2**30
+# A curve with values so many times its median has a logarithmic axis.
+_SPIKY = 50
+
+
+def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
+  """Reads the numbers that training wrote, one JSON object a line.
+
+  Returns:
+    The curves, and a sentence on damage if there is any. A last line that is
+    not whole is not damage: a run may be writing it, or was stopped there.
+  """
+  try:
+    lines = untrusted.read(path, _LARGEST).split(b'\n')
+  except FileNotFoundError:
+    return {}, []
+  except UserError as e:
+    return {}, [str(e)]
+  except OSError as e:
+    return {}, [f'{path} cannot be read: {e.strerror or e}.']
+  found: dict[str, dict[int, float]] = {}
+  bad = []
+  for number, line in enumerate(lines, 1):
+    try:
+      values = json_file.loads(line)
+      json_file.check(values, {'step': int, 'group': str}, '')
+      step, group = values.pop('step'), values.pop('group')
+      json_file.check(values, {str: int | float | None}, '')
+    except ValueError:
+      if number < len(lines):
+        bad.append(number)
+      continue
+    for name, value in values.items():
+      value = math.nan if value is None else float(value)
+      found.setdefault(f'{group}/{name}', {})[step] = value
+  problems = [
+      f'{path} is damaged in {len(bad):,} of {len(lines) - 1:,} lines, first in'
+      f' line {bad[0]:,}. They are left out.'
+  ] if bad else []
+  return dict(sorted(found.items())), problems
+
+
+class Line(NamedTuple):
+  """The finite values of a metric in one run, drawn in a colour by number."""
+
+  label: str
+  colour: int
+  dashed: bool
+  steps: np.ndarray
+  values: np.ndarray
+
+  @property
+  def ends(self) -> list[tuple[float, int]]:
+    """Value and step of the last, the lowest and the highest."""
+    rows = (-1, self.values.argmin(), self.values.argmax())
+    return [(self.values[row], self.steps[row]) for row in rows]
+
+  @property
+  def is_long(self) -> bool:
+    return len(self.steps) >= _SMOOTHED
+
+
+class Chart(NamedTuple):
+  """A drawing, with the number of values that are not finite."""
+
+  title: str
+  lost: int
+  drawing: markupsafe.Markup
+  lines: Sequence[Line]
+
+
+def charts(runs: Mapping[str, Curves]) -> tuple[list[Chart], list[Chart]]:
+  """Charts of what is known of a training, and of all else.
+
+  Several runs are drawn over each other, one chart for each metric then.
+
+  Raises:
+    ImportError: matplotlib is not installed.
+  """
+  known: dict[str, list[str]] = {}
+  for title, words in _CHARTS.items():
+    group, *names = words.split()
+    metrics = [f'{group}/{name}' for name in names]
+    if len(runs) > 1 and names[1:]:
+      known |= {f'{title}: {_words(metric)}': [metric] for metric in metrics}
+    else:
+      known[title] = metrics
+  taken = {metric for metrics in known.values() for metric in metrics}
+  own = {m: [m] for run in runs.values() for m in run if m not in taken}
+  found, more = (
+      [chart for item in group.items() if (chart := _chart(*item, runs))]
+      for group in (known, own)
+  )
+  return found, more
+
+
+def _words(metric: str) -> str:
+  if metric == 'train/chance':
+    return 'chance, all candidates alike'
+  return metric.partition('/')[2].replace('_', ' ')
+
+
+def _chart(
+    title: str, metrics: Sequence[str], runs: Mapping[str, Curves]
+) -> Chart | None:
+  """None without a finite number."""
+  lines: list[Line] = []
+  lost = 0
+  for place, (run, curves) in enumerate(runs.items()):
+    for metric in metrics:
+      curve = curves.get(metric, {})
+      finite = {step: v for step, v in curve.items() if math.isfinite(v)}
+      lost += len(curve) - len(finite)
+      if finite:
+        # A run has one colour in all charts, whether or not others are there.
+        several = len(runs) > 1
+        again, colour = divmod(place if several else len(lines), len(_COLOURS))
+        label = run if several else _words(metric)
+        steps, values = np.array(list(finite)), np.array(list(finite.values()))
+        lines.append(Line(label, colour, again % 2 == 1, steps, values))
+  if not lines:
+    return None
+  drawing = _render(lines)
+  for number, shade in enumerate(_COLOURS):
+    drawing = drawing.replace(shade, f'var(--s{number})')
+  return Chart(title, lost, markupsafe.Markup(drawing), lines)
+
+
+def _render(lines: Sequence[Line]) -> str:
+  """Curves as an <svg> element of a page of HTML, as wide as its place.
+
+  Its letters are those of the page, in the colour of the text around it.
+  """
+  page = ('text.color', 'axes.labelcolor', 'xtick.color', 'ytick.color')
+  style = dict.fromkeys((*page, 'grid.color'), _PAGE) | {
+      'svg.fonttype': 'none',
+      'grid.alpha': 0.2,
+      'savefig.transparent': True,
+  }
+  draw = functools.partial(_draw, lines=lines)
+  drawing = figure.drawn(_INCHES, draw, ['svg'], style)['svg'].decode()
+  drawing = drawing[drawing.index('<svg ') :].replace(_PAGE, 'currentColor')
+  # Sizes, names of parts and what made it; several stand in one page.
+  drawing = re.sub(r'<metadata>.*?</metadata>', '', drawing, flags=re.DOTALL)
+  drawing = re.sub(r' (width|height)="[\d.]+pt"', '', drawing)
+  drawing = re.sub(r'font-family: [^;]*', 'font-family: inherit', drawing)
+  return re.sub(r' id="[a-z\d.]+_\d+"', '', drawing)
+
+
+def _draw(canvas: Any, lines: Sequence[Line]) -> None:
+  axis = canvas.subplots()
+  for line in lines:
+    steps, values = line.steps, line.values
+    # Few values are seen as points.
+    style = {
+        'color': _COLOURS[line.colour],
+        'marker': '.' if len(steps) <= 30 else '',
+        'linestyle': _DASHES if line.dashed else '-',
+    }
+    if line.is_long:
+      axis.plot(*_thinned(steps, values), **style, linewidth=0.7, alpha=0.3)
+      values = _smoothed(values, len(values) // 50)
+    axis.plot(*_thinned(steps, values), **style, linewidth=1.4)
+  everything = np.concatenate([line.values for line in lines])
+  if everything.min() > 0 and everything.max() > _SPIKY * np.median(everything):
+    axis.set_yscale('log')
+  axis.locator_params(axis='x', nbins=4, integer=True)
+  axis.xaxis.set_major_formatter(lambda step, _: f'{step:,.0f}')
+  axis.grid(axis='y')
+  axis.set_xlabel('step')
+
+
+def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
+  """Means [n] over `window` neighbours of each value, fewer at the ends."""
+  ones = np.ones(window)
+  counts = np.convolve(np.ones(len(values)), ones, 'same')
+  return np.convolve(values, ones, 'same') / counts
+
+
+def _thinned(
+    steps: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Both ends, and the lowest and highest of each of 250 stretches."""
+  if len(steps) <= 2 * _STRETCHES:
+    return steps, values
+  keep = {0, len(steps) - 1}
+  for part in np.array_split(np.arange(len(steps)), _STRETCHES):
+    keep |= {part[values[part].argmin()], part[values[part].argmax()]}
+  rows = np.array(sorted(keep))
+  return steps[rows], values[rows]

@@ -1,0 +1,362 @@
+"""Comparison of models with a baseline: differences, and their significance."""
+
+from collections.abc import Collection, Iterator, Sequence
+import dataclasses
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.evaluation.results import benchmarks, folder, significance
+from dualenc_jax.evaluation.results.benchmarks import EvaluatedSet
+from dualenc_jax.evaluation.results.folder import Key, Model, PER_QUERY, Result
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.suggest import did_you_mean
+
+# Two results that differ in one of these are not of the same queries, or not
+# of the same corpus.
+_OF_QUERIES = ('source', 'queries')
+_OF_CORPUS = (
+    'corpus', 'passages', 'document_separator', 'depth', 'relevance_level'
+)
+# What is reported when training ends, the first that exists.
+_OF_TRAINING = ('MRR', 'nDCG@10', 'Top-20', 'log_likelihood')
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How to compare.
+
+  Attributes:
+    metrics: which; None for those that the papers report on each task.
+    common_queries: use the queries that both have, instead of refusing results
+      of different ones.
+    permutations: of the randomization test, where it is not exact.
+    seed: of these permutations.
+  """
+
+  metrics: Sequence[str] | None = None
+  common_queries: bool = False
+  permutations: int = 10_000
+  seed: int = 0
+
+
+@dataclasses.dataclass(eq=False)
+class Difference:
+  """A model against the baseline, by one metric on one set.
+
+  Attributes:
+    set_name: its name beside the other sets'.
+    baseline_value: a share of 0 to 1.
+    better: queries on which the model has the greater value.
+    t_test: p of the paired t-test; None where it does not apply.
+    randomization: p of the paired randomization test.
+    t_test_holm: corrected for all sets and models by this metric.
+    randomization_holm: corrected likewise.
+  """
+
+  evaluated: EvaluatedSet
+  set_name: str
+  metric: str
+  model: str
+  baseline_value: float
+  value: float
+  better: int
+  equal: int
+  worse: int
+  t_test: float | None
+  randomization: float
+  t_test_holm: float | None = None
+  randomization_holm: float = math.nan
+
+  @property
+  def difference(self) -> float:
+    return self.value - self.baseline_value
+
+  @property
+  def relative(self) -> float | None:
+    """The improvement as a share of the baseline's value, None if that is 0."""
+    if not self.baseline_value:
+      return None
+    return self.difference / self.baseline_value
+
+  @property
+  def queries(self) -> int:
+    return self.better + self.equal + self.worse
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+  """All differences by set, metric and model, in this order.
+
+  `left_out` are results that not all models have, or not by these metrics.
+  """
+
+  baseline: Model
+  models: tuple[Model, ...]
+  options: Options
+  differences: tuple[Difference, ...]
+  left_out: tuple[Key, ...]
+
+
+def compare(
+    baseline: Model, models: Sequence[Model], options: Options = Options()
+) -> Comparison:
+  """Compares models with a baseline on all sets that they have in common.
+
+  Raises:
+    UserError: no set or metric in common, results that are not of the same
+      queries and corpus, or per-query values that cannot be read.
+  """
+  everyone = [baseline, *models]
+  keys = _common_keys(everyone)
+  sets = benchmarks.group(keys)
+  metrics = _metrics_by_set(sets, everyone, options.metrics)
+  compared = {key for s in sets if metrics[s] for key in s.keys}
+  _check_same(everyone, keys, options.common_queries)
+  differences = [
+      _difference(evaluated, name, metric, baseline, model, options)
+      for evaluated, name in zip(sets, benchmarks.distinct_names(sets))
+      for metric in metrics[evaluated]
+      for model in models
+  ]
+  _correct(differences)
+  left_out = {key for model in everyone for key in model.results} - compared
+  others = tuple(sorted(left_out, key=str))
+  return Comparison(
+      baseline, tuple(models), options, tuple(differences), others
+  )
+
+
+def _common_keys(models: Sequence[Model]) -> set[Key]:
+  common = set.intersection(*({*model.results} for model in models))
+  if not common:
+    found = '; '.join(
+        f'{model.where} has {", ".join(sorted(map(str, model.results)))}'
+        for model in {model.where: model for model in models}.values()
+    )
+    raise UserError(
+        f'The results have no task and split in common: {found}. Evaluate all'
+        ' systems on the same ones.'
+    )
+  return common
+
+
+def _check_same(
+    models: Sequence[Model], keys: Collection[Key], common_queries: bool,
+) -> None:
+  """Refuses results of different queries or corpora."""
+  baseline, *others = models
+  for key in sorted(keys, key=str):
+    for model in others:
+      try:
+        check_same(baseline.results[key], model.results[key], common_queries)
+      except UserError as e:
+        hint = ' Other sets can be compared by their result folders.'
+        raise UserError(f'{e}{hint * (len(keys) > 1)}') from e
+
+
+def check_same(
+    baseline: Result, result: Result, common_queries: bool = False
+) -> None:
+  """Raises UserError for two results of different queries or corpora.
+
+  It names the field of metrics.json in which they differ. `common_queries`
+  accepts other queries.
+  """
+  for field in (*_OF_QUERIES[2 * common_queries :], *_OF_CORPUS):
+    one, other = _fact(baseline, field), _fact(result, field)
+    if one == other:
+      continue
+    hint = 'Evaluate both on the same data, at the same depth.'
+    if field in _OF_QUERIES:
+      hint += ' --common_queries compares the queries that both have.'
+    if field == 'document_separator':
+      hint = 'Evaluate both with it, or both without --max_passage.'
+    if field == 'relevance_level':
+      hint = 'Evaluate both with it, or both without --relevance_level.'
+    if field == 'depth' and result.key.task == 'run':
+      hint = f'--k={min(one, other)} uses the best hits of both.'
+    raise UserError(
+        f'{baseline.where} and {result.where} differ in "{field}":'
+        f' {_shown(one)} and {_shown(other)}. {hint}'
+    )
+
+
+def _fact(result: Result, field: str) -> Any:
+  """A field of metrics.json; of the depth the hits, where it is not there."""
+  facts = result.provenance
+  return facts.get('k' if field == 'depth' and field not in facts else field)
+
+
+def _shown(value: Any) -> str:
+  if isinstance(value, dict):
+    return ', '.join(f'{k} {_shown(v)}' for k, v in value.items())
+  return 'nothing' if value is None else str(value)
+
+
+def _metrics_by_set(
+    sets: Sequence[EvaluatedSet], models: Sequence[Model],
+    wanted: Sequence[str] | None,
+) -> dict[EvaluatedSet, list[str]]:
+  """Those of the wanted metrics, by default the papers', that all have."""
+  wanted = list(dict.fromkeys(wanted or ()))
+  known = list(dict.fromkeys(
+      metric
+      for evaluated in sets
+      for key in evaluated.keys
+      for model in models
+      for metric in model.results[key].metrics
+  ))
+  if unknown := next((m for m in wanted if m not in known), None):
+    raise UserError(
+        f'--metrics: no result has {unknown!r}.{did_you_mean(unknown, known)}'
+        f' Metrics: {", ".join(known)}.'
+    )
+  chosen = {}
+  for evaluated in sets:
+    lacking = {
+        metric: [m.where for m in models if evaluated.value(m, metric) is None]
+        for metric in known
+    }
+    for metric in wanted:
+      if 0 < len(lacking[metric]) < len(models):
+        raise UserError(
+            f'{lacking[metric][0]} has no {metric} on {evaluated.name}, unlike'
+            ' others. Evaluate it again, or choose other --metrics.'
+        )
+    defaults = [benchmarks.paper_metrics(evaluated), benchmarks.OTHER_METRICS]
+    candidates = [wanted] if wanted else defaults
+    found = (
+        [m for m in those if not lacking.get(m, True)] for those in candidates
+    )
+    chosen[evaluated] = next(filter(None, found), [])
+  if not any(chosen.values()):
+    raise UserError(
+        'The results have none of the default metrics in common. Choose'
+        f' --metrics of {", ".join(known)}.'
+    )
+  return chosen
+
+
+def _difference(
+    evaluated: EvaluatedSet, name: str, metric: str, baseline: Model,
+    model: Model, options: Options,
+) -> Difference:
+  # Values of a set of several parts are weighted such that their mean is the
+  # mean of the parts' means.
+  parts = [
+      _paired(baseline.results[key], model.results[key], metric, options)
+      for key in evaluated.keys
+  ]
+  total = sum(map(len, parts))
+  weighted = [part * (total / (len(parts) * len(part))) for part in parts]
+  one, other = np.concatenate(weighted).T
+  return Difference(
+      evaluated=evaluated,
+      set_name=name,
+      metric=metric,
+      model=model.name,
+      baseline_value=math.fsum(one) / len(one),
+      value=math.fsum(other) / len(other),
+      better=int((other > one).sum()),
+      equal=int((other == one).sum()),
+      worse=int((other < one).sum()),
+      t_test=significance.paired_t_test(one, other),
+      randomization=significance.randomization_test(
+          one, other, options.permutations, options.seed
+      ),
+  )
+
+
+def _paired(
+    baseline: Result, result: Result, metric: str, options: Options
+) -> np.ndarray:
+  """float64 [Q, 2], the values of both for the same queries."""
+  both = (baseline, result)
+  for r in both:
+    if metric not in r.per_query().values:
+      raise UserError(
+          f'{r.where}/{PER_QUERY} has no column {metric!r}. Run `dualenc'
+          ' evaluate` again, or choose other --metrics.'
+      )
+  one, other = (r.per_query().column(metric) for r in both)
+  alone = sorted(one.keys() - other.keys()), sorted(other.keys() - one.keys())
+  if any(alone) and not options.common_queries:
+    found = ' and '.join(
+        f'only {r.where} has {_some(queries)}'
+        for r, queries in zip(both, alone)
+        if queries
+    )
+    raise UserError(
+        f'{metric} on {result.key} has different queries: {found}.'
+        ' --common_queries compares those in common.'
+    )
+  common = [(value, other[q]) for q, value in one.items() if q in other]
+  if not common:
+    raise UserError(
+        f'{baseline.where} and {result.where} have no query with {metric} in'
+        ' common.'
+    )
+  return np.array(common)
+
+
+def _some(queries: Sequence[str]) -> str:
+  """'2 queries (a, b)', the first three of many."""
+  names = ', '.join([*queries[:3], *['...'] * (len(queries) > 3)])
+  word = 'query' if len(queries) == 1 else 'queries'
+  return f'{len(queries):,} {word} ({names})'
+
+
+def _correct(differences: Sequence[Difference]) -> None:
+  """Corrects p values for all sets and models of the same metric."""
+  for metric in {d.metric for d in differences}:
+    own = [d for d in differences if d.metric == metric]
+    t_tests = significance.holm([d.t_test for d in own])
+    randomizations = significance.holm([d.randomization for d in own])
+    for d, *corrected in zip(own, t_tests, randomizations):
+      d.t_test_holm, d.randomization_holm = corrected
+
+
+def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
+  """Lines on each sub-corpus: before, after, and whether that is chance."""
+  for after in sorted(model_dir.glob(f'{folder.VALIDATION}/**/{folder.AFTER}')):
+    group = after.parent.relative_to(model_dir)
+    found = _paired_files(after.with_name(folder.BEFORE), after)
+    if found is None:
+      continue
+    metric, pair = found
+    yield (
+        f'{group}, {pair.queries:,} queries, before training and after:'
+        f' {pair.describe(metric)}.'
+    )
+    if pair.after < pair.before and pair.p < 0.05:
+      yield (
+          f'WARNING: {group} is worse than before training. Try a lower'
+          ' LEARNING_RATE, a larger BATCH_SIZE, fewer STEPS, and look at the'
+          ' data by `dualenc data check`: false negatives and wrong pairs'
+          ' are the most frequent causes.'
+      )
+    if found := _paired_files(after.with_name(folder.OF_BM25), after):
+      metric, pair = found
+      yield f'{group}, BM25 and re-ranked: {pair.describe(metric)}.'
+      if pair.after <= pair.before:
+        yield (
+            'WARNING: it does not beat BM25, whose hits it orders, so it cannot'
+            ' teach yet. Train it longer, from a pretrained T5, or with'
+            ' harder negatives.'
+        )
+
+
+def _paired_files(
+    before: pathlib.Path, after: pathlib.Path
+) -> tuple[str, significance.Paired] | None:
+  """A metric that both files have, of the same queries, and its values."""
+  if not (before.exists() and after.exists()):
+    return None
+  one, other = map(folder.read_per_query, (before, after))
+  metric = next((m for m in _OF_TRAINING if m in one.values), None)
+  if metric is None or [*one.query_ids] != [*other.query_ids]:
+    return None
+  return metric, significance.paired(one.values[metric], other.values[metric])

@@ -1,1 +1,0 @@
-"""Figures and tables as files: their contents and their looks."""

@@ -1,1 +1,0 @@
-"""Files, progress and facts of the machine; no room here knows of retrieval."""

@@ -1,0 +1,99 @@
+"""Generators opened from a model_dir, T5X or Hugging Face."""
+
+import dataclasses
+import os
+import pathlib
+
+from dualenc_jax.checkpoints import (
+  encoder_decoder,
+  loading,
+  model_dirs,
+  opening,
+)
+from dualenc_jax.checkpoints.vocabulary import make_tokenizer
+from dualenc_jax.checkpoints.weights import EMBEDDING
+from dualenc_jax.models import Seq2Seq, TokenEmbedder
+from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
+from dualenc_jax.pipelines.generation.generator import Generator
+from dualenc_jax.pipelines.generation.writer import Writer
+from dualenc_jax.utils.errors import UserError
+
+# Most tokens of what is read and written where a checkpoint does not say, as
+# docT5query was trained.
+LENGTH, _QUERY_LENGTH = 512, 64
+
+
+def load(
+    path: str | os.PathLike[str],
+    vocabulary: str | os.PathLike[str] | None = None,
+    length: int | None = None, batch_size: int | None = None,
+    partitioner: Partitioner | None = None, dtype: str | None = None,
+) -> Generator:
+  """A generator on the devices of a mesh.
+
+  Args:
+    path: a model_dir, of which the best or newest checkpoint that can be read
+      is taken, a T5X checkpoint, or a Hugging Face folder with its decoder.
+    vocabulary: a SentencePiece file; None for the one of the model_dir, or
+      beside the checkpoint.
+    length: most tokens of a passage; None for what it was trained with, else
+      512.
+    batch_size: as of `Writer`.
+    partitioner: the mesh and its rules; None for the devices of this host, all
+      of which get all parameters.
+    dtype: of activations, 'float32' or 'bfloat16'; None for what it was trained
+      with, else float32.
+
+  Raises:
+    UserError: it has no decoder, or cannot be read; or the vocabulary is
+      missing, or not the checkpoint's.
+  """
+  mesh = partitioner or HostPartitioner()
+
+  def use(checkpoint: model_dirs.Checkpoint) -> Generator:
+    facts = dict(checkpoint.meta['model'])
+    model_dirs.check_kind(facts, model_dirs.GENERATOR, path)
+    facts.pop(model_dirs.GENERATOR)
+    model = _of_dtype(model_dirs.model_of(facts, str(path)), dtype)
+    tokenizer = checkpoint.tokenizer()
+    if length is not None:
+      tokenizer = dataclasses.replace(tokenizer, passage_length=length)
+    params = loading.place_params(model, checkpoint.tensors, str(path), mesh)
+    provenance = checkpoint.provenance(model, tokenizer)
+    writer = Writer(model, mesh, batch_size)
+    return Generator(params, tokenizer, writer, provenance)
+
+  if opening.reader_of(path) is model_dirs:
+    if vocabulary is not None:
+      raise UserError(f'{path} has its own vocabulary: leave out {vocabulary}.')
+    return model_dirs.restore(pathlib.Path(path).expanduser(), None, use)
+  weights, decoder = encoder_decoder.read(path)
+  if not decoder:
+    raise UserError(
+        f'{path} ({weights.kind}) has no decoder, so it cannot write queries.'
+        ' Give a whole T5, or a model_dir of --gin_file=runs/doc2query.gin.'
+    )
+  usage = weights.usage
+  tokenizer = make_tokenizer(
+      weights, vocabulary, usage.query_length or _QUERY_LENGTH,
+      length or usage.passage_length or LENGTH,
+  )
+  stack = encoder_decoder.decoder_of(weights, decoder)
+  embedder = TokenEmbedder(*weights.tensors[EMBEDDING].shape)
+  model = _of_dtype(Seq2Seq(embedder, weights.encoder, stack), dtype)
+  tensors = {**weights.tensors, **decoder}
+  params = loading.place_params(model, tensors, weights.path, mesh)
+  provenance = encoder_decoder.provenance(
+      weights, tensors, tokenizer, model.encoder.dtype
+  )
+  writer = Writer(model, mesh, batch_size)
+  return Generator(params, tokenizer, writer, provenance)
+
+
+def _of_dtype(model: Seq2Seq, dtype: str | None) -> Seq2Seq:
+  """The same model with other activations; None for those it has."""
+  if dtype is None:
+    return model
+  stacks = (s.clone(dtype=dtype) for s in (model.encoder, model.decoder))
+  encoder, decoder = stacks
+  return model.clone(encoder=encoder, decoder=decoder)

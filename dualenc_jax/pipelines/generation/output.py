@@ -1,0 +1,144 @@
+"""The files of `dualenc generate`: GPL's and BEIR's formats, and a report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.data.readers import rows
+from dualenc_jax.data.readers.qrels import cell
+from dualenc_jax.pipelines.generation import filters, self_retrieval
+from dualenc_jax.pipelines.generation.generator import Query
+from dualenc_jax.pipelines.generation.shards import Passage
+from dualenc_jax.utils import files
+
+CORPUS, REPORT, FACTS = 'corpus.jsonl', 'report.md', 'generated.json'
+_EXAMPLES = 20
+_LETTERS = 240
+
+
+def names(prefix: str, with_corpus: bool) -> list[str]:
+  """Of the files to train on."""
+  own = [f'{prefix}-queries.jsonl', f'{prefix}-qrels/train.tsv']
+  return [*own, *[CORPUS] * with_corpus]
+
+
+def write(
+    folder: pathlib.Path,
+    prefix: str,
+    passages: Sequence[Passage],
+    queries: Sequence[Query],
+    counts: Mapping[str, int],
+    facts: Mapping[str, Any],
+    with_corpus: bool = True,
+) -> list[str]:
+  """Writes a folder that `tasks/beir.gin` reads, with BEIR_PREFIX.
+
+  Args:
+    folder: an existing one.
+    prefix: of file names, 'qgen'.
+    passages: those that queries were written for.
+    queries: those that are kept, in the order of their passages.
+    counts: queries left out, by cause.
+    facts: what the files depend on.
+    with_corpus: False where the folder's corpus is the one that was read.
+
+  Returns:
+    The lines of `_counted`.
+  """
+  if with_corpus:
+    files.write_json_lines(folder / CORPUS, map(_row, passages))
+  numbered = [(f'genQ{i}', query) for i, query in enumerate(queries, 1)]
+  rows_of_queries = (
+      {
+          '_id': name,
+          'text': query.text,
+          'metadata': {'log_probability': query.log_probability},
+      }
+      for name, query in numbered
+  )
+  of_queries, of_qrels = names(prefix, False)
+  files.write_json_lines(folder / of_queries, rows_of_queries)
+  qrels = ''.join(
+      f'{name}\t{cell(passages[query.passage].id)}\t1\n'
+      for name, query in numbered
+  )
+  path = folder / of_qrels
+  files.make_folder(path.parent, 'another --output_dir')
+  files.write(path, 'query-id\tcorpus-id\tscore\n' + qrels)
+  said = [*_counted(passages, queries, counts)]
+  text = '\n'.join(_report(passages, queries, said)) + '\n'
+  files.write(folder / REPORT, text)
+  files.write_json(folder / FACTS, {**facts, 'counts': dict(counts)})
+  return said
+
+
+def _report(
+    passages: Sequence[Passage], queries: Sequence[Query], said: Sequence[str]
+) -> Iterator[str]:
+  yield '# Generated queries\n'
+  yield from said
+  yield '\n## Examples\n'
+  with_some = sorted({query.passage for query in queries})
+  rng = np.random.default_rng(0)
+  chosen = rng.permutation(with_some)[:_EXAMPLES]
+  for number in np.sort(chosen).tolist():
+    yield f'- {_cut(passages[number].text)}'
+    for query in queries:
+      if query.passage == number:
+        yield f'  - **{_cut(query.text)}** ({query.log_probability:.2f})'
+
+
+def _counted(
+    passages: Sequence[Passage],
+    queries: Sequence[Query],
+    counts: Mapping[str, int],
+) -> Iterator[str]:
+  """A table of counts and means, and warnings."""
+  yield '| | |'
+  yield '|---|---|'
+  with_some = {query.passage for query in queries}
+  for what, count in {
+      'passages': len(passages),
+      'passages with a query': len(with_some),
+      'queries': len(queries),
+      **{f'left out: {cause}': count for cause, count in counts.items()},
+  }.items():
+    yield f'| {what} | {count:,} |'
+  texts = [passage.text for passage in passages]
+  found = self_retrieval.found(texts, queries)
+  if found is not None:
+    yield (
+        f'| whose passage is among the best {self_retrieval.DEPTH} of'
+        f' {found.passages:,} by BM25, of {found.queries:,} queries |'
+        f' {found.share:.1%} (chance: {found.chance:.1%}) |'
+    )
+  chances = [query.log_probability for query in queries]
+  cut = np.mean([not query.ended for query in queries])
+  size = np.mean([len(query.text.split()) for query in queries])
+  yield f'| words a query | {size:.1f} |'
+  yield f'| queries that were cut | {cut:.1%} |'
+  yield f'| log-probability a token, median | {np.median(chances):.2f} |'
+  several = filters.shared(queries)
+  same = sum(passages for _, passages in several)
+  yield f'| queries that another passage has, too | {same:,} |'
+  if found is not None and found.warning:
+    yield '\n' + found.warning
+  if several:
+    yield '\nTexts of several passages, which are negatives of each other:\n'
+    for text, count in several[:5]:
+      yield f'- {_cut(text)}: {count:,} passages'
+
+
+def _row(passage: Passage) -> dict[str, str]:
+  """BEIR's row; its title apart where reading it joins the same text."""
+  title, text = passage.title, passage.text.removeprefix(passage.title)
+  if rows.titled(title, text.strip()) != passage.text:
+    title, text = '', passage.text
+  return {'_id': passage.id, 'title': title, 'text': text.strip()}
+
+
+def _cut(text: str) -> str:
+  flat = ' '.join(text.split())
+  return flat if len(flat) <= _LETTERS else flat[:_LETTERS] + '…'

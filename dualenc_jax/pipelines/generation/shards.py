@@ -1,0 +1,231 @@
+"""Generation of queries shard by shard, so that a kill costs one shard."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import json
+import logging
+import math
+import os
+import pathlib
+import shutil
+from typing import Any, NamedTuple
+
+from dualenc_jax.data.text.words import words
+from dualenc_jax.parallel.hosts import Host
+from dualenc_jax.pipelines.generation import filters
+from dualenc_jax.pipelines.generation.generator import Generator, Query
+from dualenc_jax.pipelines.generation.sampling import Sampling
+from dualenc_jax.utils import files, json_file, untrusted
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.progress import Progress
+
+FACTS = 'facts.json'
+# Passages of a shard.
+SHARD = 1024
+# A useless generator is refused early: by the share of the queries of a shard
+# of at least so many, plus two standard errors.
+_MOST, _JUDGED = 0.5, 20
+_LOG = logging.getLogger(__name__)
+
+
+class Passage(NamedTuple):
+  """A passage of the corpus.
+
+  Attributes:
+    id: on one line.
+    title: '' without one.
+    text: what models read, the title in front.
+  """
+
+  id: str
+  title: str
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+  """Files of generated queries.
+
+  Attributes:
+    folder: one file of JSON Lines a shard, and facts.json.
+    passages: those that queries are written for.
+    count: queries a passage.
+    sampling: how tokens are drawn.
+    length: most tokens of a query, EOS included.
+    seed: 0 or more.
+  """
+
+  folder: pathlib.Path
+  passages: Sequence[Passage]
+  count: int
+  sampling: Sampling
+  length: int
+  seed: int
+
+  def __len__(self) -> int:
+    return -(-len(self.passages) // SHARD)
+
+  def facts(self, source: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON that determines the queries; `source` of generator and corpus."""
+    return {
+        **source,
+        'passages': len(self.passages),
+        'queries_per_passage': self.count,
+        **dataclasses.asdict(self.sampling),
+        'length': self.length,
+        'seed': self.seed,
+    }
+
+  def check(self, facts: Mapping[str, Any], replace: bool = False) -> None:
+    """Makes the folder of these facts, or checks that it has them.
+
+    Raises:
+      UserError: it has queries of other facts, and not `replace`.
+    """
+    files.make_folder(self.folder, 'another --output_dir')
+    path = self.folder / FACTS
+    if not path.exists():
+      if any(self.folder.glob('*.jsonl')):
+        raise UserError(
+            f'{self.folder} has queries, but no {FACTS}, which describes their'
+            ' run. Remove the folder, or give another --output_dir.'
+        )
+      files.write_json(path, facts)
+      return
+    saved = json_file.read(path, f'Remove {self.folder} to generate anew.')
+    known = json.loads(json.dumps(facts))
+    changes = [
+        f'{name}: {saved.get(name)} -> {known.get(name)}'
+        for name in sorted(saved.keys() | known.keys())
+        if saved.get(name) != known.get(name)
+    ]
+    if changes and replace:
+      # Aside at once: a kill leaves no part of it here.
+      aside = self.folder.with_name(f'{self.folder.name}.{os.getpid()}.old')
+      self.folder.rename(aside)
+      shutil.rmtree(aside)
+      self.check(facts)
+    elif changes:
+      raise UserError(
+          f'{self.folder} has queries of another run ({"; ".join(changes)}).'
+          ' Give another --output_dir, or --overwrite to make them anew.'
+      )
+
+  def path(self, shard: int) -> pathlib.Path:
+    return self.folder / f'{shard:05}.jsonl'
+
+  def missing(self) -> list[int]:
+    return [i for i in range(len(self)) if not self.path(i).exists()]
+
+  def write(self, generator: Generator, host: Host = Host()) -> int:
+    """Generates this host's missing shards; returns how many passages were cut.
+
+    Raises:
+      UserError: the queries of the first are empty, copied, or all the same.
+    """
+    own = [i for i in self.missing() if i % host.count == host.index]
+    total = sum(len(self.some(i)) for i in own) * self.count
+    cut = 0
+    with Progress('Generating', total, 'queries') as progress:
+      for shard in own:
+        some = self.some(shard)
+        sources, is_cut = generator.read([passage.text for passage in some])
+        cut += int(is_cut.sum())
+        found: list[list[Query]] = [[] for _ in some]
+        ids = [passage.id for passage in some]
+        for query in generator.write(
+            sources, ids, self.count, self.sampling, self.length, self.seed
+        ):
+          found[query.passage].append(query)
+          progress(1)
+        problem = problem_of([
+            (query.text, passage.text)
+            for passage, each in zip(some, found)
+            for query in each
+        ])
+        if problem and shard == own[0]:
+          raise UserError(problem)
+        if problem:
+          _LOG.warning('Shard %d: %s', shard, problem)
+        lines = ''
+        for passage, each in zip(some, found):
+          written = [
+              [q.text, round(q.log_probability, 6), q.ended]
+              for q in sorted(each, key=lambda q: q.number)
+          ]
+          row = {'_id': passage.id, 'queries': written}
+          lines += json.dumps(row, ensure_ascii=False) + '\n'
+        files.write(self.path(shard), lines, 'another --output_dir', sync=True)
+    return cut
+
+  def read(self) -> Iterator[Query]:
+    """All queries, in the order of the passages.
+
+    Raises:
+      UserError: a shard is damaged, or is of other passages.
+    """
+    for shard in range(len(self)):
+      path = self.path(shard)
+      again = f'Remove {path}, and run the same command again.'
+      rows = [*json_file.read_lines(path, again)]
+      some = self.some(shard)
+      if len(rows) != len(some):
+        raise UserError(
+            f'{path} has {len(rows)} lines; expected {len(some)}, one per'
+            f' passage. {again}'
+        )
+      for number, ((where, row), passage) in enumerate(zip(rows, some)):
+        json_file.check(row, {'_id': str, 'queries': list}, where, again)
+        if row['_id'] != passage.id:
+          raise UserError(
+              f'{where} is of passage {row["_id"]!r}; expected {passage.id!r}.'
+              f' {again}'
+          )
+        first = shard * SHARD + number
+        for i, query in enumerate(row['queries']):
+          match query:
+            case [str(), int() | float(), bool()]:
+              yield Query(first, i, *query)
+            case _:
+              raise UserError(
+                  f'{where} has the query {untrusted.shown(query)}; expected'
+                  f' its text, log-probability and whether it ended. {again}'
+              )
+
+  def some(self, shard: int) -> Sequence[Passage]:
+    return self.passages[shard * SHARD : (shard + 1) * SHARD]
+
+
+def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
+  """Why a retriever cannot learn from (query, passage) pairs, or None."""
+  count = len(pairs)
+  if count < _JUDGED:
+    return None
+  most = _MOST + 1 / math.sqrt(count)
+  empty = sum(not query for query, _ in pairs) / count
+  if empty > most:
+    return (
+        f'{empty:.0%} of {count:,} queries are empty: the generator has not'
+        ' learnt to write. Train it longer, or give one that was trained to'
+        ' write queries of passages.'
+    )
+  (text, times), = Counter(query for query, _ in pairs).most_common(1)
+  several = len({passage for _, passage in pairs}) > 1
+  if several and times / count > most:
+    return (
+        f'{times / count:.0%} of {count:,} queries are {text!r}, whatever the'
+        ' passage says: the generator does not read it. Train it longer, or'
+        ' give another.'
+    )
+  copied = sum(
+      filters.is_copied(words(query), f' {" ".join(words(passage))} ', 0.8)
+      for query, passage in pairs
+  )
+  if copied / count > most:
+    return (
+        f'{copied / count:.0%} of {count:,} queries are copied from their'
+        ' passage: the generator has not learnt to ask. Train it longer, or'
+        ' give another.'
+    )
+  return None

@@ -1,5 +1,0 @@
-"""Commands run one after the other, each on what those before it have made."""
-
-from dualenc_jax.recipes.recipe import Recipe, Stage, sweep
-
-__all__ = ['Recipe', 'Stage', 'sweep']

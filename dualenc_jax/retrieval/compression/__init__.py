@@ -1,0 +1,10 @@
+"""Codecs: embeddings in fewer bytes, and the search through them.
+
+  codec = compression.spec('opq:96').fit(vectors)
+  search = search_of(compression.Coded(codec, codec.encode(vectors)), ids)
+"""
+
+from dualenc_jax.retrieval.compression.codec import Codec, Coded
+from dualenc_jax.retrieval.compression.specs import FLOATS, Spec, spec
+
+__all__ = ['Codec', 'Coded', 'FLOATS', 'Spec', 'spec']

@@ -1,0 +1,128 @@
+"""The codec of a model: its arrays are parameters, the rest of it is JSON.
+
+JPQ (Zhan et al. 2021) trains the centroids that codes of a product quantiser
+stand for. The codes themselves, and the map in front of them, are fixed.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import hashlib
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression.codec import Codec
+from dualenc_jax.retrieval.compression.linear import Linear
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.utils import json_file
+from dualenc_jax.utils.errors import UserError
+
+# What their names in a tree of parameters begin with.
+GROUP = 'codec'
+ASSIGN, SCORE = 'assign', 'score'
+_OF_LINEAR = 'matrix', 'queries'
+_FACTS = {'name': str, 'dim': int, 'normalise': [bool]}
+
+
+def start(folder: str | None) -> Codec:
+  """The codec that training starts from, in a folder such as an index.
+
+  Its name is that of the trained codec: 'jpq:96' for 'opq:96'.
+  """
+  make = (
+      'Make one of the model that training starts from: `dualenc encode'
+      ' --model_dir=... --codec=opq:96 --index_dir=...`.'
+  )
+  if folder is None:
+    raise UserError(
+        'CODEC_FROM is None; expected the folder of an index of codes, whose'
+        f' centroids are trained. {make}'
+    )
+  path = pathlib.Path(folder).expanduser()
+  if path.is_dir():
+    path /= codec_file.FILE
+  if not path.is_file():
+    raise UserError(
+        f'CODEC_FROM is {folder}, but {path} does not exist. {make}'
+    )
+  codec, _ = codec_file.read(path)
+  if not isinstance(codec.quantiser, Product):
+    raise UserError(
+        f'CODEC_FROM is {folder}, whose codec is {codec.name}; expected one of'
+        f' a product quantiser, pq:96 or opq:96. {make}'
+    )
+  *before, last = codec.name.split('+')
+  name = '+'.join([*before, f'jpq:{last.partition(":")[2]}'])
+  return dataclasses.replace(codec, name=name)
+
+
+def arrays(codec: Codec) -> dict[str, np.ndarray]:
+  """All arrays of a codec by name, float32.
+
+  They are 'assign' and 'score' of the quantiser, 'matrix_0' of the first
+  transform, 'queries_0' if that has another for queries, and so on.
+  """
+  found = {}
+  for i, transform in enumerate(codec.transforms):
+    for name in _OF_LINEAR:
+      if getattr(transform, name) is not None:
+        found[f'{name}_{i}'] = getattr(transform, name)
+  found |= {ASSIGN: codec.quantiser.assign, SCORE: codec.quantiser.score}
+  return {name: np.asarray(x, np.float32) for name, x in found.items()}
+
+
+def facts(codec: Codec) -> dict[str, Any]:
+  """The fields of a codec that are not arrays, as JSON."""
+  return {
+      'name': codec.name,
+      'dim': codec.dim,
+      'normalise': [transform.normalise for transform in codec.transforms],
+  }
+
+
+def of(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
+  """The codec of `facts` and `arrays`, which may be on devices."""
+  again = 'Copy the whole model again.'
+  json_file.check(known, _FACTS, 'The codec of the model', again)
+  found = {name: np.asarray(jax.device_get(x)) for name, x in found.items()}
+  try:
+    transforms = [
+        Linear(found[f'matrix_{i}'], found.get(f'queries_{i}'), normalise)
+        for i, normalise in enumerate(known['normalise'])
+    ]
+    quantiser = Product(found[ASSIGN], found[SCORE])
+  except KeyError as e:
+    raise UserError(
+        f'The codec of the model has no {e}; it has {", ".join(found)}.'
+        f' {again}'
+    ) from e
+  codec = Codec(known['name'], known['dim'], transforms, quantiser)
+  codec_file.check(codec, 'The codec of the model', again)
+  return codec
+
+
+def digest(codec: Codec) -> str:
+  """SHA-256 of the arrays of a codec, by which an index names it."""
+  found = hashlib.sha256()
+  for name, array in sorted(arrays(codec).items()):
+    found.update(f'{name} {array.shape}'.encode())
+    found.update(np.ascontiguousarray(array, '<f4').tobytes())
+  return found.hexdigest()
+
+
+def of_queries(
+    known: Mapping[str, Any], found: Mapping[str, jax.Array], queries: jax.Array
+) -> jax.Array:
+  """`Codec.queries` on devices, with gradients: float32 [B, D] -> [B, d]."""
+  queries = queries.astype(jnp.float32)
+  for i, normalise in enumerate(known['normalise']):
+    matrix = found.get(f'queries_{i}', found[f'matrix_{i}'])
+    queries = jnp.matmul(queries, matrix.T, precision='highest')
+    if normalise:
+      squares = jnp.sum(jnp.square(queries), axis=1, keepdims=True)
+      queries *= jax.lax.rsqrt(jnp.where(squares == 0.0, 1.0, squares))
+  return queries

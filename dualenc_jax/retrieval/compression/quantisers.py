@@ -1,0 +1,327 @@
+"""Quantisers: numbers in fewer bits, the part of a codec that stores codes.
+
+A quantiser is trained, holds NumPy arrays, and is a pytree, so that programs of
+the search take it as an argument. It maps vectors to codes (`encode`), codes to
+the vectors that they stand for (`decode`, on the host), and scores codes on a
+device (`scores`). Host and device decode to the same float32 values to the last
+bit; so the search can bound the rounding error of a score.
+
+Shapes: n vectors, d their dim, Q queries, w columns of codes. `encode` is
+float32 [n, d] -> [n, w], `decode` [n, w] -> float32 [n, d], and `scores` of
+queries [Q, d] and codes [Q, n].
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any, ClassVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from dualenc_jax.retrieval.compression import lloyd_max
+from dualenc_jax.utils.errors import UserError
+
+# The half that follows them makes it nine bits, of a float32's 24.
+_BITS_OF_STEP = 15
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def pytree(*arrays: str) -> Callable[[type], Any]:
+  """Makes a frozen dataclass and a pytree; fields but `arrays` are static."""
+
+  def decorate(cls):
+    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    meta = [name for name in names if name not in arrays]
+    jax.tree_util.register_dataclass(cls, list(arrays), meta)
+    return cls
+
+  return decorate
+
+
+def dot(queries: jax.Array, vectors: jax.Array) -> jax.Array:
+  """[Q, d] x [n, d] -> [Q, n], in the dtype of the queries."""
+  return jax.lax.dot_general(
+      queries, vectors.astype(queries.dtype), (((1,), (1,)), ((), ())),
+      precision=jax.lax.Precision.HIGHEST,
+  )
+
+
+class Quantiser:
+  """Properties of a quantiser.
+
+  Attributes:
+    dtype: dtype of the codes.
+    is_exact: whether the scores of devices are exact.
+    is_decoded: whether a CPU decodes codes to score them.
+  """
+
+  dtype: Any = 'uint8'
+  is_exact: ClassVar[bool] = False
+  is_decoded: ClassVar[bool] = True
+
+  @property
+  def norm_bound(self) -> float | None:
+    """An upper bound of norms of decoded vectors and their parts, or None."""
+    return None
+
+  def of_queries(self, queries: np.ndarray) -> np.ndarray:
+    """Queries as `scores` takes them, float32 [Q, d]; here unchanged."""
+    return queries
+
+
+@pytree()
+class Floats(Quantiser):
+  """Rounded to nearest even: float32, float16 or bfloat16."""
+
+  dim: int
+  dtype: str = 'float32'
+  is_decoded: ClassVar[bool] = False
+
+  @property
+  def width(self) -> int:
+    return self.dim
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    """Raises UserError where a number is beyond float16."""
+    with np.errstate(over='ignore'):
+      codes = vectors.astype(np.dtype(self.dtype))
+    beyond = np.flatnonzero(~np.isfinite(codes).all(axis=1))
+    if len(beyond):
+      found = np.abs(vectors[beyond[0]]).max()
+      raise UserError(
+          f'row {beyond[0]} of the vectors has a component of {found:.3g}:'
+          f' {self.dtype} ends at {ml_dtypes.finfo(self.dtype).max:.5g}.'
+          ' Normalise the vectors, or take bf16.'
+      )
+    return codes
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    return codes.astype(np.float32)
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    return dot(queries, codes)
+
+
+@pytree('low', 'step')
+class Int8(Quantiser):
+  """Codes 0 to 255 of each dimension for low + step (code + 1/2).
+
+  These are faiss's QT_8bit and the codes of sentence-transformers' uint8, whose
+  values lie half a step lower. A step has 15 significant bits, which makes
+  step (code + 1/2) exact, so that fused and separate additions agree. A step,
+  float32 [d] as `low`, is 0 of a dimension that is constant.
+  """
+
+  low: Any
+  step: Any
+
+  @classmethod
+  def of_ranges(cls, low: np.ndarray, high: np.ndarray) -> 'Int8':
+    """Codes for ranges low to high [d]; numbers beyond have the nearest."""
+    low = low.astype(np.float32)
+    # Rounded up, or the greatest number would be beyond.
+    mantissa, exponent = np.frexp((high.astype(np.float64) - low) / 255)
+    step = np.ldexp(np.ceil(mantissa * 2**_BITS_OF_STEP), exponent)
+    return cls(low, (step / 2**_BITS_OF_STEP).astype(np.float32))
+
+  @property
+  def dim(self) -> int:
+    return len(self.low)
+
+  @property
+  def width(self) -> int:
+    return self.dim
+
+  @property
+  def norm_bound(self) -> float:
+    longest = np.abs(self.low.astype(np.float64)) + 256.0 * self.step
+    return float(np.linalg.norm(longest))
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    step = np.where(self.step > 0, self.step, 1).astype(np.float32)
+    codes = np.floor((vectors - self.low) / step)
+    return np.clip(codes, 0, 255).astype(np.uint8)
+
+  def beyond(self, vectors: np.ndarray) -> np.ndarray:
+    """Distances of numbers that lie beyond the codes from these, in steps: [m].
+
+    Only those above half a step, by which any number may differ from its code.
+    """
+    used = self.step > 0
+    steps = (vectors[:, used] - self.low[used]) / self.step[used]
+    farther = np.maximum(-steps, steps - 256)
+    return farther[farther > 0.5]
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    half = np.float32(0.5)
+    return self.low + self.step * (codes.astype(np.float32) + half)
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    parts = self.step[None] * (codes.astype(jnp.float32) + 0.5)
+    return dot(queries, self.low[None] + parts)
+
+
+@pytree('levels')
+class Levels(Quantiser):
+  """One of 2^b levels for each component, the same for all (Max 1960).
+
+  After a random rotation every component is about normal, so the levels that
+  are best for a normal distribution need no training (TurboQuant, 2025). Levels
+  are float32 [2^b], ascending; codes are packed, lowest bits first.
+  """
+
+  levels: Any
+  dim: int
+  bits: int
+
+  @classmethod
+  def of_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
+    """The levels for normal components of mean 0 and this deviation."""
+    levels = lloyd_max.levels(bits) * deviation
+    return cls(levels.astype(np.float32), dim, bits)
+
+  @property
+  def width(self) -> int:
+    return -(-self.dim * self.bits // 8)
+
+  @property
+  def norm_bound(self) -> float:
+    greatest = np.abs(np.asarray(self.levels, np.float64)).max()
+    return float(greatest * np.sqrt(self.dim))
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    levels = np.asarray(self.levels, np.float64)
+    between = ((levels[1:] + levels[:-1]) / 2).astype(np.float32)
+    return packed(np.searchsorted(between, vectors, 'right'), self.bits)
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    return np.asarray(self.levels)[unpacked(codes, self.bits, self.dim)]
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    numbers = unpacked(codes, self.bits, self.dim, jnp)
+    return dot(queries, jnp.take(self.levels, numbers, mode='clip'))
+
+
+@pytree()
+class Signs(Quantiser):
+  """A bit for each component, 1 from 0 on; bits stand for +1 and -1.
+
+  Codes are those of `np.packbits`: the first dimension is the highest bit of
+  the first byte, unsigned.
+  """
+
+  dim: int
+
+  @property
+  def width(self) -> int:
+    return -(-self.dim // 8)
+
+  @property
+  def norm_bound(self) -> float:
+    return float(np.sqrt(self.dim))
+
+  def encode(self, vectors: np.ndarray) -> np.ndarray:
+    return np.packbits(vectors >= 0, axis=1)
+
+  def decode(self, codes: np.ndarray) -> np.ndarray:
+    bits = np.unpackbits(codes, axis=1, count=self.dim)
+    return bits.astype(np.float32) * np.float32(2) - np.float32(1)
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    return dot(queries, self._signs(codes))
+
+  def products(self, query: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Dot products of a query [d] with n codes, float64 [n], not rounded.
+
+    Tables of the sum for each byte save the decoding.
+    """
+    padded = np.zeros(8 * self.width)
+    padded[: self.dim] = query
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+    table = (bits * 2.0 - 1) @ padded.reshape(-1, 8).T
+    return table[codes, np.arange(self.width)].sum(axis=1)
+
+  def _signs(self, codes: jax.Array) -> jax.Array:
+    """+1 or -1, float32 [n, d]."""
+    shifts = jnp.arange(7, -1, -1, dtype=jnp.uint8)
+    bits = (codes[:, :, None] >> shifts[None, None]) & np.uint8(1)
+    bits = bits.reshape(len(codes), -1)[:, : self.dim]
+    return bits.astype(jnp.float32) * 2 - 1
+
+
+@pytree()
+class Hamming(Signs):
+  """The same codes, compared with signs of queries: d - 2 (bits that differ).
+
+  Queries are +1 and -1, so that the scores are whole numbers.
+  """
+
+  dim: int
+  is_exact: ClassVar[bool] = True
+  is_decoded: ClassVar[bool] = False
+
+  def of_queries(self, queries: np.ndarray) -> np.ndarray:
+    """Their signs, +1 or -1: float32 [Q, d]."""
+    return np.where(queries >= 0, 1, -1).astype(np.float32)
+
+  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
+    if jax.default_backend() != 'cpu':
+      # Exact there, too, and what the units for products are best at.
+      ones = queries.astype(jnp.bfloat16), self._signs(codes)
+      found = jax.lax.dot_general(
+          ones[0], ones[1].astype(jnp.bfloat16), (((1,), (1,)), ((), ())),
+          preferred_element_type=jnp.float32,
+      )
+      return found.astype(queries.dtype)
+    words = _words(jnp.packbits(queries >= 0, axis=1)), _words(codes)
+
+    def some(queries):
+      """[words, q] -> [q, n]; word by word of many codes: that vectorises."""
+      differ = sum(
+          jax.lax.population_count(one[:, None] ^ other[None])
+          for one, other in zip(queries, words[1])
+      )
+      return (self.dim - 2 * differ.astype(jnp.int32)).astype(dtype)
+
+    # A few queries at a time, so that codes are read once for them.
+    count, dtype = len(queries), queries.dtype
+    group = next(g for g in (8, 4, 2, 1) if count % g == 0)
+    groups = words[0].reshape(len(words[0]), -1, group).swapaxes(0, 1)
+    return jax.lax.map(some, groups).reshape(count, len(codes))
+
+
+def _words(codes: jax.Array) -> jax.Array:
+  """Bytes [n, w] in the largest words that they fill: [words, n]."""
+  size = next(s for s in (4, 2, 1) if codes.shape[1] % s == 0)
+  if size > 1:
+    codes = jax.lax.bitcast_convert_type(
+        codes.reshape(len(codes), -1, size),
+        {4: jnp.uint32, 2: jnp.uint16}[size],
+    )
+  return jax.lax.optimization_barrier(codes.T)
+
+
+def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
+  """Whole numbers [n, d] below 2^bits in uint8 [n, w], lowest bits first."""
+  if bits == 8:
+    return numbers.astype(np.uint8)
+  each = (numbers[:, :, None] >> np.arange(bits)) & 1
+  return np.packbits(
+      each.astype(bool).reshape(len(numbers), -1), axis=1, bitorder='little'
+  )
+
+
+def unpacked(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
+  """`count` numbers of each row of `packed`, by numpy or jax.numpy: int32."""
+  if 8 % bits == 0:
+    # Whole numbers of each byte.
+    shifts = xp.arange(0, 8, bits, dtype=xp.uint8)[None, None]
+    each = (codes[:, :, None] >> shifts) & xp.uint8(2**bits - 1)
+    return each.reshape(len(codes), -1)[:, :count].astype(xp.int32)
+  each = (codes[:, :, None] >> xp.arange(8, dtype=xp.uint8)[None, None]) & 1
+  each = each.reshape(len(codes), -1)[:, : count * bits]
+  each = each.reshape(len(codes), count, bits).astype(xp.int32)
+  return xp.sum(each << xp.arange(bits)[None, None], axis=2, dtype=xp.int32)

@@ -1,0 +1,142 @@
+"""Flax models over many texts on the mesh: towers, and scorers of pairs.
+
+Chunks of texts go over the data axis. Devices on the model axis share a chunk,
+and their number does show in the last bits.
+"""
+
+from collections.abc import Callable, Iterator
+import functools
+from typing import Any
+
+from flax import linen as nn, traverse_util
+import jax
+from jax.sharding import PartitionSpec
+import numpy as np
+
+from dualenc_jax.data.text.ragged import Ragged
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.retrieval.encoding import tower_digest, towers
+
+
+class OnMesh:
+  """A model whose methods map tokens [R, L] to [R, ...], compiled."""
+
+  def __init__(
+      self,
+      model: nn.Module,
+      partitioner: Partitioner,
+      param_shardings: Any,
+      batch_size: int,
+  ):
+    """Compiles when first called.
+
+    Args:
+      model: the model.
+      partitioner: the mesh; chunks go over its data axis. Parameters that are
+        sharded over that axis are gathered on every device.
+      param_shardings: shardings of the parameters, without those of the loss.
+      batch_size: most rows that a device encodes at once, rounded down to a
+        power of two; fewer by `Shapes.max_tokens`.
+    """
+    self.model = model
+    self._partitioner = partitioner
+    self._batch_size = batch_size
+    platform = partitioner.mesh.devices.flat[0].platform
+    self._shapes = towers.CPU if platform == 'cpu' else towers.ACCELERATOR
+    # A chunk has no data axis.
+    rules = [
+        (name, None if axis == 'data' else axis)
+        for name, axis in partitioner.logical_rules
+    ]
+
+    @functools.partial(
+        jax.jit,
+        static_argnums=0,
+        in_shardings=(param_shardings, partitioner.rows),
+        out_shardings=partitioner.replicated,
+    )
+    def encode(method, params, tokens):
+      """A chunk for each device of the data axis: [n, R, L] -> [n, R, ...]."""
+
+      def encode_chunk(params, tokens):
+        with nn.logical_axis_rules(rules):
+          chunk = model.apply({'params': params}, tokens[0], method=method)
+        return chunk[None]
+
+      with partitioner.scope():
+        return jax.shard_map(
+            encode_chunk,
+            mesh=partitioner.mesh.abstract_mesh,
+            axis_names={'data'},
+            in_specs=(PartitionSpec(), PartitionSpec('data')),
+            out_specs=PartitionSpec('data'),
+        )(params, tokens)
+
+    self._encode = encode
+
+  def steps(self, lengths: np.ndarray) -> Iterator[list[towers.Chunk]]:
+    """The chunks that run at once, of texts with int [n] tokens."""
+    return towers.deal(
+        towers.cut(np.sort(lengths)[::-1], self._batch_size, self._shapes),
+        self._partitioner.mesh.shape['data'],
+    )
+
+  def lower(
+      self, method: str, params: Any, rows: int, length: int
+  ) -> jax.stages.Lowered:
+    """The program of `batches` for chunks [rows, length], lowered."""
+    shape = self._partitioner.mesh.shape['data'], rows, length
+    tokens = jax.ShapeDtypeStruct(shape, np.int32)
+    return self._encode.lower(method, params, tokens)
+
+  def batches(
+      self,
+      method: str | Callable[..., Any],
+      params: Any,
+      tokens: Ragged,
+      rows: np.ndarray | None = None,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """As `towers.Towers.batches`, by any method or function of the model."""
+
+    def program(host: np.ndarray) -> jax.Array:
+      chunks = jax.make_array_from_callback(
+          host.shape, self._partitioner.rows, lambda i: host[i]
+      )
+      return self._encode(method, params, chunks)
+
+    return towers.batches(
+        program,
+        tokens,
+        self._batch_size,
+        self._shapes,
+        rows,
+        self._partitioner.mesh.shape['data'],
+    )
+
+
+class Embedder(OnMesh, towers.Towers):
+  """The two towers of a dual encoder."""
+
+  model: DualEncoder
+
+  @property
+  def dim(self) -> int:
+    return self.model.projection.features
+
+  def digest(self, params: Any, tower: str) -> dict[str, str]:
+    tensors = tower_digest.on_devices(
+        traverse_util.flatten_dict(params, sep='/')
+    )
+    return tower_digest.digest(tensors, self.model, tower)
+
+
+class Scorer(OnMesh):
+  """A cross-encoder that scores joined texts of a query and a passage."""
+
+  def scores(self, params: Any, tokens: Ragged) -> np.ndarray:
+    """Logits of n texts, float32 [n]."""
+    return towers.put_back(
+        np.empty(len(tokens), np.float32),
+        self.batches('__call__', params, tokens),
+    )

@@ -1,0 +1,141 @@
+"""The digest of a tower: a SHA-256 of each of its parts.
+
+Towers with equal digests give a text the same embedding, but for rounding, in
+whatever form they were saved and whatever runs them.
+"""
+
+from collections.abc import Mapping
+import hashlib
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+
+from dualenc_jax.models import (
+  describe,
+  dot_product_attention,
+  DualEncoder,
+  einsum_attention,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
+from dualenc_jax.models.dual_encoder import class_name
+from dualenc_jax.retrieval.encoding.artifact.export import params_of_tower
+from dualenc_jax.utils.tensor_files.stacked_layers import unstack
+from dualenc_jax.utils.tensor_files.tensors import Tensor
+
+_PARTS = ('token_embedder', 'encoder', 'projection')
+# Attributes that change rounding at most.
+_OF_NO_EFFECT = {
+    'dtype', 'dropout_rate', 'remat', 'residual_init', 'scan_layers'
+}
+# Attributes of this library's classes that follow from their tensors.
+_TOLD = {
+    *('vocab_size', 'features', 'num_layers', 'num_heads', 'head_dim'),
+    *('mlp_dim', 'num_buckets'),
+}
+# Defaults of every part.
+_SHIPPED = [
+    *map(class_name, (DualEncoder, TokenEmbedder, T5Encoder, Projection)),
+    *map(describe, (dot_product_attention, einsum_attention)),
+]
+
+
+def digest(
+    tensors: Mapping[str, Tensor], model: Any, tower: str
+) -> dict[str, str]:
+  """SHA-256 of the parts of a tower.
+
+  A digest does not depend on sharing between towers, stacking of layers or the
+  mesh. It covers the part's settings as JSON and then, in the order of names,
+  the name and shape of every tensor as JSON and its numbers, float32 with the
+  least significant byte first.
+
+  Args:
+    tensors: of a dual encoder, by name; read one at a time.
+    model: the dual encoder.
+    tower: 'query' or 'passage'.
+
+  Returns:
+    Hexadecimal digests by part: 'token_embedder', 'encoder', 'projection'; of a
+    user's own model its parts, and 'model' for its class and settings.
+  """
+  parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
+  own = params_of_tower(tensors, tower)
+  for name, tensor in unstack({n: tensors[n] for n in own}).items():
+    name = name.removeprefix('passage_')
+    parts.setdefault(name.partition('/')[0], {})[name] = tensor
+  settings = _settings(model, tower)
+  return {
+      part: _digest(settings.get(part, {}), parts.get(part, {}))
+      for part in sorted(parts | settings)
+      if settings.get(part) or parts.get(part)
+  }
+
+
+def on_devices(params: Mapping[str, jax.Array]) -> dict[str, Tensor]:
+  """Parameters on any mesh as tensors that come to the host when read.
+
+  Every host that holds a part of one must read it, too.
+  """
+
+  def tensor(name: str, value: jax.Array) -> Tensor:
+    return Tensor(
+        name,
+        value.shape,
+        lambda: _fetch(value),
+        lambda axis, i: _fetch(jnp.take(value, i, axis)),
+    )
+
+  return {name: tensor(name, value) for name, value in params.items()}
+
+
+def _settings(model: Any, tower: str) -> dict[str, dict[str, Any]]:
+  """Settings of each part that are neither default nor seen in tensors."""
+  described = describe(model)
+  settings = {}
+  for part in _PARTS:
+    shared = described.pop(part, None)
+    own = described.pop(f'passage_{part}', None)
+    settings[part] = (own if tower == 'passage' else None) or shared or {}
+  settings['model'] = described
+  return {part: _unusual(facts) for part, facts in settings.items()}
+
+
+def _unusual(facts: Mapping[str, Any]) -> dict[str, Any]:
+  known = _OF_NO_EFFECT
+  if facts.get('class') in _SHIPPED:
+    known = known | _TOLD
+  return {
+      name: value
+      for name, value in facts.items()
+      if name not in known and value not in _SHIPPED
+  }
+
+
+def _digest(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+  found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+  for name, tensor in sorted(tensors.items()):
+    found.update(json.dumps([name, *tensor.shape]).encode())
+    # Not `read`: numbers that are not finite are reported with texts, later.
+    found.update(np.ascontiguousarray(tensor.load(), '<f4').reshape(-1).data)
+  return found.hexdigest()
+
+
+def _fetch(array: jax.Array) -> np.ndarray:
+  """An array of any mesh on this host."""
+  if not isinstance(array, jax.Array):
+    return array
+  if not (array.is_fully_addressable or array.is_fully_replicated):
+    assert isinstance(array.sharding, NamedSharding)
+    everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
+    array = jax.jit(lambda x: x, out_shardings=everywhere)(array)
+  if array.is_fully_replicated:
+    array = array.addressable_data(0)
+  # An array keeps the copy on the host that NumPy takes of it, a copy does not
+  # outlive it.
+  return np.asarray(jnp.copy(array))

@@ -1,0 +1,175 @@
+"""The header of an index, written before its first shard."""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
+from dualenc_jax.utils import files, json_file
+from dualenc_jax.utils.errors import UserError
+
+FORMAT, VERSION, FILE = 'dualenc-index', 3, 'header.json'
+AGAIN = 'Run `dualenc encode` again, with --overwrite.'
+TOWERS = ('passage', 'query')
+# A kill costs the work on one shard at most. At D = 768 one is 403 MB, and the
+# 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of
+# exact search lies in one shard, and need not be copied.
+SHARD_SIZE = 2**17
+# Recorded, but not compared: a model whose other tower is trained further or
+# replaced makes the same index.
+_INFORMATION = ('model_dir', 'run_id', 'checkpoint_step')
+_NUMBERS = ('passages', 'dim', 'tokens', 'shard_size')
+# Of embeddings, and of codes.
+_CHOICES = {
+    'dtype': ('float32', 'float16', 'bfloat16', 'uint8'), 'tower': TOWERS
+}
+_SHAPE = {
+    **dict.fromkeys(_NUMBERS, int),
+    **dict.fromkeys(_CHOICES, str),
+    'normalised': bool,
+    'codec?': str,
+    'width?': int,
+    'provenance': {f'{TOWER_SHA256}?': {str: str}},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+  """The plan of an index. Builds with equal headers continue each other.
+
+  Attributes:
+    passages: N, the number of rows: passages, or queries of a query tower.
+    dim: D, the dim of an embedding.
+    tower: 'passage' or 'query'.
+    tokens: the most tokens that were read of a text.
+    dtype: of the embeddings on disk, or of their codes.
+    normalised: whether the embeddings have length one.
+    shard_size: the number of rows of every shard but the last.
+    codec: name of the codec (`retrieval.compression.specs`), or None.
+    width: the number of columns of the codes; None without codes.
+    provenance: JSON on the texts and on the model that encoded them: digest of
+      the tower, run, checkpoint step, vocabulary, task.
+  """
+
+  passages: int
+  dim: int
+  tower: str
+  tokens: int
+  dtype: str = 'float32'
+  normalised: bool = True
+  shard_size: int = SHARD_SIZE
+  codec: str | None = None
+  width: int | None = None
+  provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    # As JSON reads it back: lists for tuples.
+    provenance = json.loads(json.dumps(dict(self.provenance)))
+    object.__setattr__(self, 'provenance', provenance)
+
+  @property
+  def columns(self) -> int:
+    """The number of columns on disk."""
+    return self.width or self.dim
+
+  @property
+  def shards(self) -> int:
+    """The number of shards."""
+    return -(-self.passages // self.shard_size)
+
+  def rows_of(self, shard: int) -> range:
+    """The rows of a shard."""
+    first = shard * self.shard_size
+    return range(first, min(first + self.shard_size, self.passages))
+
+  def wrong(self, expect: Mapping[str, Any]) -> list[str]:
+    """A line for each field, or part of provenance, that is not as expected."""
+    found = {**self.provenance, **self._own()}
+    lines = []
+    for name, value in expect.items():
+      own = found.get(name)
+      if name in found and own == value:
+        continue
+      if name == TOWER_SHA256:
+        lines.append(self._another_tower(own or {}, value or {}))
+        continue
+      own, value = ('none' if v is None else repr(v) for v in (own, value))
+      lines.append(f'{name} is {own}, expected {value}')
+      if name == 'dim' and self.dim < expect[name]:
+        lines[-1] += f' (if it was made with --dim={own}, give that here, too)'
+    return lines
+
+  def differences(self, other: 'Header') -> list[str]:
+    """A line for each field that differs in another header."""
+    mine, theirs = (
+        {**header.provenance, **header._own()} for header in (self, other)
+    )
+    names = sorted((mine.keys() | theirs.keys()) - {*_INFORMATION})
+    return self.wrong({name: theirs.get(name) for name in names})
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Writes header.json, all of it or nothing."""
+    value = self._own() | {'provenance': self.provenance}
+    files.write_json(folder / FILE, value, sync=True)
+
+  @classmethod
+  def read(cls, folder: pathlib.Path) -> 'Header':
+    """Reads header.json.
+
+    Raises:
+      UserError: no such file, another format or version, or a field that is
+        missing or cannot be.
+    """
+    path = folder / FILE
+    absent = 'Give the folder that `dualenc encode` wrote, or run it first.'
+    value = json_file.read(path, AGAIN, absent)
+    json_file.check_format(value, path, FORMAT, VERSION, AGAIN)
+    json_file.check(value, _SHAPE, path, AGAIN)
+    for name in _NUMBERS:
+      if value[name] < 1:
+        raise UserError(
+            f'{path}: {name} is {value[name]}; expected 1 or more. {AGAIN}'
+        )
+    for name, known in _CHOICES.items():
+      if value[name] not in known:
+        raise UserError(
+            f'{path}: {name} is {value[name]!r}; expected'
+            f' {" or ".join(known)}. {AGAIN}'
+        )
+    names = {field.name for field in dataclasses.fields(cls)}
+    header = cls(**{name: v for name, v in value.items() if name in names})
+    if value.get('shards') != header.shards:
+      raise UserError(
+          f'{path}: shards is {value.get("shards")!r}, but {header.passages}'
+          f' passages of {header.shard_size} a shard make {header.shards}.'
+          f' {AGAIN}'
+      )
+    return header
+
+  def _another_tower(
+      self, found: Mapping[str, str], expected: Mapping[str, str]
+  ) -> str:
+    """A line that names the parts with another digest."""
+    if not found:
+      return f'{TOWER_SHA256} is absent: it does not say what encoded it'
+    every = sorted(found.keys() | expected.keys())
+    parts = [part for part in every if found.get(part) != expected.get(part)]
+    those = 'is not that' if len(parts) == 1 else 'are not those'
+    how = (
+        '. A query tower aligned to that (objectives/matching.gin) can search'
+        ' it'
+        if self.tower == 'passage'
+        else ''
+    )
+    return (
+        f"this model's {' and '.join(parts)} {those} of the {self.tower} tower"
+        f' that encoded it ({TOWER_SHA256}){how}'
+    )
+
+  def _own(self) -> dict[str, Any]:
+    """The fields that stand beside provenance, as header.json has them."""
+    own = {name: v for name, v in vars(self).items() if v is not None}
+    del own['provenance']
+    return {'format': FORMAT, 'version': VERSION, **own, 'shards': self.shards}

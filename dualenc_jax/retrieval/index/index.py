@@ -1,0 +1,205 @@
+"""`Index`, a complete index, read on demand."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+from typing import Any, overload
+
+import numpy as np
+
+from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression.codec import Coded
+from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
+from dualenc_jax.retrieval.index.shard import CODEC, IDS, Passage, Places, Shard
+from dualenc_jax.utils.errors import UserError
+
+
+class RowStore:
+  """Several arrays, memory-mapped or in memory, as one [N, D]; read-only.
+
+  `store[a:b]` is a view where the rows lie in one shard, else a copy;
+  `store[rows]` gathers any rows in any order, reading each shard once, in the
+  order of the disk; `store[i]` is one row. `np.asarray(store)` copies all.
+  """
+
+  ndim = 2
+
+  def __init__(self, shards: Sequence[np.ndarray]):
+    """Takes one array or more, [rows, D] each, of one dtype."""
+    self._shards = shards
+    self._starts = np.cumsum([0, *map(len, shards)])
+    self.shape = int(self._starts[-1]), shards[0].shape[1]
+    self.dtype = shards[0].dtype
+
+  def __len__(self) -> int:
+    return self.shape[0]
+
+  def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray):
+    if isinstance(rows, slice):
+      start, stop, step = rows.indices(len(self))
+      if step == 1:
+        return self._slice(start, max(start, stop))
+      rows = np.arange(start, stop, step)
+    rows = np.asarray(rows)
+    if rows.size and rows.dtype.kind not in 'iu':
+      raise IndexError(f'rows are {rows.dtype}: expected whole numbers.')
+    flat = rows.ravel().astype(np.int64)
+    outside = (flat < -len(self)) | (flat >= len(self))
+    if outside.any():
+      raise IndexError(
+          f'row {flat[outside][0]}: expected 0 to {len(self) - 1}.'
+      )
+    gathered = self._gather(flat % max(len(self), 1))
+    return gathered.reshape(*rows.shape, self.shape[1])
+
+  def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    if copy is False and len(self._shards) > 1:
+      raise ValueError('rows of several shards are one array as a copy only')
+    return np.array(self[:], dtype, copy=copy)
+
+  def _slice(self, start: int, stop: int) -> np.ndarray:
+    cuts = self._starts[1:-1]
+    first = np.searchsorted(cuts, start, 'right')
+    last = max(first, np.searchsorted(cuts, stop, 'left'))
+    parts = [
+        self._shards[i][max(start - begin, 0) : stop - begin]
+        for i, begin in enumerate(self._starts[: last + 1].tolist())
+        if i >= first
+    ]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+  def _gather(self, rows: np.ndarray) -> np.ndarray:
+    order = np.argsort(rows, kind='stable')
+    ascending = rows[order]
+    out = np.empty((len(rows), self.shape[1]), self.dtype)
+    ends = np.searchsorted(ascending, self._starts)
+    for shard, first, begin, end in zip(
+        self._shards, self._starts, ends, ends[1:]
+    ):
+      if begin < end:
+        out[order[begin:end]] = shard[ascending[begin:end] - first]
+    return out
+
+
+class Ids(Sequence[str]):
+  """The N ids in the order of the rows, read on demand: 8 bytes each."""
+
+  def __init__(self, header: Header, shards: Sequence[Shard]):
+    self._header = header
+    self._shards = shards
+    self._ends: dict[int, np.ndarray] = {}
+
+  def __len__(self) -> int:
+    return self._header.passages
+
+  @overload
+  def __getitem__(self, row: int) -> str: ...
+  @overload
+  def __getitem__(self, row: slice) -> list[str]: ...
+  def __getitem__(self, row):
+    if isinstance(row, slice):
+      return [self[i] for i in range(*row.indices(len(self)))]
+    if not -len(self) <= row < len(self):
+      raise IndexError(f'row {row}: expected 0 to {len(self) - 1}.')
+    shard, row = divmod(int(row) % len(self), self._header.shard_size)
+    ends = self._lines(shard)
+    return self._text(shard, ends[row - 1] + 1 if row else 0, ends[row])
+
+  def __iter__(self) -> Iterator[str]:
+    for number in range(len(self._shards)):
+      self._lines(number)
+      yield from self._text(number, 0, -1).split('\n')
+
+  def _lines(self, shard: int) -> np.ndarray:
+    """Where the lines of a shard's ids.txt end, int64 [rows]."""
+    if shard not in self._ends:
+      found = self._shards[shard]
+      ends = np.flatnonzero(found.ids == ord('\n'))
+      rows = len(self._header.rows_of(shard))
+      if len(ends) != rows or ends[-1] != len(found.ids) - 1:
+        raise UserError(
+            f'{found.folder / IDS}: has {len(ends)} whole lines; expected'
+            f' {rows}, one id per line. {AGAIN}'
+        )
+      self._ends[shard] = ends
+    return self._ends[shard]
+
+  def _text(self, shard: int, start: int, stop: int) -> str:
+    found = self._shards[shard]
+    try:
+      return found.ids[start:stop].tobytes().decode('utf-8', 'surrogatepass')
+    except UnicodeDecodeError as e:
+      path = found.folder / IDS
+      raise UserError(f'{path} is not text in UTF-8: {e}. {AGAIN}') from e
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+  """A complete index, of which nothing is in memory before it is used.
+
+  Attributes:
+    embeddings: float [N, D]; for an index of codes a `compression.Coded`.
+    ids: the N ids, in the order of the rows.
+  """
+
+  folder: pathlib.Path
+  header: Header
+  embeddings: RowStore | Coded
+  ids: Sequence[str]
+  shards: Sequence[Shard]
+
+  @classmethod
+  def open(
+      cls,
+      folder: str | os.PathLike[str],
+      expect: Mapping[str, Any] | None = None,
+  ) -> 'Index':
+    """Opens an index and checks that it is complete and as expected.
+
+    Args:
+      folder: the folder that `dualenc encode` wrote.
+      expect: values that the header or its provenance must have.
+
+    Raises:
+      UserError: no index or half of one, another format or version, a field
+        that is not as expected, or a file that is missing, truncated or
+        half-written.
+    """
+    place = Places(folder)
+    folder = place.readable()
+    if not folder.exists() and place.partial.exists():
+      every = Header.read(place.partial).shards
+      raise UserError(
+          f'{place.folder} is not complete: {place.partial} has'
+          f' {place.count_shards()} of {every} shards. Run the same `dualenc'
+          ' encode` again: it continues.'
+      )
+    header = Header.read(folder)
+    if wrong := header.wrong(expect or {}):
+      raise UserError(f'{folder / FILE}: {"; ".join(wrong)}. {AGAIN}')
+    codec = digest = None
+    if header.codec is not None:
+      codec, digest = codec_file.read(folder / CODEC)
+      if (codec.name, codec.dim) != (header.codec, header.dim):
+        raise UserError(
+            f'{folder / CODEC}: this is another codec, {codec.name} for vectors'
+            f' of dim {codec.dim}; {FILE} says {header.codec} and {header.dim}.'
+            f' {AGAIN}'
+        )
+    shards = [
+        Shard.open(folder, header, i, digest) for i in range(header.shards)
+    ]
+    rows = RowStore([shard.embeddings for shard in shards])
+    stored = rows if codec is None else Coded(codec, rows)
+    return cls(folder, header, stored, Ids(header, shards), shards)
+
+  def __len__(self) -> int:
+    return self.header.passages
+
+  def passage(self, row: int) -> Passage:
+    """The passage of a row, 0 <= row < N, or IndexError."""
+    if not 0 <= row < len(self):
+      raise IndexError(f'row {row}: expected 0 to {len(self) - 1}.')
+    shard, row = divmod(row, self.header.shard_size)
+    return self.shards[shard].passage(row)

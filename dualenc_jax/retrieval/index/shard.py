@@ -1,0 +1,251 @@
+"""The files of a shard, written whole, and the folder of an index."""
+
+from collections.abc import Iterable, Iterator
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+from typing import Any, IO
+
+import numpy as np
+
+from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
+from dualenc_jax.utils import files, json_file, untrusted
+from dualenc_jax.utils.errors import UserError
+
+EMBEDDINGS, IDS, PASSAGES = 'embeddings.npy', 'ids.txt', 'passages.jsonl'
+OFFSETS, INFO = 'offsets.npy', 'shard.json'
+SHARD_INFOS = f'shard-*[0-9]/{INFO}'
+# Beside the header, of an index of codes.
+CODEC = codec_file.FILE
+FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
+_HEADS = f'{re.escape(FILE)}|{re.escape(CODEC)}'
+_OF_INDEX = re.compile(
+    rf'{_HEADS}|\.({_HEADS})\.[0-9]+\.partial|shard-[0-9]{{5,}}\.lock'
+    rf'|shard-[0-9]{{5,}}(\.partial)?(/({"|".join([*FILES, INFO])}))?'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Passage:
+  """One passage of a corpus, or one query.
+
+  Attributes:
+    id: unique in its corpus, on one line.
+    name: what a reader knows it by: a title, a function's qualified name.
+    location: where it comes from: a URL, `file:line`; may be empty.
+    text: the text that is encoded.
+  """
+
+  id: str
+  name: str
+  location: str
+  text: str
+
+  def describe(self) -> str:
+    """Name, or the start of the text, and the location, on one line."""
+    text = ' '.join(self.text.split())
+    return f'{self.name or text[:80]}  {self.location}'
+
+  def line(self) -> bytes:
+    """Its line of passages.jsonl."""
+    row = json.dumps(vars(self), ensure_ascii=False)
+    return row.encode('utf-8', 'surrogatepass') + b'\n'
+
+
+_PASSAGE = dict.fromkeys(Passage.__dataclass_fields__, str)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+  """A whole shard, memory-mapped and read-only.
+
+  Attributes:
+    embeddings: [rows, D], or their codes.
+    ids: the bytes of ids.txt.
+    text: the bytes of passages.jsonl.
+    offsets: int64 [rows + 1] into `text`.
+  """
+
+  folder: pathlib.Path
+  embeddings: np.ndarray
+  ids: np.ndarray
+  text: np.ndarray
+  offsets: np.ndarray
+
+  @classmethod
+  def open(
+      cls, index: pathlib.Path, header: Header, number: int, codec: str | None
+  ) -> 'Shard':
+    """Maps a shard of the index in a folder.
+
+    `codec` is the SHA-256 of the file of its codec; None without one.
+
+    Raises:
+      UserError: it is missing, or a file of it is missing, truncated or not
+        what the header says, or its codes are by another codec.
+    """
+    folder, rows = index / name(number), header.rows_of(number)
+    path = folder / INFO
+    info = json_file.read(path, AGAIN, rows=int, first_row=int, bytes=dict)
+    found = info['rows'], info['first_row']
+    if found != (len(rows), rows.start):
+      raise UserError(
+          f'{path}: has {found[0]} rows from row {found[1]} on, but the header'
+          f' says {len(rows)} from row {rows.start} on. {AGAIN}'
+      )
+    if info.get('codec') != codec:
+      raise UserError(
+          f'{path}: its codes belong to another {CODEC} than that of the index:'
+          f" SHA-256 {info.get('codec')}, expected {codec}. {AGAIN}"
+      )
+    for file in FILES:
+      _check_size(folder / file, info['bytes'].get(file))
+    shape = len(rows), header.columns
+    return cls(
+        folder,
+        _map_array(folder / EMBEDDINGS, shape, header.dtype),
+        _map_bytes(folder / IDS),
+        _map_bytes(folder / PASSAGES),
+        _map_array(folder / OFFSETS, (len(rows) + 1,), np.int64),
+    )
+
+  def passage(self, row: int) -> Passage:
+    """The passage of a row of this shard."""
+    line = self.text[self.offsets[row] : self.offsets[row + 1]].tobytes()
+    try:
+      found = json_file.loads(line)
+      json_file.check(found, _PASSAGE, 'it')
+      return Passage(**found)
+    except (ValueError, TypeError) as e:
+      raise UserError(
+          f'{self.folder / PASSAGES}:{row + 1}: not a passage (expected id,'
+          f' name, location, text as JSON): {e}. {AGAIN}'
+      ) from e
+
+
+def name(number: int) -> str:
+  """The folder of a shard, below that of the index."""
+  return f'shard-{number:05d}'
+
+
+def write(
+    index: pathlib.Path, number: int, first_row: int, embeddings: np.ndarray,
+    passages: Iterable[Passage], codec: str | None,
+) -> None:
+  """Writes a shard beside its place and renames it when all is on the disk.
+
+  After an OSError nothing is left behind. `codec` is as of `Shard.open`.
+  """
+  folder = index / name(number)
+  partial = index / f'{name(number)}.partial'
+  _remove(partial)
+  partial.mkdir()
+  try:
+    lengths = [0]
+    with _synced(partial / IDS) as ids, _synced(partial / PASSAGES) as texts:
+      for passage in passages:
+        ids.write(passage.id.encode('utf-8', 'surrogatepass') + b'\n')
+        lengths.append(texts.write(passage.line()))
+    offsets = np.cumsum(lengths, dtype=np.int64)
+    for array_file, array in ((EMBEDDINGS, embeddings), (OFFSETS, offsets)):
+      with _synced(partial / array_file) as file:
+        np.save(file, array)
+    info: dict[str, Any] = {
+        'rows': len(embeddings),
+        'first_row': first_row,
+        'bytes': {file: (partial / file).stat().st_size for file in FILES},
+    }
+    if codec is not None:
+      info['codec'] = codec
+    with _synced(partial / INFO) as file:
+      file.write(json.dumps(info, indent=2).encode() + b'\n')
+    # A damaged shard may be in its place.
+    _remove(folder)
+    partial.rename(folder)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      _remove(partial)
+    raise
+
+
+@contextlib.contextmanager
+def _synced(path: pathlib.Path) -> Iterator[IO[bytes]]:
+  with path.open('wb') as file:
+    yield file
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _remove(folder: pathlib.Path) -> None:
+  if folder.exists():
+    shutil.rmtree(folder)
+
+
+def _check_size(path: pathlib.Path, size: int | None) -> None:
+  if not untrusted.is_file(path):
+    raise UserError(f'{untrusted.why_no_file(path)}. {AGAIN}')
+  if (found := path.stat().st_size) != size:
+    raise UserError(
+        f'{path}: truncated or half-written: it has {found} bytes, {INFO} says'
+        f' {size}. {AGAIN}'
+    )
+
+
+def _map_array(
+    path: pathlib.Path, shape: tuple[int, ...], dtype: Any
+) -> np.ndarray:
+  try:
+    array = np.load(path, mmap_mode='r', allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+      raise ValueError('it is an archive')
+  except Exception as e:  # NumPy parses its header by Python's own parser.
+    raise UserError(f'{path}: not an array ({e}). {AGAIN}') from e
+  dtype = np.dtype(dtype)
+  # Of a dtype that is not its own NumPy's format has the size alone.
+  if dtype.kind == array.dtype.kind == 'V' and dtype.itemsize == array.itemsize:
+    array = array.view(dtype)
+  if array.shape != shape or array.dtype != dtype:
+    raise UserError(
+        f'{path}: holds {array.dtype} {array.shape}, but the header says'
+        f' {dtype} {shape}. {AGAIN}'
+    )
+  # The plain view indexes faster than np.memmap's own subclass.
+  return np.asarray(array)
+
+
+def _map_bytes(path: pathlib.Path) -> np.ndarray:
+  try:
+    return np.asarray(np.memmap(path, np.uint8, mode='r'))
+  except (OSError, ValueError) as e:
+    raise UserError(f'{path} cannot be read: {e}. {AGAIN}') from e
+
+
+class Places(files.GrowingFolder):
+  """The folders of one index."""
+
+  def count_shards(self) -> int:
+    """How many whole shards the index that grows has."""
+    names = (path.name for path in self.partial.glob('shard-*'))
+    return sum(untrusted.is_digits(name.partition('-')[2]) for name in names)
+
+  def check_own(self) -> None:
+    """Raises UserError where a folder holds anything but an index.
+
+    Such a folder is never renamed, removed or written to.
+    """
+    for path in (self.folder, self.partial, self.aside):
+      found = [*path.glob('*'), *path.glob('*/*')]
+      names = sorted(inner.relative_to(path).as_posix() for inner in found)
+      strangers = [name for name in names if not _OF_INDEX.fullmatch(name)]
+      if path.is_file():
+        strangers = [path.name]
+      if strangers:
+        raise UserError(
+            f'{path} is not an index: it holds {strangers[0]!r}. Give a new'
+            ' folder or an older index.'
+        )

@@ -1,0 +1,301 @@
+"""The order of hits, that of trec_eval, by exact scores on a host.
+
+Hits are ordered by score, highest first, and equal scores by passage id,
+greatest string first. Ids are looked at only where scores tie, so a corpus of
+millions costs nothing until then.
+
+A score is the dot product summed in float64 from left to right and rounded
+to float32. It is a function of the two vectors alone: it does not depend on
+the block size, on a passage's place in the corpus, on the device, or on the
+BLAS below NumPy, so equal passages tie exactly.
+
+Shapes: Q queries, N corpus passages, D embedding dim, C candidates, k hits a
+query. Queries are float32 [Q, D]; passages [N, D], an array or a store of rows
+on disk; ids N strings.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import concurrent.futures
+import functools
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dualenc_jax.utils.errors import expect
+
+# Ids that are decoded at a time.
+_CHUNK = 2**16
+# A block of 256 x 4,096 scores in float64 is 8 MiB.
+_QUERY_BLOCK = 256
+_PASSAGE_BLOCK = 4096
+# Candidates of a query at a time. With more, BLAS starts threads, which fight
+# over the cores with those of the other queries: ten times the work at 1,024.
+_CANDIDATE_BLOCK = 256
+# With more ties than this all ids are sorted, once.
+_MANY_TIES = 2000
+# Pairs that are summed one by one are taken this many at a time.
+_PAIR_BLOCK = 1024
+
+
+class Ranking(NamedTuple):
+  """The best hits of each query, best first.
+
+  Scores are float32 [Q, k]; indices, rows of the corpus, int64 [Q, k]. A query
+  with fewer hits has scores of -inf and rows of -1 behind them.
+  """
+
+  scores: np.ndarray
+  indices: np.ndarray
+
+
+def check_k(k: Any) -> None:
+  """Raises UserError unless k, hits a query, is a whole number from 1 on."""
+  is_whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+  expect(is_whole and k >= 1, 'k', k, 'a whole number, 1 or more')
+
+
+def best_hits(
+    scores: np.ndarray, indices: np.ndarray, ids: Sequence[str], k: int
+) -> Ranking:
+  """The k best of the candidates of each query, in order.
+
+  Args:
+    scores: float32 [Q, C]; -inf where a query has no candidate.
+    indices: int64 [Q, C], rows of the corpus, each once in a query.
+    ids: ids of all N passages; only those of candidates that tie are read.
+    k: hits a query, at most its candidates.
+  """
+  places = np.zeros(indices.shape, np.int64)
+  tied = _tied_rows(scores, indices)
+  if len(tied):
+    of_tied = id_places([ids[row] for row in tied.tolist()])
+    at = np.minimum(np.searchsorted(tied, indices), len(tied) - 1)
+    places = np.where(tied[at] == indices, of_tied[at], 0)
+  order = np.argsort(keys(scores, places), axis=1)[:, ::-1][:, :k]
+  return Ranking(
+      np.take_along_axis(scores, order, axis=1) + np.float32(0),
+      np.take_along_axis(indices, order, axis=1),
+  )
+
+
+def best_of(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
+  """The k best of N scores of one query, or all: a ranking [1, min(k, N)].
+
+  Args:
+    scores: float32 [N]; -inf for what is not retrieved.
+    places: `id_places` of all ids.
+    k: hits.
+  """
+  k = min(k, len(scores))
+  # All that tie with the k-th, of which the ids choose.
+  found = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+  order = keys(scores[found], places[found])
+  if k < len(found):
+    kept = np.argpartition(order, -k)[-k:]
+    found, order = found[kept], order[kept]
+  found = found[np.argsort(order)[::-1]]
+  best = scores[found] + np.float32(0)
+  return Ranking(best[None], np.where(best > -np.inf, found, -1)[None])
+
+
+def best_first(hits: Mapping[str, float]) -> list[str]:
+  """The ids of a query's hits, id -> score, by the order of rankings."""
+  return sorted(
+      hits, key=lambda hit: (np.float32(hits[hit]), hit), reverse=True
+  )
+
+
+def joined(rankings: Sequence[Ranking]) -> Ranking:
+  """Rankings of as many hits each, of some queries, as one of all."""
+  return Ranking(*map(np.concatenate, zip(*rankings)))
+
+
+def keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
+  """Keys int64 that order hits as `best_hits` does, the best with the largest.
+
+  Scores are float32 of any shape, and places of their ids int64 of the same
+  shape; see `id_places`.
+  """
+  # Adding zero turns -0.0 into 0.0: the two are a tie.
+  bits = (scores + np.float32(0)).view(np.int32)
+  # As integers negative numbers are in reverse order, but for this.
+  bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)
+  return bits.astype(np.int64) << 32 | places
+
+
+def id_places(ids: Sequence[str]) -> np.ndarray:
+  """The place of each id among all in ascending order: int64 [N].
+
+  Strings compare by code point, which is the order of their UTF-8 bytes and
+  therefore that of trec_eval's strcmp.
+  """
+  strings = np.dtypes.StringDType()
+  chunks = [
+      np.array([ids[i] for i in range(a, min(a + _CHUNK, len(ids)))], strings)
+      for a in range(0, len(ids), _CHUNK)
+  ]
+  order = np.argsort(np.concatenate(chunks))
+  places = np.empty(len(ids), np.int64)
+  places[order] = np.arange(len(ids))
+  return places
+
+
+def without(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
+  """A ranking [Q, k] without one hit of each query, thus one shorter.
+
+  The hit left out is the corpus row of the query in `self_hits` [Q], or else,
+  if that is -1 or no hit, the last hit.
+  """
+  keep = ranking.indices != self_hits[:, None]
+  keep[keep.all(axis=1), -1] = False
+  shape = len(keep), -1
+  return Ranking(
+      ranking.scores[keep].reshape(shape), ranking.indices[keep].reshape(shape)
+  )
+
+
+def _tied_rows(scores: np.ndarray, indices: np.ndarray) -> np.ndarray:
+  """The different corpus rows whose score another hit of the query has."""
+  order = np.argsort(scores, axis=1)
+  ascending = np.take_along_axis(scores, order, axis=1)
+  same = (ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] > -np.inf)
+  tied = np.zeros(scores.shape, bool)
+  tied[:, 1:] |= same
+  tied[:, :-1] |= same
+  return np.unique(np.take_along_axis(indices, order, axis=1)[tied])
+
+
+def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
+  """Scores of [Q, D] and [M, D]: float32 [Q, M], each of its pair alone.
+
+  The inputs hold float32 values, so their products are exact in float64 and
+  only the order of the sum can differ. BLAS picks it by shape and place, yet
+  any two orders are at most 2 (D - 1) 2^-53 |q| |p| apart. Where that cannot
+  change the rounding to float32 the product of BLAS is the answer; the few
+  pairs left are summed from left to right.
+  """
+  queries = queries.astype(np.float64, copy=False)
+  passages = passages.astype(np.float64, copy=False)
+  longest = np.sqrt(np.einsum('nd,nd->n', passages, passages).max())
+  product = queries @ passages.T
+  return _rounded(product, queries, passages.__getitem__, longest)
+
+
+def _rounded(
+    product: np.ndarray, queries: np.ndarray,
+    read: Callable[[np.ndarray], np.ndarray], longest: float,
+) -> np.ndarray:
+  """`dot_products`, of products [Q, M]; `longest` bounds norms of passages."""
+  # Twice the bound, to cover the rounding of the bound itself.
+  longest *= np.sqrt(np.einsum('nd,nd->n', queries, queries).max())
+  margin = 2 * queries.shape[1] * np.finfo(np.float64).eps * longest
+  scores = (product - margin).astype(np.float32)
+  rows, columns = np.nonzero(scores != (product + margin).astype(np.float32))
+  for start in range(0, len(rows), _PAIR_BLOCK):
+    i = rows[start : start + _PAIR_BLOCK]
+    j = columns[start : start + _PAIR_BLOCK]
+    wide = read(j).astype(np.float64, copy=False)
+    sums = np.add.accumulate(queries[i] * wide, axis=1)
+    scores[i, j] = sums[:, -1]
+  return scores
+
+
+def of_candidates(
+    queries: np.ndarray, passages: Any, candidates: np.ndarray
+) -> np.ndarray:
+  """Scores of some passages of each query: float32 [Q, C], -inf for none.
+
+  Candidates are rows of the corpus, int64 [Q, C], or -1 for none.
+  """
+  scores = np.full(candidates.shape, -np.inf, np.float32)
+  products = getattr(passages, 'products', None)
+
+  def score(query: int) -> None:
+    found = np.flatnonzero(candidates[query] >= 0)
+    own = queries[query][None]
+    if products is not None:
+      rows = candidates[query, found]
+      scores[query, found] = _rounded(
+          products(own[0], rows)[None],
+          own.astype(np.float64),
+          lambda places: passages[rows[places]],
+          passages.longest,
+      )[0]
+      return
+    for start in range(0, len(found), _CANDIDATE_BLOCK):
+      columns = found[start : start + _CANDIDATE_BLOCK]
+      vectors = passages[candidates[query, columns]]
+      scores[query, columns] = dot_products(own, vectors)[0]
+
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for _ in pool.map(score, range(len(queries))):
+      pass
+  return scores
+
+
+def top_k(
+    queries: np.ndarray, passages: Any, ids: Sequence[str], k: int
+) -> Ranking:
+  """Ranks the corpus by exact scores alone, at half the speed or less.
+
+  Memory is a few thousand hits a query, and 8 bytes a passage where very many
+  tie. The corpus has at least k passages.
+  """
+  places = functools.cache(lambda: id_places(ids))
+  none = np.empty(0, np.float32), np.empty(0, np.int64)
+  kept = [none] * len(queries)
+  limits = np.full(len(queries), -np.inf, np.float32)
+  for rows, start, scores in _blocks(queries, passages):
+    for i, row in enumerate(range(rows.start, rows.stop)):
+      found = np.flatnonzero(scores[i] >= limits[row])
+      if not len(found):
+        continue
+      hits = np.concatenate([kept[row][0], scores[i, found]])
+      indices = np.concatenate([kept[row][1], start + found])
+      if len(hits) > k:
+        limits[row] = np.partition(hits, -k)[-k]
+        best = hits >= limits[row]
+        hits, indices = hits[best], indices[best]
+      if len(hits) > k + _MANY_TIES:
+        best = np.argpartition(keys(hits, places()[indices]), -k)[-k:]
+        hits, indices = hits[best], indices[best]
+      kept[row] = hits, indices
+  return joined([best_hits(h[None], i[None], ids, k) for h, i in kept])
+
+
+def hits_above(
+    queries: np.ndarray, passages: Any, ids: Sequence[str], gold: np.ndarray,
+    gold_scores: np.ndarray,
+) -> np.ndarray:
+  """The number of passages ranked above one of each query: int64 [Q].
+
+  The one is row `gold`, int64 [Q], with the score `gold_scores`, float32 [Q].
+  """
+  places = functools.cache(lambda: id_places(ids))
+  above = np.zeros(len(queries), np.int64)
+  for rows, start, scores in _blocks(queries, passages):
+    limit = gold_scores[rows, None]
+    above[rows] += np.count_nonzero(scores > limit, axis=1)
+    ties = scores == limit
+    if np.count_nonzero(ties) > _MANY_TIES:
+      after = places()[start : start + scores.shape[1]][None]
+      ties &= after > places()[gold[rows], None]
+      above[rows] += np.count_nonzero(ties, axis=1)
+      continue
+    for i, column in zip(*np.nonzero(ties)):
+      query = rows.start + i
+      above[query] += ids[int(start + column)] > ids[int(gold[query])]
+  return above
+
+
+def _blocks(
+    queries: np.ndarray, passages: Any
+) -> Iterator[tuple[slice, int, np.ndarray]]:
+  """Yields (rows of queries, first row of passages, their scores)."""
+  wide = queries.astype(np.float64)
+  for start in range(0, len(passages), _PASSAGE_BLOCK):
+    block = passages[start : start + _PASSAGE_BLOCK].astype(np.float64)
+    for first in range(0, len(queries), _QUERY_BLOCK):
+      rows = slice(first, min(first + _QUERY_BLOCK, len(queries)))
+      yield rows, start, dot_products(wide[rows], block)

@@ -1,0 +1,337 @@
+"""`Experiment`, all parts of a run, and its plan before the first step.
+
+It is the root of the object tree that gin builds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import json
+import logging
+import math
+import numbers
+import shlex
+from typing import Any
+import uuid
+
+import jax
+
+from dualenc_jax import data
+from dualenc_jax.data import Cache, columns, dataset
+from dualenc_jax.objectives import Batches, Objective
+from dualenc_jax.objectives.objective import check, check_whole
+from dualenc_jax.parallel import hosts
+from dualenc_jax.parallel.partitioning import leaf_paths, Partitioner
+from dualenc_jax.retrieval.compression import model_codec
+from dualenc_jax.training import initial, step as step_lib
+from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.training.step import Optimizer, Plan, TrainState
+from dualenc_jax.training.until import UntilAligned
+from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
+from dualenc_jax.utils.files import default_cache_dir
+from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
+from dualenc_jax.utils.untrusted import printable
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """A run: an objective, its data, its length and its folder.
+
+  Attributes:
+    model_dir: folder of checkpoints, events, config and results.
+    steps: training steps.
+    batch_size: B, examples in the global batch.
+    seed: seed of parameters, dropout and the order of examples.
+    checkpoint_every: steps between checkpoints; the last step has one, too.
+    checkpoint_every_hours: hours after which a checkpoint is due whatever the
+      step; None for steps alone.
+    keep_checkpoints: how many of the newest to keep.
+    keep_best: a metric of the evaluations on the validation split, 'nDCG@10';
+      the checkpoint with its best value (the lowest of a perplexity, else the
+      highest) is kept, too, and is then the model of `model_dir`. None takes
+      the newest.
+    patience: evaluations in a row without a new best after which the run ends.
+    until: a criterion that ends the run before its last step, or None.
+    eval_every: steps between evaluations on the validation split, 0 for none.
+    eval_queries: queries of the fixed sub-corpus of these evaluations.
+    eval_passages: passages of the sub-corpus; all relevant ones are among them.
+    watch_tasks: further tasks to evaluate with these, on the split that each is
+      measured on, to see what is forgotten.
+    eval_batch_size: most rows that a device encodes at once in evaluation and
+      search, rounded down to a power of two; long texts have fewer.
+    initial_checkpoint: source of the parameters of a run without a checkpoint
+      of its own; also a path alone. None starts from scratch.
+    passage_tokenizer: tokenizer of splits whose passages alone are used, where
+      `tokenizer` has another prompt of queries; None for `tokenizer`.
+  """
+
+  model_dir: str
+  objective: Objective
+  task: data.Dataset | data.Mixture
+  tokenizer: data.Tokenizer
+  optimizer: Optimizer
+  partitioner: Partitioner
+  steps: int
+  batch_size: int
+  seed: int = 0
+  checkpoint_every: int = 1000
+  checkpoint_every_hours: float | None = None
+  keep_checkpoints: int = 3
+  keep_best: str | None = None
+  patience: int | None = None
+  until: UntilAligned | None = None
+  eval_every: int = 1000
+  eval_queries: int = 1000
+  eval_passages: int = 10000
+  watch_tasks: Sequence[data.Dataset] = ()
+  eval_batch_size: int = 256
+  initial_checkpoint: initial.InitialCheckpoint | str | None = None
+  cache_dir: str | None = None
+  passage_tokenizer: data.Tokenizer | None = None
+
+  def __post_init__(self):
+    dataset.check('Experiment.task', self.task)
+    check('Experiment.objective', self.objective)
+    for name in ('eval_every', 'seed'):
+      check_whole(f'Experiment.{name}', getattr(self, name), 0)
+    for name in (
+        'steps', 'batch_size', 'checkpoint_every', 'keep_checkpoints',
+        'eval_queries', 'eval_passages', 'eval_batch_size',
+    ):
+      check_whole(f'Experiment.{name}', getattr(self, name), 1)
+    hours = self.checkpoint_every_hours
+    expect(
+        hours is None
+        or isinstance(hours, numbers.Real) and 0 < hours < math.inf,
+        'CHECKPOINT_EVERY_HOURS', hours,
+        'a number of hours above 0, such as 0.5, or None',
+    )
+    if self.patience is not None:
+      check_whole('Experiment.patience (PATIENCE)', self.patience, 1)
+    for name in ('keep_best', 'until'):
+      if getattr(self, name) is not None and not self.eval_every:
+        raise UserError(
+            f'{name.upper()} is given, but EVAL_EVERY is 0: expected'
+            ' evaluations on the validation split.'
+        )
+    if self.patience is not None and self.keep_best is None:
+      raise UserError(
+          'PATIENCE needs KEEP_BEST, the metric to wait for, such as nDCG@10.'
+      )
+    expect(
+        isinstance(self.until, UntilAligned | None), 'UNTIL', self.until,
+        '@training.UntilAligned(), in gin, or None',
+    )
+    for task in self.watch_tasks:
+      dataset.check('Experiment.watch_tasks', task)
+    self.objective.check_vocabulary(self.tokenizer.vocabulary)
+
+  def cache(self, split: str) -> Cache:
+    """The token cache of a split of the task, built if there is none yet."""
+    return self._prepare(self.task.for_split(split), split)
+
+  def passage_cache(self, split: str) -> Cache:
+    """The token cache of a split whose passages alone are used."""
+    own = self.passage_tokenizer or self.tokenizer
+    return dataclasses.replace(self, tokenizer=own).cache(split)
+
+  @functools.cached_property
+  def caches(self) -> list[Cache]:
+    """Token caches of the training pairs, one for each part of a mixture."""
+    return [self._prepare(task, 'train') for task, _ in self.task.parts()]
+
+  @functools.cached_property
+  def corpora(self) -> list[Cache]:
+    """Token caches of the corpora of training queries, beside `caches`."""
+    splits = [(t, t.corpus_split('train')) for t, _ in self.task.parts()]
+    wanted = [(task, split) for task, split in splits if split is not None]
+    return [self._prepare(task.for_split(s), s) for task, s in wanted]
+
+  def most_examples(self) -> int | None:
+    """An upper bound of training examples, as in `Dataset.most_examples`."""
+    total: int | None = 0
+    for task, _ in self.task.parts():
+      try:
+        task.check_split('train')
+        count = task.most_examples('train', self.batch_size)
+      except SourceUnavailable:
+        count = len(self._prepare(task, 'train'))
+      total = None if total is None or count is None else total + count
+    return total
+
+  @property
+  def rates(self) -> list[float] | None:
+    """Share of each cache in a mixture; None for one cache."""
+    rates = [rate for _, rate in self.task.parts()]
+    if len(rates) == 1:
+      return None
+    sizes = [len(cache) for cache in self.caches]
+    own = [size / sum(sizes) for size in sizes]
+    return [x if rate is None else rate for x, rate in zip(own, rates)]
+
+  @functools.cached_property
+  def batches(self) -> Batches:
+    """The training batches, from caches that are built if there are none."""
+    return self.objective.batches(self)
+
+  @property
+  def extra_columns(self) -> tuple[columns.Column, ...]:
+    """Columns of a training batch beyond those of every dataset."""
+    found = columns.extra(task for task, _ in self.task.parts())
+    return tuple(column for column in found if column.per)
+
+  def _prepare(self, task: data.Dataset, split: str) -> Cache:
+    folder = self.cache_dir or default_cache_dir() / 'tokens'
+    tokenizer = self.tokenizer.prompted(self.task.prompt_of(task))
+    return data.prepare(task, split, tokenizer, folder)
+
+
+def make_plan(experiment: Experiment) -> Plan:
+  """Checks the model against the mesh and traces its parameters."""
+  objective, partitioner = experiment.objective, experiment.partitioner
+  objective.check_mesh(partitioner)
+  return step_lib.plan(
+      objective, experiment.optimizer, partitioner, experiment.seed,
+      objective.memory(experiment),
+  )
+
+
+def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
+  """The start of a run without a checkpoint of its own; None: from scratch."""
+  source = experiment.initial_checkpoint
+  if source is None or getattr(source, 'path', source) is None:
+    if experiment.objective.needs_start:
+      raise UserError(
+          f'{type(experiment.objective).__name__} learns from a trained passage'
+          ' tower, but INITIAL_CHECKPOINT_PATH is None. Expected the model_dir,'
+          ' or any checkpoint, of the teacher.'
+      )
+    _warn_of_random(plan, experiment, {})
+    return None
+  start = initial.plan_start(
+      source, experiment.objective.facts, experiment.tokenizer.vocabulary,
+      plan.abstract.params,
+  )
+  _warn_of_random(plan, experiment, start.sources)
+  prompts = dict(start.weights.usage.prompts)
+  embeds = hasattr(experiment.objective, 'embedder')
+  if prompts and embeds and not experiment.tokenizer.prompts:
+    text = json.dumps(prompts, ensure_ascii=False)
+    _LOG.warning(
+        '%s has prompts (%s), which this run, without PROMPTS of its own, does'
+        ' not take over. To keep them: %s',
+        start.weights.path, ', '.join(map(repr, prompts)),
+        printable(shlex.quote(f'--gin.PROMPTS={text}')),
+    )
+  return start
+
+
+def _warn_of_random(
+    plan: Plan, experiment: Experiment, sources: Mapping[str, str | None]
+) -> None:
+  """Warns of parameters that are frozen, but not from a checkpoint.
+
+  `sources` are those of a `Start`. A codec's have values of their own.
+  """
+  params, objective = plan.abstract.params, experiment.objective
+  paths = leaf_paths(params)
+  still = experiment.optimizer.still(paths, objective.frozen)
+  fresh = [
+      path
+      for path, leaf in zip(paths, jax.tree.leaves(params))
+      if path in still and not path.startswith(f'{model_codec.GROUP}/')
+      and None in map(sources.get, layer_names(path, leaf.shape))
+  ]
+  if fresh:
+    _LOG.warning(
+        'WARNING: %s: random, and never trained: frozen (FREEZE), but not from'
+        ' a checkpoint. Give INITIAL_CHECKPOINT_PATH, a model that has them, or'
+        ' leave them out of FREEZE.',
+        ', '.join(fresh),
+    )
+
+
+def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
+  """Yields lines on devices, parameters, steps and the objective."""
+  mesh = experiment.partitioner.mesh
+  devices = mesh.devices.flatten()
+  yield (
+      f'Devices: {devices.size} {devices[0].device_kind} on'
+      f' {jax.process_count()} host(s), mesh data {mesh.shape["data"]} x model'
+      f' {mesh.shape["model"]}.'
+  )
+  params = jax.tree.leaves(plan.abstract.params)
+  count = sum(math.prod(leaf.shape) for leaf in params)
+  yield f'Parameters: {count:,} in {len(params)} arrays.'
+  rate = experiment.optimizer.describe(experiment.steps)
+  yield f'Steps: {experiment.steps}, {rate}.'
+  yield from experiment.objective.describe(experiment)
+
+
+def initial_state(
+    plan: Plan, checkpoints: Checkpoints, start: initial.Start | None
+) -> tuple[TrainState, dict[str, Any]]:
+  """The initial state and its `meta`.
+
+  It is the newest readable checkpoint of this run, else the parameters of
+  `start`, else random ones.
+  """
+  restored = checkpoints.restore(plan.abstract)
+  if restored is not None:
+    _LOG.info('Resuming from step %d.', restored[1]['step'])
+    return restored
+  state = plan.init()
+  if start is not None:
+    state = initial.start_from(start, state)
+  return state, {'step': 0, 'run_id': uuid.uuid4().hex}
+
+
+def data_position(experiment: Experiment) -> dict[str, Any]:
+  """The facts that the batch of a step depends on, besides the step."""
+  headers = [cache.header for cache in experiment.caches]
+  position = {}
+  for name in ('task', 'source'):
+    values = [header[name] for header in headers]
+    position[name] = values if len(values) > 1 else values[0]
+  position |= {
+      'vocabulary': headers[0]['vocabulary'],
+      'examples': sum(len(cache) for cache in experiment.caches),
+      'query_length': experiment.tokenizer.query_length,
+      'passage_length': experiment.tokenizer.passage_length,
+      **experiment.tokenizer.prefixes,
+      'global_batch': experiment.batch_size,
+      'seed': experiment.seed,
+  }
+  # A mixture may have others for its tasks.
+  prefixes = [header.get('query_prefix', '') for header in headers]
+  if {*prefixes} != {experiment.tokenizer.query_prefix}:
+    position['query_prefixes'] = prefixes
+  if experiment.rates is not None:
+    position['rates'] = [round(rate, 9) for rate in experiment.rates]
+  if hosts.is_joined():
+    # They must lay out alike, too, or would wait for each other for ever.
+    facts = {**position, 'shapes of batches': repr(experiment.batches.shapes)}
+    hosts.agree(
+        'training data',
+        '\n'.join(f'{a}: {json.dumps(b)}' for a, b in facts.items()),
+        'Expected the same files on all hosts.',
+    )
+  return position
+
+
+def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+  """Raises UserError unless the training data is that of the checkpoint."""
+  named = {**dict.fromkeys(saved.keys() & {'query_prefixes'}), **now}
+  changes = [
+      f'{name}: {saved.get(name)} -> {value}'
+      for name, value in named.items()
+      if saved.get(name) != value
+  ]
+  if changes:
+    raise UserError(
+        f"The training data of this run has changed: {'; '.join(changes)}."
+        ' Restore it, use another MODEL_DIR, or give --allow_data_change to'
+        ' resume with it.'
+    )

@@ -1,0 +1,162 @@
+"""Reasons to stop a run before its last step, to go on later; its times."""
+
+from collections.abc import Iterator
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from typing import Any
+
+from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.utils.errors import INTERRUPTED, RUN_AGAIN, stop
+
+# `kill`, preemption; Ctrl-C; SLURM's --signal=USR1@60.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+# One notice may come twice: to a launcher, which passes it on, and to the group
+# of its processes. Later than this a second one is meant.
+_SAME_SECONDS = 1.0
+# What a time to stop at leaves free, beside a step and a checkpoint: so much of
+# it, but no more than a minute.
+_SPARE_SHARE, _SPARE_SECONDS = 0.05, 60.0
+_LOG = logging.getLogger(__name__)
+
+
+class Stopping:
+  """Whether a run is to stop at the end of a step, and why.
+
+  Within `watching`, SIGTERM, SIGINT and SIGUSR1 ask for a stop. Within
+  `between_steps` of a run the first signal waits for the end of a step, and a
+  second one, a second later or more, ends the process at once with status 128 +
+  its number. Elsewhere there is nothing to save: SIGINT is a KeyboardInterrupt,
+  the others end the program with status 75 (`errors.RUN_AGAIN`).
+
+  Attributes:
+    asked_by: who asked for a stop; None as long as nobody has.
+  """
+
+  def __init__(self, seconds: float | None = None):
+    """`seconds` is a limit from the program's start; None for none."""
+    self.asked_by: str | None = None
+    self._seconds = seconds
+    self._stepping = False
+    self._signalled_at: float | None = None
+
+  @property
+  def status(self) -> int:
+    """The exit status of a program that was asked to stop."""
+    return INTERRUPTED if self.asked_by == 'SIGINT' else RUN_AGAIN
+
+  def reason(self, spent: float, step: float, save: float) -> str | None:
+    """The reason to stop now, if any.
+
+    Seconds: `spent` since the program's start, of the longest step so far and
+    of the longest checkpoint.
+    """
+    if self.asked_by is None and self._seconds is not None:
+      spare = min(_SPARE_SHARE * self._seconds, _SPARE_SECONDS)
+      left = self._seconds - spent
+      if left < step + 2 * save + spare:
+        self.asked_by = f'{max(left, 0):.0f} s are left of --stop_after'
+    return self.asked_by
+
+  @contextlib.contextmanager
+  def between_steps(self) -> Iterator[None]:
+    """A context in which a notice waits for the end of a step."""
+    self._stepping = True
+    try:
+      yield
+    finally:
+      self._stepping = False
+
+  @contextlib.contextmanager
+  def watching(self) -> Iterator[None]:
+    """A context that listens to signals, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+      yield
+      return
+    # A thread reads which came, so that a long call into XLA delays nothing.
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    before = {each: signal.signal(each, self._handle) for each in SIGNALS}
+    threading.Thread(target=self._read, args=[reader], daemon=True).start()
+    try:
+      yield
+    finally:
+      for each, handler in before.items():
+        signal.signal(each, handler)
+      signal.set_wakeup_fd(wakeup)
+      writer.close()
+
+  def _handle(self, number: int, frame: Any) -> None:
+    if self._stepping or self.asked_by is not None:
+      return
+    if number == signal.SIGINT:
+      raise KeyboardInterrupt
+    stop(number, frame)
+
+  def _read(self, reader: socket.socket) -> None:
+    with reader:
+      while data := reader.recv(1):
+        if data[0] in SIGNALS and (self._stepping or self.asked_by is not None):
+          self._signalled(data[0])
+
+  def _signalled(self, number: int) -> None:
+    name, now = signal.Signals(number).name, time.monotonic()
+    if self._signalled_at is None:
+      self._signalled_at = now
+      if self.asked_by is None:
+        self._stop(name)
+    elif now - self._signalled_at >= _SAME_SECONDS:
+      os.write(2, f'{name} again: stopping at once.\n'.encode())
+      os._exit(128 + number)
+
+  def _stop(self, by: str) -> None:
+    self.asked_by = by
+    _LOG.warning(
+        '%s: the run stops at the end of a step and saves a checkpoint of it. A'
+        ' second signal stops it at once.',
+        by,
+    )
+
+
+class Clock:
+  """Times of a run that decide when it saves and stops, seconds.
+
+  Attributes:
+    step: the longest time from the end of a step to the end of the next, with
+      evaluations; the first, which compiles, does not count.
+    save: an upper bound of the longest time from a checkpoint to its files.
+  """
+
+  def __init__(self, checkpoints: Checkpoints, every_hours: float | None):
+    """`every_hours`: the most between checkpoints; None for no limit."""
+    self.step = self.save = 0.0
+    self._checkpoints = checkpoints
+    self._every = None if every_hours is None else every_hours * 3600
+    self._saved = time.monotonic()
+    self._saving = False
+    self._ends: list[float] = []
+
+  def ticks(self) -> None:
+    """Notes the end of a step."""
+    now = time.monotonic()
+    self._ends = [*self._ends[-2:], now]
+    if len(self._ends) == 3:
+      self.step = max(self.step, now - self._ends[-2])
+    if self._saving and not self._checkpoints.is_saving:
+      self._saving = False
+      self.save = max(self.save, now - self._saved)
+
+  def saves(self) -> None:
+    """Notes the begin of a checkpoint."""
+    self._saved, self._saving = time.monotonic(), True
+
+  @property
+  def is_due(self) -> bool:
+    """Whether a checkpoint is due by the hours since the last one."""
+    since = time.monotonic() - self._saved
+    return self._every is not None and since >= self._every

@@ -1,0 +1,1 @@
+"""Errors, files, tables, figures, the machine; nothing of retrieval."""

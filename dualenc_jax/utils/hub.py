@@ -1,0 +1,193 @@
+"""Models and data on the Hugging Face hub: hf://org/name."""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import functools
+import os
+import pathlib
+import re
+from typing import Any
+
+from dualenc_jax.utils import untrusted
+from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
+from dualenc_jax.utils.suggest import did_you_mean
+
+_PREFIX = 'hf://'
+_PART = r'\w[\w.-]*'
+_REPO = re.compile(f'{_PART}/{_PART}')
+_PLACE = re.compile(
+    rf'(?:datasets/)?(?P<repo>{_REPO.pattern})(?:@(?P<revision>[\w./-]+?))?'
+    r'(?:/(?P<inner>[^@]+))?'
+)
+# Copies of the same weights for other programs.
+_OTHERS = (
+    'pytorch_model*.bin', '*.h5', '*.ot', '*.onnx', 'flax_model*', 'openvino/*'
+)
+_LOGIN = '`hf auth login`, or set HF_TOKEN'
+
+
+def is_on_hub(path: object) -> bool:
+  """Whether a path is hf://org/name."""
+  return isinstance(path, str) and path.startswith(_PREFIX)
+
+
+@functools.cache
+def model(path: Any) -> Any:
+  """The local folder of hf://org/name[@revision][/folder]; other paths as is.
+
+  It is in the hub's own cache, and read there when the hub is not reached.
+
+  Raises:
+    SourceUnavailable: it cannot be downloaded and is not in the cache.
+    UserError: the path is none of a model.
+  """
+  if not is_on_hub(path):
+    return path
+  place = _place(path, 'hf://org/name')
+  return _fetch(path, place, 'model')
+
+
+@functools.cache
+def data(path: Any) -> Any:
+  """The local file, or folder, of hf://org/name/file; other paths as they are.
+
+  Raises:
+    SourceUnavailable: it cannot be downloaded and is not in the cache.
+    UserError: the path names no file of the data set.
+  """
+  if not is_on_hub(path):
+    return path
+  place = _place(path, 'hf://org/name/train.jsonl')
+  if place['inner'] is None:
+    with _explained(path, 'dataset'):
+      names = _files(place)
+    raise UserError(
+        f'{path} is a data set; expected a file in it, {path}/FILE. It has'
+        f' {untrusted.shown(", ".join(names[:20]))}.'
+    )
+  return _fetch(path, place, 'dataset')
+
+
+def check_push(repo: str) -> None:
+  """Raises UserError where nothing can be pushed to org/name."""
+  expect(_REPO.fullmatch(repo), '--push', repo, 'org/name')
+  hub = _library(repo)
+  if hub.constants.HF_HUB_OFFLINE:
+    raise UserError(
+        '--push needs the hub, and HF_HUB_OFFLINE is set. Unset it.'
+    )
+  if hub.get_token() is None:
+    raise UserError(
+        f'--push={repo} needs a token that may write. Log in with {_LOGIN}.'
+    )
+
+
+def push(folder: pathlib.Path, repo: str) -> str:
+  """Uploads a folder as a model, a new one as private; returns its address.
+
+  Raises:
+    SourceUnavailable: the hub cannot be reached, or refuses.
+  """
+  hub = _library(repo)
+  again = f' {folder} is whole: upload it again, `hf upload {repo} {folder}`.'
+  with _explained(repo, 'model', again):
+    api = hub.HfApi()
+    if not api.repo_exists(repo):
+      api.create_repo(repo, private=True)
+    api.upload_folder(
+        repo_id=repo, folder_path=folder, commit_message='Upload by dualenc'
+    )
+  return f'{hub.constants.ENDPOINT}/{repo}'
+
+
+def _place(path: str, expected: str) -> dict[str, Any]:
+  found = _PLACE.fullmatch(path.removeprefix(_PREFIX))
+  if not found:
+    raise UserError(
+        f'{path} is not a path on the hub; expected {expected}, or with a'
+        ' revision hf://org/name@main.'
+    )
+  place = found.groupdict()
+  if place['inner'] is not None:
+    untrusted.check_name(place['inner'], path, 'Give another path.')
+  return place
+
+
+def _fetch(path: str, place: dict[str, Any], kind: str) -> str:
+  hub, inner = _library(path), place['inner']
+  with _explained(path, kind):
+    found = hub.snapshot_download(
+        place['repo'],
+        repo_type=kind,
+        revision=place['revision'],
+        allow_patterns=[inner, f'{inner}/*'] if inner else None,
+        ignore_patterns=_OTHERS if kind == 'model' else None,
+    )
+  if inner is None:
+    return found
+  result = os.path.join(found, inner)
+  if not os.path.exists(result):
+    with _explained(path, kind):
+      names = _files(place, kind)
+    raise UserError(
+        f'{path}: {place["repo"]} has no {inner}.{did_you_mean(inner, names)}'
+        f' It has {untrusted.shown(", ".join(names[:20]))}.'
+    )
+  return result
+
+
+def _files(place: dict[str, Any], kind: str = 'dataset') -> Sequence[str]:
+  hub = _library(place['repo'])
+  return hub.HfApi().list_repo_files(
+      place['repo'], revision=place['revision'], repo_type=kind
+  )
+
+
+def _library(what: str):
+  try:
+    import huggingface_hub
+    import huggingface_hub.constants
+    import huggingface_hub.errors
+  except ImportError as error:
+    raise SourceUnavailable(
+        f'{what} is on a hub, but huggingface_hub, which downloads it, cannot'
+        f' be imported ({error}). Install dualenc-jax[hub].'
+    ) from error
+  return huggingface_hub
+
+
+@contextlib.contextmanager
+def _explained(what: str, kind: str, more: str = '') -> Iterator[None]:
+  """Errors of the hub as ours, with what to do."""
+  errors = _library(what).errors
+  try:
+    yield
+  except (errors.HTTPError, OSError) as error:
+    why = _why(error, errors, kind)
+    raise SourceUnavailable(f'{what}{why}{more}') from error
+
+
+def _why(error: Exception, errors: Any, kind: str) -> str:
+  reachable = 'Connect to the internet, or give a folder or file that is here.'
+  match error:
+    case errors.GatedRepoError():
+      return f' asks for consent: give it on its page, log in with {_LOGIN}.'
+    case errors.RepositoryNotFoundError():
+      return (
+          f': the hub has no such {kind}, or it is private. Check the name, or'
+          f' log in with {_LOGIN}.'
+      )
+    case errors.RevisionNotFoundError():
+      return f': the {kind} has no such revision. Give a branch, tag or commit.'
+    case errors.OfflineModeIsEnabled() | errors.LocalEntryNotFoundError():
+      return (
+          ' is not in the cache, and the hub cannot be reached (is'
+          f' HF_HUB_OFFLINE set?). {reachable}'
+      )
+    case errors.HfHubHTTPError():
+      status = getattr(error.response, 'status_code', None)
+      if status in (401, 403):
+        return f': the token has no permission. Log in with {_LOGIN}.'
+      answer = status or untrusted.shown(str(error))
+      return f': the hub answers {answer}. Try again later.'
+  return f': {untrusted.shown(str(error))}. {reachable}'

@@ -1,0 +1,83 @@
+"""`Tensor`, a tensor of a checkpoint that is read when it is wanted."""
+
+from collections.abc import Callable
+import dataclasses
+import math
+
+import numpy as np
+
+from dualenc_jax.utils import finite, machine
+from dualenc_jax.utils.errors import UserError
+
+
+class DamageError(UserError):
+  """Files of a checkpoint are missing, cut off or changed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+  """A tensor in a file, not read yet.
+
+  Attributes:
+    where: the file and the name in it, for messages.
+    shape: of what `load` returns.
+    load: reads it, in any floating dtype; nothing is kept.
+    load_at: (axis, i) -> entry i along an axis, where the file lets it be read
+      alone.
+  """
+
+  where: str
+  shape: tuple[int, ...]
+  load: Callable[[], np.ndarray]
+  load_at: Callable[[int, int], np.ndarray] | None = None
+
+  def read(self) -> np.ndarray:
+    """The tensor in float32.
+
+    Raises:
+      DamageError: it cannot be read, or is not of its shape.
+      UserError: it has NaN or infinity, or is larger than the memory.
+    """
+    size, memory = 4 * math.prod(self.shape), machine.machine_memory()
+    if size > memory:
+      raise UserError(
+          f'{self.where} has the shape {self.shape}, {size:,} bytes in float32;'
+          f' this machine has {memory:,}. Copy the file again, or use a larger'
+          ' machine.'
+      )
+    try:
+      array = self.load()
+      if array.dtype.kind in 'cOSUmM':
+        raise ValueError(f'it holds {array.dtype}, not floating numbers')
+      shape, array = array.shape, np.asarray(array, np.float32)
+    except DamageError:
+      raise
+    except (OSError, TypeError, ValueError) as e:
+      cause = (str(e).splitlines() or [type(e).__name__])[0]
+      raise DamageError(
+          f'{self.where} cannot be read: {cause}. The file is damaged or was'
+          ' cut off; copy it again.'
+      ) from e
+    if shape != self.shape:
+      raise DamageError(
+          f'{self.where} has the shape {shape}; its header says {self.shape}.'
+      )
+    finite.check_tensor(self.where, array, 'Give a checkpoint without them.')
+    return array
+
+  def transposed(self) -> 'Tensor':
+    return Tensor(self.where, self.shape[::-1], lambda: self.load().T)
+
+  def columns(self, count: int) -> 'Tensor':
+    """The first entries along the last axis."""
+    shape = *self.shape[:-1], count
+    return Tensor(self.where, shape, lambda: self.load()[..., :count])
+
+  def reshaped(self, *shape: int) -> 'Tensor':
+    return Tensor(self.where, shape, lambda: self.load().reshape(shape))
+
+  def entry(self, axis: int, i: int) -> 'Tensor':
+    """Entry i along an axis, which goes: a layer out of a stack of them."""
+    load_at = self.load_at or (lambda axis, i: self.load().take(i, axis))
+    shape = self.shape[:axis] + self.shape[axis + 1 :]
+    return Tensor(f'{self.where}[{i}]', shape, lambda: load_at(axis, i))

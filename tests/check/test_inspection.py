@@ -1,0 +1,218 @@
+"""Counts of an inspection against plain Python, on small tasks."""
+
+import json
+
+import sentencepiece
+
+from dualenc_jax.data import Mixture, Tokenizer, Vocabulary
+from dualenc_jax.data.check.findings import findings, Level
+from dualenc_jax.data.check.markdown import markdown
+from dualenc_jax.data.check.task import inspect_task
+from dualenc_jax.data.dataset import Dataset, example
+from dualenc_jax.data.readers import Documents, Pairs
+from dualenc_jax.data.readers.rows import Found
+from dualenc_jax.utils.errors import UserError
+
+VOCABULARY = Vocabulary('python_code_8k')
+
+
+def inspect(task, passage_length=32, **options):
+  tokenizer = Tokenizer(VOCABULARY, 16, passage_length)
+  return inspect_task(task, tokenizer, **options)
+
+
+def found(inspection, level):
+  return [(f.where, f.what) for f in findings(inspection) if f.level is level]
+
+
+class Rows(Dataset):
+  """A task of rows given by split; those of a corpus are ranked."""
+
+  task_name = 'rows'
+
+  def __init__(self, **splits):
+    self._splits = splits
+
+  def splits(self):
+    return tuple(self._splits)
+
+  def examples(self, split):
+    for row in self._splits[split]:
+      if isinstance(row, Exception):
+        raise row
+      yield row
+
+  def corpus_split(self, split):
+    return 'corpus' if 'corpus' in self._splits and split != 'corpus' else None
+
+
+def row(line, query, passage, negatives=(), ids=('', ''), **values):
+  return example(
+      query, passage, negatives=[*negatives], query_id=ids[0],
+      passage_id=ids[1], location=f'f:{line}', **values,
+  )
+
+
+def test_every_oddity_is_counted():
+  half, drift = 'half a brain', 'they drift'
+  rows = [
+      row(1, 'whales', half, ['sharks'], ('q1', 'p1')),
+      # The first's texts; the second id of the query; a positive is negative.
+      row(2, 'whales', half, [half], ('q2', 'p1')),
+      # The negative is a passage of another row; p1 is another text, too.
+      row(3, 'whales', drift, [half, '["x"]'], ('q1', 'p1')),
+      row(4, 'same', 'same', ids=('q3', 'p4')),
+      row(5, '  ', 'It\xe2\x80\x99s', ids=('q4', 'p5')),
+      row(6, 'lost', '\ufffd', ['\u3000', 'a' * 1000, '中' * 1000],
+          ('q5', 'p6')),
+      row(7, 'judged', drift, ids=('q6', 'p7'), relevance=0),
+      row(8, 'alone', ''),
+      row(9, '', drift),
+      # Repeats the first.
+      row(10, 'whales', half, ids=('q1', 'p1')),
+  ]
+  inspection = inspect(Rows(train=rows))
+  split = inspection.splits[0]
+  assert (split.rows, split.pairs, split.distinct_pairs) == (10, 7, 5)
+  assert split.judged_irrelevant == 1
+  assert (split.lone_queries, split.lone_passages) == (1, 1)
+  assert split.repeated_pairs == Found(1, ['f:10 and 1'])
+  assert split.copied_pairs == Found(1, ['f:2 and 1'])
+  assert split.equal_texts == Found(1, ['f:4'])
+  assert split.positive_negatives == Found(1, ['f:2'])
+  assert split.other_positive_negatives == Found(1, ['f:3'])
+  assert (split.fewest_negatives, split.most_negatives) == (0, 3)
+  assert split.without_negatives == 3
+  queries, passages = split.queries, split.passages
+  assert (queries.count, queries.distinct) == (9, 6)
+  assert queries.most_repeated == 4
+  assert (passages.count, passages.distinct) == (9, 5)
+  assert passages.unique == 5 / 9
+  assert (split.negatives.count, split.negatives.distinct) == (7, 6)
+  assert split.negatives.long_words == Found(1, ['f:6'])
+  assert queries.blank == Found(1, ['f:5'])
+  assert split.negatives.blank == Found(1, ['f:6'])
+  assert split.negatives.lists == Found(1, ['f:3'])
+  garbled = ['f:5 "It\xe2\\x80\\x99s"', 'f:6 "\ufffd"']
+  assert passages.garbled == Found(2, garbled)
+  assert queries.texts_of_several_ids == Found(1, ['f:2 and 1'])
+  assert queries.ids_of_several_texts.count == 0
+  assert passages.ids_of_several_texts == Found(1, ['f:3 and 1'])
+  assert passages.texts_of_several_ids == Found(1, ['f:7 and 3'])
+  for level, parts in {
+      Level.WRONG: (
+          'pairs with their passage among their hard negatives: 1',
+          'queries without a passage: 1',
+      ),
+      Level.SUSPICIOUS: (
+          'pairs whose query is their passage: 1',
+          'passage ids that name several texts: 1',
+          'different pairs: no more than 5',
+          'with the texts of earlier ones, but other ids: 1',
+      ),
+  }.items():
+    told = '\n'.join(what for _, what in found(inspection, level))
+    assert all(part in told for part in parts)
+
+
+def test_good_data_has_nothing_wrong():
+  rows = [example(f'query {i}', f'passage {i}') for i in range(30)]
+  inspection = inspect(Rows(train=rows[:20], validation=rows[20:]))
+  assert findings(inspection) == []
+  assert 'Nothing wrong or suspicious' in markdown(inspection, [])
+  # What is asked stands in the column of passages.
+  rows = [example(f'A longer passage {i}.', f'what is {i}?') for i in range(30)]
+  ((_, told),) = found(inspect(Rows(train=rows)), Level.SUSPICIOUS)
+  assert told.startswith('30 of 30 passages are questions, but 0 of 30 quer')
+  # A corpus alone is no data to train on or to evaluate on.
+  (no_pairs,) = findings(inspect(Rows(corpus=[example('', 'p')])))
+  assert (no_pairs.level, no_pairs.where) == (Level.UNUSABLE, 'train')
+
+
+def test_repeats_on_purpose_are_no_finding(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('\n'.join(
+      json.dumps({'id': i, 'title': f'title {i}', 'text': f'["a b", "c {i}"]'
+                  '\nA line of all.'})
+      for i in range(299)
+  ))
+  inspection = inspect(Documents(str(path)))
+  split = inspection.splits[0]
+  assert split.pairs == 2 * split.distinct_pairs > 30
+  assert findings(inspection) == []
+
+
+def test_leaks_between_splits():
+  train = [example(f'q{i}', f'p{i}', location=f't:{i}') for i in range(1, 6)]
+  test = [
+      example('q1', 'p1', location='v:1'),
+      example('q2', 'other', location='v:2'),
+      example('q2', 'p3', location='v:3'),
+      example('new', 'p3', location='v:4'),
+      # Not a pair: the judgement says that it is none.
+      example('q5', 'p5', location='v:5', relevance=0),
+      example('q9', 'p9', location='v:6'),
+  ]
+  (overlap,) = inspect(Rows(train=train, test=test)).overlaps
+  assert (overlap.held_out, overlap.train) == ('test', 'train')
+  both = 'v:1 and t:1', 'v:5 and t:5'
+  assert overlap.queries == Found(3, [both[0], 'v:2 and t:2', both[1]])
+  assert overlap.passages == Found(3, [both[0], 'v:3 and t:3', both[1]])
+  assert overlap.pairs == Found(1, ['v:1 and t:1'])
+
+
+def test_relevant_passages_must_be_in_the_corpus():
+  corpus = [example(passage=f'p{i}') for i in range(3)]
+  validation = [
+      example('q1', 'p1', location='v:1'),
+      example('q2', 'gone', location='v:2'),
+      example('q3', 'gone', location='v:3'),
+      example('q3', 'judged', location='v:4', relevance=0),
+  ]
+  task = Rows(validation=validation, corpus=corpus)
+  inspection = inspect(task)
+  (missing,) = inspection.missing
+  assert missing.passages == Found(1, ['v:2'])
+  what = 'passages of validation that are not in corpus: 1'
+  assert found(inspection, Level.WRONG) == [('validation, corpus', what)]
+  # Of a part of the corpus nothing can be said.
+  assert not inspect(task, limit=2).missing
+
+
+def test_a_split_that_breaks_off_keeps_what_was_read():
+  rows = [example('a', 'b'), example('c', 'd'), UserError('damaged here.')]
+  inspection = inspect(Rows(train=rows, test=[example('e', 'f')]))
+  train, test = inspection.splits
+  assert (train.rows, train.error) == (2, 'damaged here.')
+  assert (test.rows, test.error) == (1, None)
+  assert found(inspection, Level.UNUSABLE) == [('train', 'damaged here')]
+
+
+def test_tasks_of_a_mixture_are_read_one_by_one(tmp_path):
+  names = ('a.jsonl', 'b.jsonl', 'c.jsonl')
+  for name, texts in zip(names, ('ab', 'cd', 'ac')):
+    lines = [json.dumps({'query': t, 'passage': f'{t}!'}) for t in texts]
+    (tmp_path / name).write_text('\n'.join(lines))
+  a, b, c = (str(tmp_path / name) for name in names)
+  trained_on = [Pairs(train=a), Pairs(train=b)]
+  inspection = inspect(Mixture(trained_on, None, Pairs(validation=c)))
+  names = ['pairs/train', 'pairs 2/train', 'pairs 3/validation']
+  assert [split.name for split in inspection.splits] == names
+  assert [
+      (o.held_out, o.train, o.queries.count, o.pairs.count)
+      for o in inspection.overlaps
+  ] == [(names[2], name, 1, 1) for name in names[:2]]
+
+
+def test_samples_are_what_the_model_sees():
+  code = 'def f(x):\n  return x + 1 ' * 9
+  rows = [example(f'number {i}', code, negatives=['no']) for i in range(11)]
+  samples = inspect(Rows(train=rows), passage_length=6).splits[0].samples
+  assert [sample.place for sample in samples] == ['row 1', 'row 10']
+  query, passage, negative = samples[1].texts
+  processor = sentencepiece.SentencePieceProcessor(str(VOCABULARY.file))
+  ids = processor.encode(rows[0]['passage'])
+  cut = processor.decode(ids[:5]).replace('\n', '\\n')
+  assert passage == ('passage', f'{cut} EOS', 6, len(ids) + 1)
+  assert query[:2] == ('query', 'number 9 EOS') and query[2] == query[3]
+  assert negative[:2] == ('negative', 'no EOS')

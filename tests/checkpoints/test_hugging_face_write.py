@@ -1,0 +1,145 @@
+"""Towers of ours as folders that transformers loads."""
+
+import json
+
+from hugging_face_models import (
+  ACTIVATIONS,
+  model,
+  our_states,
+  SIZES,
+  their_states,
+)
+import numpy as np
+import pytest
+import tiny_weights
+from tiny_weights import assert_same
+import transformers
+
+from dualenc_jax.checkpoints import hugging_face
+from dualenc_jax.checkpoints.weights import Usage
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.utils.errors import UserError
+
+pytestmark = pytest.mark.slow
+
+ROWS, WIDTH = 8128, SIZES['d_model']
+VOCABULARY = tiny_weights.SHIPPED.file
+ENCODER = T5Encoder(2, 3, 16, 40)
+PARTS = 'token_embedder', 'encoder', 'projection'
+
+
+def random_weights(encoder=ENCODER, own=None, parts=PARTS, width=WIDTH):
+  """Random weights; own: of a passage tower of its own, in `parts` of it."""
+  passage = {}
+  if own:
+    # The same instance would be the same parameters.
+    modules = TokenEmbedder(ROWS, width), own.clone(), Projection(12)
+    passage = {
+        f'passage_{name}': module
+        for name, module in zip(PARTS, modules)
+        if name in parts
+    }
+  towers = DualEncoder(
+      TokenEmbedder(ROWS, WIDTH), encoder, Projection(12), **passage
+  )
+  usage = Usage(VOCABULARY, query_length=32, passage_length=64)
+  return tiny_weights.random(towers, usage)
+
+
+def check_states(folder, weights, tower='', kind=transformers.T5EncoderModel):
+  """transformers loads all that is there, and computes what we do."""
+  theirs, info = kind.from_pretrained(folder, output_loading_info=True)
+  assert not any(info.values()), info
+  np.testing.assert_allclose(
+      our_states(weights, tower), their_states(theirs.eval()), rtol=0, atol=1e-5
+  )
+  return theirs
+
+
+@pytest.mark.parametrize(
+    'feed_forward, buckets', zip(ACTIVATIONS, [7, 32, 32, 32, 4, 32])
+)
+def test_transformers_computes_the_same(tmp_path, feed_forward, buckets):
+  theirs = model(
+      'T5EncoderModel', feed_forward, vocab_size=ROWS,
+      relative_attention_num_buckets=buckets,
+  )
+  theirs.save_pretrained(tmp_path / 'theirs')
+  weights = random_weights(
+      ENCODER.clone(activations=ACTIVATIONS[feed_forward], num_buckets=buckets)
+  )
+  hugging_face.write(weights, tmp_path / 'ours')
+  ours = check_states(
+      tmp_path / 'ours', weights, kind=transformers.AutoModelForTextEncoding
+  )
+  assert type(ours) is transformers.T5EncoderModel
+  read = hugging_face.read(tmp_path / 'theirs')
+  assert read.encoder == weights.encoder
+  np.testing.assert_allclose(
+      our_states(read), their_states(theirs), rtol=0, atol=1e-5
+  )
+  assert ours.state_dict().keys() == theirs.state_dict().keys()
+  configs = [
+      json.loads((tmp_path / name / 'config.json').read_text())
+      for name in ('ours', 'theirs')
+  ]
+  for config in configs:
+    del config['transformers_version']
+  assert configs[0] == configs[1]
+  files = {path.name for path in (tmp_path / 'theirs').iterdir()}
+  assert files <= {path.name for path in (tmp_path / 'ours').iterdir()}
+
+
+def test_one_tower_and_back(tmp_path):
+  weights, folder = random_weights(), tmp_path / 'a'
+  hugging_face.write(weights, folder)
+  assert hugging_face.is_one(folder)
+  for path in (folder, folder / 'model.safetensors'):
+    again = hugging_face.read(path)
+    assert_same(again, weights)
+    assert again.usage == Usage(
+        folder / 'spiece.model', query_length=64, passage_length=64
+    )
+  assert (folder / 'spiece.model').read_bytes() == VOCABULARY.read_bytes()
+
+
+@pytest.mark.parametrize(
+    'parts', [['encoder', 'projection'], ['token_embedder', 'encoder'], PARTS]
+)
+def test_two_towers_and_back(tmp_path, parts):
+  """What they share is shared again; they may differ in depth and width."""
+  own = {'own': ENCODER, 'parts': parts}
+  if parts == PARTS:
+    own |= {'own': T5Encoder(3, 2, 8, 20, ('relu',)), 'width': 16}
+  weights = random_weights(**own)
+  hugging_face.write(weights, tmp_path)
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['passage', 'query']
+  assert hugging_face.is_one(tmp_path)
+  again = hugging_face.read(tmp_path)
+  assert_same(again, weights)
+  assert again.left_out == {}
+  assert again.usage == Usage(
+      tmp_path / 'query/spiece.model', query_length=32, passage_length=64
+  )
+  if parts == PARTS:
+    check_states(tmp_path / 'passage', weights, 'passage_')
+
+
+def test_parts_that_do_not_fit(tmp_path):
+  one, two, file = tmp_path / 'a', tmp_path / 'two', 'projection.safetensors'
+  hugging_face.write(random_weights(), one)
+  kernel = tiny_weights.tensor('k', np.zeros((23, 12)))
+  hugging_face.write_linear(one / file, kernel)
+  with pytest.raises(UserError, match=r'linear.weight has the shape \(23, 12'):
+    hugging_face.read(one)
+  hugging_face.write(random_weights(own=ENCODER), two)
+  with (two / 'passage/spiece.model').open('ab') as opened:
+    opened.write(b'x')
+  with pytest.raises(UserError, match='query and passage have different'):
+    hugging_face.read(two)
+  (two / 'passage' / file).unlink()
+  with pytest.raises(UserError, match='only one of query and passage has'):
+    hugging_face.read(two)
+  encoder = ENCODER.clone(activations=('tanh', 'linear'))
+  with pytest.raises(UserError, match="is .'tanh', 'linear'., which trans"):
+    hugging_face.write(random_weights(encoder), tmp_path / 'b')

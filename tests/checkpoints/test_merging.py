@@ -1,0 +1,79 @@
+"""The mean of checkpoints, against NumPy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import small_vocabulary
+import tiny_towers
+import tiny_weights
+
+from dualenc_jax.checkpoints import merging
+from dualenc_jax.checkpoints.weights import Usage
+from dualenc_jax.models import T5Encoder
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files.tensors import Tensor
+
+MODEL = tiny_towers.model()
+USAGE = Usage(tiny_weights.SHIPPED.file, None, 16, 40)
+
+
+def arrays(seed):
+  return tiny_weights.arrays_of(MODEL, seed)
+
+
+def weights(seed, **changes):
+  made = tiny_weights.of_arrays(arrays(seed), MODEL, USAGE, f'm{seed}')
+  return dataclasses.replace(made, **changes)
+
+
+def used(seed, **changes):
+  return weights(seed, usage=dataclasses.replace(USAGE, **changes))
+
+
+def test_every_tensor_is_the_weighted_mean():
+  shares = [0.5, 0.3, 1.2]
+  models = [weights(i, step=100 * i) for i in range(3)]
+  merged = merging.merge(models, shares)
+  assert merged.step == 200
+  own = [arrays(i) for i in range(3)]
+  assert merged.tensors.keys() == own[0].keys()
+  for name, tensor in merged.tensors.items():
+    expected = np.average(
+        [a[name].astype(np.float64) for a in own], axis=0, weights=shares
+    )
+    found = tensor.read()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+RELU = T5Encoder(2, 2, 16, 64, ('relu', 'linear'), dtype='float32')
+NARROW = {'projection/kernel': Tensor('x', (32, 7), None)}
+
+
+@pytest.mark.parametrize(
+    'other, message',
+    [
+        (lambda: weights(1, tensors=weights(1).tensors | NARROW),
+         r'shape of projection/kernel of m0 is \(32, 24\), of m1 \(32, 7\)'),
+        (lambda: weights(1, encoder=RELU),
+         'encoder.activations of m0 is .*gelu.*, of m1 .*relu'),
+        (lambda: used(1, query_length=9), 'query_length of m0 is 16, of m1 9'),
+        (lambda: weights(1, trained_dims=(8,)), r'trained_dims of m0 is \(\)'),
+    ],
+)
+def test_what_differs_is_refused_by_name(other, message):
+  with pytest.raises(UserError, match=message):
+    merging.merge([weights(0), other()], [1.0, 1.0])
+
+
+def test_prompts_are_merged_and_vocabularies_not(tmp_path):
+  prompts = [{'a': 'x'}, {}, {'a': 'x', 'b': 'y'}, {'c': ''}]
+  found = [used(i, prompts=own) for i, own in enumerate(prompts)]
+  merged = merging.merge(found, [1.0] * 4)
+  assert merged.usage.prompts == {'a': 'x', 'b': 'y', 'c': ''}
+  with pytest.raises(UserError, match="prompt 'c' of m3 is '', of m4 'z'"):
+    merging.merge([*found, used(4, prompts={'c': 'z', 'd': 'x'})], [1.0] * 5)
+  own = small_vocabulary.write(tmp_path / 'spiece.model')
+  with pytest.raises(UserError, match='SHA-256 of the vocabulary of m0'):
+    merging.merge([weights(0), used(1, vocabulary=own)], [1.0, 1.0])

@@ -1,0 +1,88 @@
+import warnings
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+import sentence_transformers_folders as st
+import tiny_weights
+from tiny_weights import assert_same, SHIPPED
+import towers
+
+from dualenc_jax.checkpoints import sentence_transformers
+from dualenc_jax.checkpoints.weights import Usage
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
+
+pytestmark = pytest.mark.slow
+
+ROWS, WIDTH, DIM = SHIPPED.size + 7, 16, 12
+
+
+def encoder(depth=1, activations=('gelu', 'linear')):
+  return T5Encoder(depth, 2, 8, 32, activations)
+
+
+def embedder(width=WIDTH):
+  return TokenEmbedder(ROWS, width)
+
+
+def model(*own):
+  return DualEncoder(embedder(), encoder(), Projection(DIM), *own)
+
+
+# A model, and how many embedders, encoders and projections are written: what
+# the format can share is there once.
+MODELS = {
+    'SDE': (model(), [1, 1, 1]),
+    'ADE': (
+        model(embedder(24), encoder(2, ('relu',)), Projection(DIM)), [2, 2, 2]
+    ),
+    'ADE-STE': (model(None, encoder(), Projection(DIM)), [2, 2, 2]),
+    'light query': (
+        DualEncoder(
+            embedder(), encoder(1), Projection(DIM), embedder(), encoder(3)
+        ),
+        [2, 2, 1],
+    ),
+    'own embedder': (model(embedder()), [2, 2, 1]),
+    'own projection': (model(None, None, Projection(DIM)), [1, 1, 2]),
+}
+
+
+def random(name, usage=tiny_weights.USAGE):
+  return tiny_weights.random(MODELS[name][0], usage)
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_the_library_gives_our_vectors(tmp_path, caplog, name):
+  weights, folder = random(name), tmp_path / 'model'
+  counts = MODELS[name][1]
+  notes = ' '.join(sentence_transformers.write(weights, folder))
+  assert ('Queries are cut at 16 tokens' in notes) == (counts[0] == 1)
+  assert ('towers of their own' in notes) == (name != 'SDE')
+  assert ('share the encoder, which' in notes) == (name == 'own embedder')
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    for mine, theirs in zip(towers.embed(weights, st.TEXTS), st.encode(folder)):
+      np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=0)
+  assert not [r for r in caplog.records if r.levelname != 'INFO']
+  back = sentence_transformers.read(folder)
+  assert_same(back, weights)
+  vocabulary = back.usage.vocabulary
+  assert vocabulary.read_bytes() == SHIPPED.file.read_bytes()
+  assert back.usage == Usage(vocabulary, None, 16, 40, 'query: ', 'passage: ')
+  files = folder.rglob('*.safetensors')
+  names = [name for file in files for name in load_file(file)]
+  parts = 'shared', 'encoder.final_layer_norm', 'linear'
+  assert counts == [names.count(f'{part}.weight') for part in parts]
+
+
+def test_one_prompt_of_both_sides_is_that_of_encode(tmp_path):
+  usage = Usage(SHIPPED.file, None, 40, 40, 'text: ', 'text: ')
+  weights = random('SDE', usage)
+  notes = sentence_transformers.write(weights, tmp_path / 'model')
+  assert not notes
+  plain = st.open_model(tmp_path / 'model').encode(st.TEXTS)
+  ours, _ = towers.embed(weights, st.TEXTS)
+  np.testing.assert_allclose(ours, plain, atol=1e-5, rtol=0)
+  back = sentence_transformers.read(tmp_path / 'model').usage
+  assert back.query_prefix == back.passage_prefix == 'text: '

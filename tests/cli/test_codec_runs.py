@@ -1,0 +1,244 @@
+"""Codecs through the commands: encode, search, evaluate, Retriever."""
+
+import csv
+import functools
+import json
+
+import numpy as np
+import pytest
+import tiny_beir
+import tiny_evaluation
+
+from dualenc_jax import Retriever
+from dualenc_jax.cli import encode, search
+from dualenc_jax.evaluation import evaluation
+from dualenc_jax.retrieval import compression
+from dualenc_jax.retrieval.index import Index
+from dualenc_jax.utils.errors import UserError
+
+CODECS = 'fp16,int8,pca:8:queries,rotated:4,opq:4x2,binary'
+SET = tiny_beir.make_large()
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('run')
+  SET.write(folder / 'data' / 'beir' / 'scifact')
+  return tiny_evaluation.link_model(folder)
+
+
+@pytest.fixture(scope='module')
+def index_of(model):
+  """The index of a codec, made once."""
+  return functools.cache(
+      lambda codec: encoded(model, model.parent / codec, codec)
+  )
+
+
+@pytest.fixture(scope='module')
+def table(model):
+  """The results of a model and of codecs."""
+  return tiny_evaluation.run(
+      model, model.parent / 'table', f'--codecs={CODECS}'
+  )
+
+
+def encoded(model, folder, codec, *more):
+  encode.main([
+      f'--model_dir={model}', f'--index_dir={folder}', f'--codec={codec}',
+      '--shard_size=20', *more,
+  ])
+  return Index.open(folder)
+
+
+def shown(model, capsys, *flags):
+  """The scores that search prints."""
+  capsys.readouterr()
+  search.main([f'--model_dir={model}', *flags])
+  return [s.split()[0] for s in capsys.readouterr().out.splitlines()[1::2]]
+
+
+@pytest.mark.parametrize('codec', ['pq:4x2', 'binary', 'bf16'])
+def test_an_index_of_codes_is_searched(codec, model, index_of, capsys):
+  stored = index_of(codec).embeddings
+  whole = index_of('fp32').embeddings[:]
+  flag = f'--index_dir={index_of(codec).folder}'
+  retriever = Retriever.from_dir(model, index=index_of(codec).folder)
+  query = 'parse a date'
+  hits = retriever.find([query], k=3)[0]
+  own = retriever.encode_queries([query])
+  if codec == 'bf16':
+    assert stored.dtype.name == 'bfloat16'
+    np.testing.assert_allclose(own @ stored[:].T, own @ whole.T, atol=0.01)
+  else:
+    own = stored.codec.queries(own)
+    # It was trained on these very vectors.
+    again = stored.codec.encode(whole)
+    np.testing.assert_array_equal(again, stored.codes[:])
+  scores = own.astype(np.float64) @ stored[:].astype(np.float64).T
+  best = np.sort(scores[0])[::-1][:3]
+  np.testing.assert_allclose([hit.score for hit in hits], best, rtol=1e-5)
+  expected = [f'{hit.score:.3f}' for hit in hits]
+  assert shown(model, capsys, flag, '--k=3', query) == expected
+
+
+def test_other_candidates_of_the_same_index(model, index_of, capsys):
+  queries = ['parse a date', 'open a file', 'sort by key']
+
+  def retriever(codec, candidates=None):
+    index = index_of(codec).folder
+    return Retriever.from_dir(model, index=index, candidates=candidates)
+
+  def hits(*of):
+    return retriever(*of).search(queries, 7)
+
+  found = [hits('binary', 7), hits('binary:7'), hits('binary')]
+  np.testing.assert_array_equal(found[0].ids, found[1].ids)
+  np.testing.assert_array_equal(found[0].scores, found[1].scores)
+  assert np.any(found[0].ids != found[2].ids)
+  flags = f'--index_dir={index_of("binary").folder}', '--k=7', '--candidates=7'
+  assert shown(model, capsys, *flags, queries[0]) == [
+      f'{score:.3f}' for score in found[0].scores[0]
+  ]
+  with pytest.raises(UserError, match='10 hits .* binary:7 scores only 7'):
+    retriever('binary', 7).search(queries, 10)
+  with pytest.raises(UserError, match='this one has no codes'):
+    retriever('fp32', 7)
+
+
+def test_it_is_gone_on_with(model, index_of, tmp_path):
+  encode.main([
+      f'--model_dir={model}', f'--index_dir={tmp_path / "shared"}',
+      '--codec=pq:4x2', '--shard_size=20', '--host_index=1', '--host_count=2',
+  ])
+  first = (tmp_path / 'shared.partial' / 'codec.safetensors').read_bytes()
+  index = encoded(model, tmp_path / 'shared', 'pq:4x2')
+  assert (index.folder / 'codec.safetensors').read_bytes() == first
+  np.testing.assert_array_equal(
+      index.embeddings.codes[:], index_of('pq:4x2').embeddings.codes[:]
+  )
+  with pytest.raises(UserError, match="codec is 'pq:4x2', expected 'int8'"):
+    encoded(model, tmp_path / 'shared', 'int8')
+
+
+def test_a_saved_retriever_keeps_its_codes(model, index_of, tmp_path):
+  retriever = Retriever.from_dir(model, index=index_of('pq:4x2').folder)
+  retriever.save(tmp_path / 'saved')
+  again = Retriever.from_dir(tmp_path / 'saved')
+  queries = ['parse a date', 'open a file']
+  for hybrid in (None, 0.5):
+    one, other = (r.search(queries, 5, hybrid) for r in (retriever, again))
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+
+
+def test_codecs_in_one_table(table):
+  with (table / 'codecs' / 'codecs.csv').open() as file:
+    rows = {row['codec']: row for row in csv.DictReader(file)}
+  assert list(rows) == ['fp32', *CODECS.split(',')]
+  dim = int(rows['int8']['bytes_per_passage'])
+  sizes = {
+      'fp32': 4 * dim, 'fp16': 2 * dim, 'int8': dim, 'pca:8:queries': 32,
+      'rotated:4': dim / 2, 'opq:4x2': 1, 'binary': dim / 8,
+  }
+  for name, row in rows.items():
+    assert float(row['bytes_per_passage']) == sizes[name]
+    smaller = pytest.approx(4 * dim / sizes[name], rel=1e-5)
+    assert float(row['compression']) == smaller
+    assert (row['p'] == '') == (name == 'fp32')
+    own = tiny_evaluation.result_of(
+        table if name == 'fp32' else table / 'codecs' / name.replace(':', '-')
+    )
+    assert name in ('fp32', own.get('codec'))
+    ndcg = pytest.approx(float(row['nDCG@10']), rel=1e-5)
+    assert own['metrics']['nDCG@10'] == ndcg
+
+
+def test_a_codec_learns_from_queries_of_training(model, table):
+  """And not from those that it is measured by."""
+  retriever = Retriever.from_dir(model)
+  lines = tiny_evaluation.shared_model().with_name('train.jsonl').read_text()
+  learnt = [json.loads(line)['query'] for line in lines.splitlines()]
+  vectors = retriever.encode_passages(list(SET.corpus.values()))
+  codec = compression.spec('pca:8:queries').fit(
+      vectors, retriever.encode_queries(learnt)
+  )
+  queries = retriever.encode_queries(list(SET.queries.values()))
+  scores = codec.queries(queries) @ codec.encode(vectors).T
+  found = tiny_evaluation.run_of(table / 'codecs' / 'pca-8-queries')
+  for row, hits in zip(scores, found.values(), strict=True):
+    np.testing.assert_allclose(
+        [score for _, score in hits], np.sort(row)[::-1], atol=1e-5
+    )
+
+
+def test_an_index_of_codes_is_evaluated(model, table, tmp_path):
+  index = tmp_path / 'index'
+  encode.main([
+      f'--model_dir={model}', '--gin_file=tasks/beir.gin',
+      '--gin.BEIR_SET=scifact', '--gin.BEIR_TOLERANCE=1.0',
+      f'--gin.DATA_ROOT={model.parent / "data"}', f'--index_dir={index}',
+      '--codec=opq:4x2',
+  ])
+  flag = f'--index_dir={index}'
+  codes = tiny_evaluation.run(model, tmp_path / 'codes', flag)
+  one, other = (
+      tiny_evaluation.result_of(folder)['metrics']
+      for folder in (codes, table / 'codecs' / 'opq-4x2')
+  )
+  assert one == other
+  for flags, message in (
+      ([flag, '--codecs=int8'], 'holds codes of opq:4x2'),
+      ([flag, '--candidates=9'], 'this one has codes of opq:4x2'),
+      (['--candidates=9'], 'give --index_dir, too'),
+  ):
+    with pytest.raises(UserError, match=message):
+      tiny_evaluation.run(model, tmp_path / 'no', *flags)
+
+
+def test_a_retriever_makes_codes(model, monkeypatch):
+  retriever, floats = (Retriever.from_dir(model) for _ in range(2))
+  texts = [f'def f_{i}(x): return x + {i * i}' for i in range(40)]
+  retriever.index(texts, codec='int8')
+  found = retriever.search(['f_7'], k=40)
+  floats.index(floats.encode_passages(texts))
+  by_id = dict(zip(*[x[0] for x in floats.search(['f_7'], k=40)[::-1]]))
+  np.testing.assert_allclose(
+      found.scores[0], [by_id[i] for i in found.ids[0]], atol=0.01
+  )
+  assert np.any(found.scores != floats.search(['f_7'], k=40).scores)
+  # Nothing is encoded for a codec that cannot be.
+  monkeypatch.delattr(Retriever, 'encode_passages')
+  with pytest.raises(UserError, match='at least 256 vectors .* are 40'):
+    retriever.index(texts, codec='pq:8')
+
+
+def test_the_models_own_index_keeps_its_codec(tmp_path):
+  model = tiny_evaluation.copy_model(tmp_path / 'model')
+  flag = f'--model_dir={model}'
+  encode.main([flag, '--codec=binary'])
+  with pytest.raises(UserError, match='index of --codec=binary, not int8'):
+    encode.main([flag, '--codec=int8'])
+  (model / 'index' / 'shard-00000' / 'ids.txt').unlink()
+  encode.main([flag])
+  assert Index.open(model / 'index').header.codec == 'binary'
+  encode.main([flag, '--codec=int8', '--overwrite'])
+  assert Index.open(model / 'index').header.codec == 'int8'
+
+
+@pytest.mark.parametrize(
+    ('codec', 'message'),
+    [
+        ('pq:4', 'pq:4 needs at least 256 vectors'),
+        ('binary:5', 'binary:5 scores only 5 hits .* need 100'),
+    ],
+)
+def test_a_codec_in_vain_is_refused_before_anything_is_encoded(
+    model, tmp_path, monkeypatch, codec, message
+):
+  def encode(*args):
+    raise AssertionError('It encodes.')
+
+  monkeypatch.setattr(evaluation, 'encode_queries', encode)
+  with pytest.raises(UserError, match=message):
+    tiny_evaluation.run(model, tmp_path / 'out', f'--codecs=fp16,{codec}')

@@ -1,0 +1,168 @@
+"""`dualenc compare`: what it reads, writes and refuses."""
+
+import csv
+import json
+import re
+import shutil
+import xml.etree.ElementTree
+
+import pytest
+import report_folder
+import result_folders
+
+from dualenc_jax.cli import compare
+from dualenc_jax.utils.errors import UserError
+
+FIGURE = 'relative_improvement_mrr'
+
+
+def two_models(root):
+  """Two splits: on one b is better, on the other worse."""
+  for name, test, validation in (
+      ('a', [0.5] * 10, [0.5] * 10),
+      ('b', [1.0] * 10, [0.4, 0.5] * 5),
+  ):
+    for split, values in (('test', test), ('validation', validation)):
+      result_folders.of_column(root / name, 'MRR', values, split=split)
+  return [str(root / 'a'), str(root / 'b')]
+
+
+def files_of(folder):
+  return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def run(capsys, root, *args):
+  """The lines that are printed of systems in a folder, by name, and flags."""
+  args = [arg if arg.startswith('-') else str(root / arg) for arg in args]
+  compare.main(args)
+  return capsys.readouterr().out.splitlines()
+
+
+def test_two_models(tmp_path, capsys):
+  two_models(tmp_path)
+  before = sorted(tmp_path.rglob('*'))
+  assert run(capsys, tmp_path, 'a', 'b')[0] == 'b against a (%)'
+  assert sorted(tmp_path.rglob('*')) == before
+  output = tmp_path / 'out'
+  flags = '--wide', f'--output_dir={output}'
+  printed = run(capsys, tmp_path, 'a', 'b', *flags)
+  assert printed[0] == 'b against a (%)'
+  assert printed[1].split()[:5] == ['Task', 'Split', 'Metric', 'a', 'b']
+  assert printed[1].endswith(
+      't-test p  t-test Holm  randomization p  randomization Holm'
+  )
+  # Equal steps up of 10 queries: 2 of 2^10 flips are as good; twice, as there
+  # are two tests.
+  assert printed[2].split() == (
+      'pairs test MRR 50.00 100.00 +50.00 +100.0% 10/0/0 - - 0.0020 0.0039'
+  ).split()
+  # 5 of 10 down by .1: t = -.05 / (.0527 / sqrt(10)) = -3 with 9 degrees of
+  # freedom; of the 2^5 flips 2 are as good.
+  assert printed[3].split() == (
+      'pairs validation MRR 50.00 45.00 -5.00 -10.0% 0/5/5'
+      ' 0.0150 0.0299 0.0625 0.0625'
+  ).split()
+  assert 'does not apply (-) where all queries differ by the same' in printed[5]
+  files = files_of(output)
+  assert {*files} == {
+      *(f'comparison.{kind}' for kind in ('json', 'csv', 'md', 'tex')),
+      *(f'{FIGURE}.{kind}' for kind in ('png', 'svg', 'csv')),
+      'tables.md',
+      'tables.tex',
+  }
+  run(capsys, tmp_path, 'a', 'b', *flags)
+  assert files_of(output) == files
+
+  content = json.loads(files['comparison.json'])
+  assert content['baseline']['name'] == 'a'
+  options = {'metrics': None, 'common_queries': False}
+  assert content['options'] == options | {'permutations': 10_000, 'seed': 0}
+  first = content['differences'][0]
+  assert first['randomization_p'] == 2 / 2**10
+  assert first['t_test_p'] is first['t_test_p_holm'] is None
+  test, _ = csv.DictReader(files['comparison.csv'].decode().splitlines())
+  assert (float(test['value']), test['t_test_p']) == (1.0, '')
+
+
+def test_several_models_have_a_table_of_all(tmp_path, capsys):
+  """With the bytes of those whose passages are codes, of each set."""
+  for name, value, sizes in (
+      ('a', 0.5, (0, 0)), ('b', 1.0, (64, 0)), ('c', 0.4, (64, 2048))
+  ):
+    for split, size in zip(('test', 'validation'), sizes):
+      result_folders.of_column(
+          tmp_path / name, 'MRR', [value] * 10, split=split,
+          bytes_per_passage=size, codec=size and 'pq:64',
+      )
+  output = tmp_path / 'out'
+  flags = '--names={codec},B,C+{codec}', '--wide', f'--output_dir={output}'
+  printed = run(capsys, tmp_path, 'a', 'b', 'c', *flags)
+  assert printed[0] == 'All against fp32 (%)'
+  assert 'B against fp32 (%)' in printed
+  assert 'C+pq:64 against fp32 (%)' in printed
+  heads = 'Model bytes pairs test MRR pairs test p, Holm'
+  assert printed[1].split()[:9] == heads.split()
+  rows = [re.split(r'\s{2,}', line) for line in printed[2:5]]
+  # 2 of 2^10 flips, of two models on two sets.
+  assert rows == [
+      ['fp32', '-', '50.00', '-', '50.00', '-'],
+      ['B', '- / 64', *['100.00', '0.0078'] * 2],
+      ['C+pq:64', '64 / 2,048', *['40.00', '0.0078'] * 2],
+  ]
+  with (output / f'{FIGURE}.csv').open(newline='') as file:
+    assert [
+        (row['set'], row['model'], float(row['relative_improvement_percent']))
+        for row in csv.DictReader(file)
+    ] == [
+        (f'pairs {split}', model, percent)
+        for split in ('test', 'validation')
+        for model, percent in (('B', 100.0), ('C+pq:64', -20.0))
+    ]
+
+
+def test_other_embeddings_and_older_steps_are_told(tmp_path, capsys):
+  result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
+  report_folder.checkpoint(report_folder.new(tmp_path / 'a'), 40_000)
+  result_folders.of_column(
+      tmp_path / 'b', 'MRR', [0.5], embedding_dtype='float16'
+  )
+  notes = ' '.join(run(capsys, tmp_path, 'a', 'b'))
+  said = 'Passages are ranked by float32 embeddings of a and float16 ones of b'
+  assert said in notes
+  said = 'a on pairs is of step 20,000, the newest checkpoint of step 40,000: '
+  assert said in notes
+
+
+def test_one_model_at_two_steps_is_told_apart_by_its_paths(tmp_path, capsys):
+  for name, value in (('old', 0.25), ('new', 0.5)):
+    own = result_folders.of_column(
+        tmp_path / name, 'MRR', [value], model_dir='my_model'
+    )
+    shutil.copytree(own, own / 'bm25')
+  printed = run(capsys, tmp_path, 'old', 'new')
+  assert printed[0] == 'new against old (%)'
+  heads = run(capsys, tmp_path, 'old', 'new', 'old:bm25', 'new:bm25')[1]
+  assert heads.endswith('BM25 (old)  BM25 (new)')
+  for same in ('old', 'old/evaluation/pairs-test'):
+    with pytest.raises(UserError, match='one is given twice'):
+      run(capsys, tmp_path, 'old', same)
+  # Within another, as `evaluate --prompt` leaves them.
+  result_folders.of_column(
+      tmp_path / 'new/prompt-x', 'MRR', [1.0], model_dir='my_model'
+  )
+  printed = run(capsys, tmp_path, 'new', 'new/prompt-x')
+  assert printed[0] == 'new/prompt-x against new (%)'
+
+
+def test_names_are_no_formulas_and_a_terminal_does_not_obey_them(
+    tmp_path, capsys
+):
+  output = tmp_path / 'out'
+  names = r'a$\frac$', 'b\x1b[2J\u202egpj.exe$c$'
+  flags = f'--names={",".join(names)}', f'--output_dir={output}'
+  compare.main([*two_models(tmp_path), *flags])
+  printed = capsys.readouterr().out
+  assert r'b\x1b[2J\u202egpj.exe$c$ against a$\frac$' in printed
+  drawing = (output / f'{FIGURE}.svg').read_text()
+  xml.etree.ElementTree.fromstring(drawing)
+  assert not {'\x1b', '\u202e'} & {*printed + drawing}

@@ -1,0 +1,255 @@
+"""Gin: files by name from anywhere, flags as in T5X, errors with a hint."""
+
+import argparse
+
+import pytest
+
+from dualenc_jax import losses
+from dualenc_jax.cli import config, model_dir, saved_config, train
+from dualenc_jax.utils.errors import UserError
+
+RUN = 'runs/quickstart.gin'
+
+
+def build(*bindings: str, files=(RUN,), paths=()):
+  return model_dir.build_experiment(
+      list(files), ['MODEL_DIR = "x"', *bindings], list(paths)
+  )
+
+
+def parse(*argv: str) -> argparse.Namespace:
+  return config.parse_args(config.make_parser('train', ''), list(argv))
+
+
+def test_flags_as_in_t5x():
+  args = parse(
+      '--gin_file=a.gin', '--gin_file=b.gin', '--gin.STEPS=7',
+      '--gin.LOSS=@losses.PAIR()', '--gin.TRAIN_FILE=plain text.jsonl',
+      '--gin.RATE', '1e-3', '--gin.REMAT=false', '--gin.CALIBRATION=1,0',
+      '--gin_search_paths=/p,/q',
+  )
+  assert args.gin_file == ['a.gin', 'b.gin']
+  assert args.gin_search_paths == ['/p', '/q']
+  assert args.gin_bindings == [
+      'STEPS = 7', 'LOSS = @losses.PAIR()', "TRAIN_FILE = 'plain text.jsonl'",
+      'RATE = 1e-3', 'REMAT = False', "CALIBRATION = '1,0'",
+  ]
+
+
+def test_a_loss_is_swapped_by_one_flag():
+  assert type(build().objective.loss) is losses.SamToNe
+  assert type(build('LOSS = @losses.PAIR()').objective.loss) is losses.PAIR
+  swapped = build(files=(RUN, 'losses/samtone_both.gin')).objective.loss
+  assert type(swapped) is losses.SamToNe and swapped.both_towers
+
+
+def test_later_files_and_flags_win(tmp_path, monkeypatch):
+  # Files are found by name from any directory.
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'mine.gin').write_text("include 'runs/quickstart.gin'\nSTEPS = 5")
+  assert build(files=('mine.gin',), paths=(str(tmp_path),)).steps == 5
+  mine = build('STEPS = 6', files=(str(tmp_path / 'mine.gin'),))
+  assert mine.steps == 6
+
+
+def test_the_operative_config_builds_the_same_experiment(tmp_path):
+  first = build('losses.SamToNe.margin = 0.02')
+  text = config.operative_config()
+  saved = tmp_path / 'config.gin'
+  saved.write_text(text)
+  second = model_dir.build_experiment([str(saved)], [], [])
+  assert config.operative_config() == text
+  assert second.objective == first.objective
+  assert second.objective.loss == losses.SamToNe(margin=0.02)
+  assert second.objective.similarity == losses.Similarity(0.1)
+  # A binding without a scope reaches what a macro has built.
+  changed = model_dir.build_experiment(
+      [str(saved)], ['losses.SamToNe.margin = 0.03'], []
+  )
+  assert changed.objective.loss.margin == 0.03
+
+
+def test_differences_name_the_binding_and_both_values():
+  build()
+  old = config.operative_config()
+  build('STEPS = 9', 'LOSS = @losses.PAIR()')
+  changes = config.differences(old, config.operative_config())
+  assert any(c.startswith('STEPS: ') and c.endswith(' -> 9') for c in changes)
+  assert any('@losses.SamToNe() -> @losses.PAIR()' in c for c in changes)
+  assert not config.differences(old, old.replace("DIR = 'x'", "DIR = 'y'"))
+
+
+@pytest.mark.parametrize(
+    'binding, culprit, hint',
+    [
+        ('STEP = 3', 'STEP', 'STEPS'),
+        ('LOSS = @loses.SamToNe()', 'loses', 'losses'),
+        ('losses.Similarity.temprature = 1', 'temprature', 'temperature'),
+    ],
+)
+def test_a_wrong_name_gets_did_you_mean(binding, culprit, hint):
+  with pytest.raises(UserError) as error:
+    build(binding)
+  message = str(error.value)
+  assert repr(culprit) in message or f'--gin.{culprit}' in message, message
+  assert 'Did you mean' in message and hint in message, message
+
+
+def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
+  with pytest.raises(UserError, match='Did you mean losses/samtone'):
+    build(files=(RUN, 'losses/samton.gin'))
+  file = tmp_path / 'bad.gin'
+  file.write_text(
+      'from __gin__ import dynamic_registration\n'
+      'from dualenc_jax import losses\n'
+      'losses.SamToNe.margn = 1\n'
+  )
+  with pytest.raises(UserError, match=r'bad\.gin, line 3'):
+    build(files=(RUN, str(file)))
+  file.write_bytes(b'\xff STEPS = 1')
+  with pytest.raises(UserError, match=r'bad\.gin, .* is no gin file: .utf-8'):
+    build(files=(RUN, str(file)))
+  file.write_text('import json\nLOSS = @json.JSONDecoder()\n')
+  with pytest.raises(UserError, match='from __gin__ import dynamic_registr'):
+    build(files=(RUN, str(file)))
+  with pytest.raises(UserError, match='MODEL_DIR must be given'):
+    model_dir.build_experiment([RUN], [], [])
+
+
+@pytest.mark.parametrize(
+    'binding, words',
+    [
+        ('STEPS = 0', ['steps (STEPS) is 0', 'at least 1']),
+        ('STEPS = "x"', ["'x' (--gin.STEPS); expected a whole number"]),
+        ('STEPS = None', ['STEPS is None', 'expected a whole number.']),
+        ('CLIP_NORM = True', ['CLIP_NORM is True', 'a number or None']),
+        ('KEEP_BEST = 3', ['expected a text or None']),
+        ('FREEZE = "x"', ['expected a list of texts']),
+        ('WATCH_TASKS = "beir"', ['expected a list']),
+        ('PROMPTS = "x"', ['expected values by name']),
+        ('INITIAL_CHECKPOINT_OPTIMIZER = 1', ['expected True or False']),
+        ('losses.SamToNe.margin = "x"', ['SamToNe.margin', 'a number']),
+        ('OPTIMIZER = "adam"', ["transform (OPTIMIZER) is 'adam'", '@optax']),
+        ('MODEL = 3', ['model (MODEL) is 3', '@models.DualEncoder()']),
+        ('VOCAB_SIZE = 512', ['512 rows', '8000 pieces', '8000,']),
+        ('TEMPERATURE = 0', ['temperature (TEMPERATURE) is 0', 'above 0']),
+        ('LOSS = @losses.PAIR', ['class PAIR', '()']),
+        ('STEPS = (1', ["--gin.STEPS is '(1', which gin cannot read"]),
+        ('CHECKPOINT_EVERY_HOURS = 0', ['is 0; expected a number of hours']),
+        ('LR_MULTIPLIERS = ((".*", "x"),)', ["'x'", 'expected pairs']),
+    ],
+)
+def test_bad_values_are_explained(binding, words):
+  with pytest.raises(UserError) as error:
+    build(binding)
+  for word in words:
+    assert word in str(error.value)
+  assert 'In call to' not in str(error.value)
+
+
+def test_all_that_is_wrong_is_told_at_once_with_its_place(tmp_path):
+  file = tmp_path / 'mine.gin'
+  file.write_text(f"include '{RUN}'\n\nBATCH_SIZE = 'all'\n")
+  with pytest.raises(UserError) as error:
+    model_dir.build_experiment([str(file)], ['STEP = 3', 'SEED = "x"'], [])
+  assert str(error.value).splitlines() == [
+      'MODEL_DIR must be given; for example --gin.MODEL_DIR=VALUE.',
+      '--gin.STEP: no gin file given uses the macro STEP. Did you mean'
+      " 'STEPS'?",
+      f"BATCH_SIZE is 'all' ({file}, line 3); expected a whole number.",
+      "SEED is 'x' (--gin.SEED); expected a whole number.",
+  ]
+
+
+@pytest.mark.parametrize(
+    'binding, hint',
+    [
+        ('losses.InBatchSoftmax.margin = 0.1', 'losses.SamToNe.margin'),
+        ('passage/models.T5Encoder.num_layers = 2', 'models.T5Encoder'),
+    ],
+)
+def test_a_flag_without_effect_is_refused(binding, hint):
+  with pytest.raises(UserError, match='has no effect') as error:
+    build(binding)
+  assert hint in str(error.value)
+
+
+def build_run(*flags: str):
+  """The experiment as `dualenc train` and `dualenc check` build it."""
+  args = parse(f'--gin_file={RUN}', *flags)
+  args.model_dir = 'x'
+  return train.build(args)
+
+
+def test_flags_reach_a_loss_of_ones_own(tmp_path, monkeypatch):
+  (tmp_path / 'my_losses.py').write_text(
+      'from dualenc_jax import losses\n\n'
+      'class Mine(losses.InBatchSoftmax):\n'
+      '  pass\n'
+  )
+  (tmp_path / 'mine.gin').write_text(
+      'from __gin__ import dynamic_registration\n'
+      'import my_losses\n'
+      'LOSS = @my_losses.Mine()\n'
+  )
+  monkeypatch.syspath_prepend(str(tmp_path))
+  mine = f'--gin_file={tmp_path / "mine.gin"}'
+  assert build_run(mine).objective.similarity == losses.Similarity(0.1)
+  found = build_run(
+      mine, '--gin.LOSS_IMPLEMENTATION=ring', '--gin.TEMPERATURE=0.2'
+  ).objective
+  assert [base.__name__ for base in type(found.loss).__mro__].count('Mine')
+  assert found.similarity == losses.Similarity(0.2, 'ring')
+
+
+@pytest.mark.parametrize(
+    'given, unread',
+    [
+        (['--gin.losses.Similarity.temperature=0.2'], '--gin.TEMPERATURE=0.1'),
+        (
+            ['--gin_file=objectives/negative_cache.gin'],
+            '--gin_file=losses/matryoshka.gin',
+        ),
+    ],
+)
+def test_what_nothing_reads_is_refused(given, unread):
+  build_run(*given)
+  is_file = 'gin_file' in unread
+  name = unread.split('=')[is_file]
+  with pytest.raises(UserError, match=f'{name} has no effect'):
+    # Of two files it is the first that the second replaces.
+    build_run(*([unread, *given] if is_file else [*given, unread]))
+
+
+def test_a_folder_of_other_files_and_a_damaged_config(tmp_path, caplog):
+  (tmp_path / '.lock').touch()
+  saved_config.check(str(tmp_path), '', False)
+  assert not caplog.text
+  (tmp_path / 'checkpoints/3').mkdir(parents=True)
+  saved_config.check(str(tmp_path), '', False)
+  assert 'is no run, but holds checkpoints: a new run' in caplog.text
+  (tmp_path / 'config.gin').write_text('STEPS = 2\n@@@ garbage (((\n')
+  for read in (
+      lambda: saved_config.check(str(tmp_path), 'STEPS = 2\n', False),
+      lambda: model_dir.load(str(tmp_path)),
+  ):
+    with pytest.raises(UserError, match=r'config\.gin.* line 2: .* remove it'):
+      read()
+
+
+def test_the_file_of_a_macro_is_named():
+  said = r'TRAIN_FILE\. It is of --gin_file=tasks/pairs'
+  with pytest.raises(UserError, match=said):
+    build('TRAIN_FILE = "x"')
+
+
+def test_a_config_of_before_modules_moved(tmp_path):
+  path = tmp_path / 'config.gin'
+  path.write_text(
+      'from __gin__ import dynamic_registration\n'
+      'from dualenc_jax import readers\nfrom dualenc_jax import run\n'
+      'from dualenc_jax import training\n'
+      'run.Experiment.steps = 3\nTASK = @readers.Pairs()\n'
+  )
+  config.load([str(path)], [], [])
+  assert 'training.Experiment.steps = 3' in saved_config.read(path)

@@ -1,0 +1,299 @@
+"""`dualenc convert`: every way in and out, and what it refuses to write."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+import small_vocabulary
+import tiny_run
+import tiny_towers
+import tiny_weights
+from tiny_weights import assert_same, USAGE
+
+from dualenc_jax.checkpoints import conversion, opening, peers, verify
+from dualenc_jax.checkpoints.sentence_transformers import modules
+from dualenc_jax.cli import convert, new_model_dir, train
+from dualenc_jax.utils.errors import UserError
+
+# Those that are compared with another library.
+WITH_TORCH = 'hf', 'sentence_transformers'
+# Of towers that share nothing, which have all parts, and of others once.
+FORMS = [
+    ('sde', 'safetensors'),
+    *(
+        pytest.param('ade', form, marks=[pytest.mark.slow] * slow)
+        for form in sorted(convert.forms())
+        for slow in [form in WITH_TORCH]
+    ),
+]
+
+
+def weights(apart: bool):
+  return tiny_weights.random(tiny_towers.model(apart=apart))
+
+
+@pytest.fixture(scope='module')
+def models(tmp_path_factory) -> pathlib.Path:
+  """A folder with the model_dirs `sde` and `ade`."""
+  folder = tmp_path_factory.mktemp('models')
+  for name, apart in (('sde', False), ('ade', True)):
+    new_model_dir.write(weights(apart), folder / name)
+  return folder
+
+
+def run(source, form, out, *flags) -> pathlib.Path:
+  convert.main([str(source), f'--to={form}', f'--out={out}', *flags])
+  return out
+
+
+@pytest.mark.parametrize('name, form', FORMS)
+def test_out_and_in_again_is_bit_equal(models, tmp_path, capsys, name, form):
+  out = run(models / name, form, tmp_path / 'out')
+  printed = capsys.readouterr().out
+  assert 'largest cosine difference over 64 texts' in printed
+  assert [p.name for p in tmp_path.iterdir()] == ['out']
+  back = opening.read(out)
+  assert_same(back, weights(name == 'ade'))
+  assert dataclasses.replace(back.usage, vocabulary=None) == (
+      dataclasses.replace(USAGE, vocabulary=None, pieces=back.usage.pieces)
+  )
+
+
+@pytest.fixture
+def short(tmp_path) -> str:
+  """The flag of a few texts, which take less time than those of a default."""
+  file = tmp_path / 'texts.txt'
+  file.write_text('parse a date\n\nread the lines of a file and sort them\n')
+  return f'--texts={file}'
+
+
+def test_training_cannot_go_on_in_what_was_converted(models, tmp_path):
+  model = shutil.copytree(models / 'sde', tmp_path / 'model')
+  flags = [*tiny_run.flags(tmp_path), f'--model_dir={model}']
+  sizes = ['num_layers=2', 'num_heads=2', 'head_dim=16', 'mlp_dim=64']
+  same = [f'--gin.models.T5Encoder.{size}' for size in sizes]
+  same += ['--gin.models.TokenEmbedder.features=32']
+  same += [f'--gin.models.Projection.features={tiny_towers.DIM}']
+  with pytest.raises(UserError, match='INITIAL_CHECKPOINT_PATH=.*model'):
+    train.main([*flags, *same, '--allow_config_change'])
+  assert (model / 'checkpoints' / '7' / 'params').is_dir()
+
+
+@pytest.mark.slow
+def test_a_t5x_encoder_becomes_any_form_without_projection(
+    tmp_path, capsys, short
+):
+  golden = pathlib.Path(__file__).parents[1] / 'data' / 'golden' / 't5_1_1_tiny'
+  vocabulary = small_vocabulary.write(tmp_path / 'small.model')
+  source = golden / 't5x_orbax' / 'checkpoint_1000'
+  flags = [f'--vocabulary={vocabulary}', '--passage_length=64', short]
+  with pytest.raises(UserError, match='--vocabulary=spiece.model'):
+    run(source, 'safetensors', tmp_path / 'out')
+  folder = run(source, 'hf', tmp_path / 'hf', *flags)
+  assert 'Left out: ' in capsys.readouterr().out
+  run(folder, 't5x', tmp_path / 't5x', short)
+  assert 'dualenc_jax and the source in transformers' in capsys.readouterr().out
+  assert_same(opening.read(tmp_path / 't5x'), opening.read(source))
+  with pytest.raises(UserError, match='--activations=relu: .* take 2, as'):
+    run(source, 'safetensors', tmp_path / 'out', *flags, '--activations=relu')
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.slow
+def test_lengths_of_ones_own_and_a_file_as_the_source(
+    models, tmp_path, capsys, short
+):
+  shorter = '--query_length=6', '--passage_length=10', short
+  for form in WITH_TORCH:
+    folder = run(models / 'sde', form, tmp_path / form, '--no-verify')
+    out = run(folder, 'safetensors', tmp_path / f'{form}_plain', *shorter)
+    usage = opening.read(out).usage
+    assert (usage.query_length, usage.passage_length) == (6, 10)
+  out = run(
+      tmp_path / 'hf' / 'model.safetensors', 'safetensors', tmp_path / 'file',
+      *shorter, f'--vocabulary={USAGE.vocabulary}',
+  )
+  assert_same(opening.read(out), weights(False))
+  assert capsys.readouterr().out.count('the source in transformers') == 2
+
+
+@pytest.mark.slow
+def test_what_is_compared_are_the_own_calls_of_the_source(
+    models, tmp_path, capsys, monkeypatch, short
+):
+  st = 'sentence_transformers'
+  folder = run(models / 'sde', st, tmp_path / 'st', '--no-verify')
+  file = folder / modules.CONFIG
+  named = {'query': 'query: ', 'passage': 'passage: '}
+  settings = json.loads(file.read_text()) | {'prompts': named}
+  file.write_text(json.dumps(settings))
+  prefix = '--passage_prefix=passage: '
+  out = run(folder, 'safetensors', tmp_path / 'plain', prefix, short)
+  assert opening.read(out).usage.passage_prefix == 'passage: '
+  printed = capsys.readouterr().out
+  told = "The source gets what its folder does not say: passage_prefix 'pa"
+  assert told in printed and f'the source in {st}: largest cosine' in printed
+  wrong = {f'{side}_prefix': text for side, text in named.items()}
+  monkeypatch.setattr(modules, 'read_prompts', lambda _: wrong)
+  with pytest.raises(UserError, match='the source in sentence_tr.*at most 1e'):
+    run(folder, 'safetensors', tmp_path / 'wrong', short)
+  assert not (tmp_path / 'wrong').exists()
+
+
+@pytest.mark.slow
+def test_a_tokenizer_that_differs(models, tmp_path, capsys, monkeypatch):
+  folder = run(models / 'sde', 'hf', tmp_path / 'hf', '--no-verify')
+  monkeypatch.setattr(peers, 'other_ids', lambda *args: {0, 5})
+  run(folder, 'safetensors', tmp_path / 'safetensors')
+  assert 'difference over 62 texts' in capsys.readouterr().out
+  said = (tmp_path / 'safetensors/README.md').read_text()
+  assert 'of safetensors gives 2 of 64 texts other ids than the Sent' in said
+  monkeypatch.setattr(peers, 'other_ids', lambda *args: set(range(9)))
+  with pytest.raises(UserError, match='9 of 64 texts other ids than .*voc'):
+    run(folder, 'safetensors', tmp_path / 'other')
+
+
+def test_a_model_dir_knows_its_final_place(models, tmp_path):
+  out = run(models / 'sde', 'model_dir', tmp_path / 'out', '--no-verify')
+  config = (out / 'config.gin').read_text()
+  assert 'partial' not in config and config.startswith('# Made by')
+  assert repr(str(out)) in config
+  assert repr(str(out / 'vocabulary.model')) in config
+
+
+@pytest.fixture
+def refused(models, tmp_path, monkeypatch):
+  """Converts with another writer or encoder, which leaves nothing."""
+
+  def check(message, error=UserError, **changes):
+    form = dataclasses.replace(conversion.FORMS['safetensors'], **changes)
+    monkeypatch.setitem(conversion.FORMS, 'safetensors', form)
+    with pytest.raises(error, match=message):
+      run(models / 'sde', 'safetensors', tmp_path / 'out')
+    assert not list(tmp_path.iterdir())
+
+  return check
+
+
+def test_what_is_cut_short_leaves_nothing(refused):
+  before = signal.getsignal(signal.SIGTERM)
+
+  def killed(weights, folder):
+    (folder / 'half').write_text('written')
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+  try:
+    refused('143', SystemExit, write=killed)
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_what_does_not_encode_the_same_is_not_written(refused):
+  encode = conversion.FORMS['safetensors'].encode
+
+  def slightly_off(folder, usage):
+    def wrong(texts):
+      vectors = encode(folder, usage)(texts)
+      # Of queries alone: 3e-4 of their length, away from themselves.
+      vectors[0] += 3e-4 * np.roll(vectors[0], 1, axis=1)
+      return vectors
+
+    return wrong
+
+  refused('expected at most 1e-04. Nothing was', encode=slightly_off)
+
+
+def test_a_tensor_that_is_not_the_same_is_named(refused):
+  """A square kernel, transposed: no shape tells."""
+  write = conversion.FORMS['safetensors'].write
+
+  def transposes(weights, folder):
+    name = 'encoder/layers_1/attention/key/kernel'
+    tensors = {**weights.tensors, name: weights.tensors[name].transposed()}
+    write(dataclasses.replace(weights, tensors=tensors), folder)
+
+  refused('layers_1/attention/key/kernel differs', write=transposes)
+
+
+def test_vectors_that_prove_nothing_are_an_error():
+  def compare(*sides):
+    sides = [('x', lambda texts, side=side: np.stack(side)) for side in sides]
+    verify.compare(sides, ['x'] * 3)
+
+  eye = np.eye(3)
+  with pytest.raises(UserError, match='difference over 3 texts nan'):
+    compare([eye, eye], [eye, np.full((3, 3), np.nan)])
+  for same in ([np.ones((3, 3)), eye], [eye, np.ones((3, 3))]):
+    with pytest.raises(UserError, match='All texts have the same vector'):
+      compare(same, same)
+
+
+def test_the_difference_is_of_cosines():
+  angle = 0.01
+  cos, sin = np.cos(angle), np.sin(angle)
+  eye, turned = np.eye(2), np.array([[cos, sin], [-sin, cos]])
+  # Queries alone turned: cosines with passages change by sin(angle). All turned
+  # alike: no score changes, but each vector does.
+  for other, wanted in (([turned, eye], sin), ([turned, turned], 1 - cos)):
+    found, _ = verify.cosine_difference(np.stack([eye, eye]), np.stack(other))
+    assert found == pytest.approx(wanted)
+
+
+def test_texts_are_real_and_different_or_of_a_file(
+    models, tmp_path, capsys, short
+):
+  texts = verify.real_texts()
+  assert len(set(texts)) == len(texts) == 64
+  lengths = [len(text.split()) for text in texts]
+  assert min(lengths) < 10 and max(lengths) > 100
+  decomposed, joiners = '\u0308 \u0302\u0301 \u11ab', '\u200c \u200d \ufe0f'
+  assert set(f'{decomposed} {joiners}') <= set(''.join(texts))
+  run(models / 'sde', 'safetensors', tmp_path / 'out', short)
+  assert 'over 2 texts' in capsys.readouterr().out
+  (tmp_path / 'texts.txt').write_text('\n')
+  with pytest.raises(UserError, match='has no text'):
+    run(models / 'sde', 'safetensors', tmp_path / 'other', short)
+
+
+@pytest.mark.parametrize(
+    'source, flags, message',
+    [
+        ('nothing', (), 'does not exist. Expected a model_dir'),
+        ('sde', ('--step=3',), 'has no checkpoint of step 3; it has 7'),
+        ('sde', ('--texts=nothing',), 'cannot be read'),
+        ('sde', ('--activations=relu',), 'does: gelu,linear. Leave it out'),
+        ('sde/checkpoints/7', (), 'Give .*sde, with --step=7'),
+    ],
+)
+def test_bad_input(models, tmp_path, source, flags, message):
+  with pytest.raises(UserError, match=message):
+    run(models / source, 'safetensors', tmp_path / 'out', *flags)
+  assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(models, tmp_path):
+  (tmp_path / 'out').mkdir()
+  (tmp_path / 'out' / 'mine.txt').write_text('mine')
+  with pytest.raises(UserError, match='already exists'):
+    run(models / 'sde', 'safetensors', tmp_path / 'out')
+  assert os.listdir(tmp_path / 'out') == ['mine.txt']
+
+
+def test_texts_are_compared_where_the_library_is_installed(
+    models, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(peers, 'absent', lambda *names: list(names))
+  with pytest.raises(UserError, match=r"--verify .*'dualenc-jax\[convert\]'"):
+    run(models / 'sde', 'hf', tmp_path / 'out', '--verify')
+  for flags, said in ((), 'torch, transformers is not'), (['--no-verify'], ''):
+    out = run(models / 'sde', 'hf', tmp_path / f'out{len(flags)}', *flags)
+    assert_same(opening.read(out), weights(False))
+    printed = capsys.readouterr().out
+    assert said in printed and 'cosine difference' not in printed

@@ -1,0 +1,157 @@
+"""Every shipped gin file resolves, and every run file makes a step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_run
+
+from dualenc_jax.cli import config, main as cli, model_dir, train
+from dualenc_jax.pipelines.recipes import Recipe
+from dualenc_jax.training import memory
+from dualenc_jax.training.experiment import make_plan, make_start
+
+FILES = config.shipped_files()
+RECIPES = [f for f in FILES if f.startswith('recipes/')]
+# Of the runs on slices that in micro-batches stands for all.
+RUNS = [
+    f for f in FILES if f.startswith('runs/') and f != 'runs/base.gin'
+    and (not f.startswith('runs/tpu') or 'million' in f)
+]
+# Sizes of the papers: E, layers, heads, head_dim, MLP.
+SIZES = {
+    'mini': (256, 4, 4, 64, 512),
+    'small': (512, 8, 6, 64, 1024),
+    'base': (768, 12, 12, 64, 2048),
+    'large': (1024, 24, 16, 64, 2816),
+    'xl': (2048, 24, 32, 64, 5120),
+    'xxl': (4096, 24, 64, 64, 10240),
+    't5_1_0_base': (768, 12, 12, 64, 3072),
+}
+
+
+def build(*files: str, bindings=()):
+  return model_dir.build_experiment(
+      ['runs/quickstart.gin', *files],
+      [
+          'MODEL_DIR = "x"',
+          'VOCABULARY = "python_code_8k"',
+          'VOCAB_SIZE = 8064',
+          *(['TASK_NAME = "my_task"'] if 'tasks/seqio.gin' in files else []),
+          *bindings,
+      ],
+      [],
+  )
+
+
+@pytest.mark.parametrize(
+    'file', sorted({*FILES} - {'runs/base.gin', 'commands/data.gin', *RECIPES})
+)
+def test_every_file_resolves(file):
+  assert build(file).objective.model is not None
+
+
+@pytest.mark.parametrize('file', RECIPES)
+def test_every_recipe_resolves(file):
+  names = ['TRAIN_FILE', 'VALIDATION_FILE', 'VOCABULARY']
+  names += ['UNLABELLED'] * ('pair' in file)
+  names += ['CORPUS', 'CORPUS_FILE'] * ('/g' in file)
+  config.load([file], [*(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'])
+  recipe = config.build(Recipe)
+  for stage in map(recipe.with_flags, recipe.stages):
+    assert stage.command in cli.COMMANDS
+    # The config of a model that another stage has trained is a gin file, too.
+    configs = {f'{{{name}.config}}' for name in ('teacher', 'dense', 'source')}
+    assert {*stage.values('gin_file')} <= {*FILES, *configs}
+
+
+@pytest.mark.parametrize('name, size', SIZES.items())
+def test_model_files_have_the_real_sizes(name, size):
+  model = build(f'models/{name}.gin').objective.model
+  encoder = model.encoder
+  assert size == (
+      model.token_embedder.features, encoder.num_layers, encoder.num_heads,
+      encoder.head_dim, encoder.mlp_dim,
+  )
+  assert encoder.activations == (
+      ('relu',) if '1_0' in name else ('gelu', 'linear')
+  )
+
+
+@pytest.mark.parametrize('name', ['t5_1_0_base', 'bag'])
+def test_a_generator_has_a_decoder_of_the_encoders_sizes(name):
+  files = f'models/{name}.gin', 'architectures/encoder_decoder.gin'
+  model = build(*files, bindings=['DROPOUT_RATE = 0.3']).objective.model
+  encoder, decoder = model.encoder, model.decoder
+  assert decoder.features == model.token_embedder.features
+  assert decoder.num_layers == max(encoder.num_layers, 1)
+  for size in 'num_heads head_dim mlp_dim activations dropout_rate'.split():
+    assert getattr(decoder, size) == getattr(encoder, size)
+  assert encoder.dropout_rate == 0.3
+  assert decoder.vocab_size == (None if '1_0' in name else 8064)
+
+
+@pytest.mark.parametrize(
+    'name, own, frozen',
+    [
+        ('sde', [], 0),
+        ('ade', ['token_embedder', 'encoder', 'projection'], 0),
+        ('ade_ste', ['encoder', 'projection'], 0),
+        ('ade_fte', ['token_embedder', 'encoder', 'projection'], 1),
+        ('ade_spl', ['token_embedder', 'encoder'], 0),
+    ],
+)
+def test_architecture_files_share_what_their_names_say(
+    name, own, frozen, caplog
+):
+  # Whatever architecture was set before leaves no trace.
+  for before in ('architectures/ade.gin', 'architectures/ade_fte.gin'):
+    experiment = build(before, f'architectures/{name}.gin')
+    parts = ['token_embedder', 'encoder', 'projection']
+    assert own == [
+        p for p in parts if getattr(experiment.objective.model, f'passage_{p}')
+    ]
+    assert len(experiment.optimizer.freeze) == frozen
+  make_start(make_plan(experiment), experiment)
+  random = 'passage_token_embedder/embedding, token_embedder/embedding: random'
+  assert (random in caplog.text) == frozen
+
+
+def test_matryoshka_wraps_the_loss_whichever_file_comes_first():
+  both = 'losses/matryoshka.gin', 'losses/samtone.gin'
+  for files in (both, both[::-1]):
+    loss = build(*files).objective.loss
+    names = type(loss).__name__, type(loss.loss).__name__
+    assert names == ('Matryoshka', 'SamToNe')
+
+
+@pytest.mark.parametrize('run', RUNS)
+def test_every_run_file_makes_a_step(run, tmp_path):
+  """Lowered, not compiled: what is in them is trained in other tests."""
+  tiny = [*tiny_run.flags(tmp_path, run=run), f'--model_dir={tmp_path}']
+  if run.startswith('runs/tpu/'):
+    tiny += ['--gin.MICRO_BATCH_SIZE=8']
+  made = train.build(config.parse_args(train.make_parser(), tiny))
+  lowered, _ = memory.lower_step(made)
+  state, metrics = lowered.out_info
+  assert state.step.shape == metrics['loss'].shape == ()
+
+
+@pytest.mark.parametrize(
+    'file', [f for f in FILES if f.startswith('optimizers/')]
+)
+def test_every_optimizer_moves_the_parameters(file):
+  params = {'kernel': jnp.ones((4, 4)), 'scale': jnp.ones(4)}
+  transform = build(file).optimizer.build(params)
+  updates, _ = transform.update(params, transform.init(params), params)
+  for update in jax.tree.leaves(updates):
+    assert (update < 0).all() and np.isfinite(update).all()
+
+
+@pytest.mark.parametrize('file', ['pair_lamb', 'pair_adam'])
+def test_optimizers_of_pair_warm_up_over_a_tenth(file):
+  optimizer = build(f'optimizers/{file}.gin', bindings=['STEPS = 50']).optimizer
+  assert optimizer.clip_norm == 1
+  rates = [float(optimizer.learning_rate(step)) for step in range(51)]
+  expected = [3e-5 * min(s / 5, (50 - s) / 45) for s in range(51)]
+  np.testing.assert_allclose(rates, expected, atol=1e-10)

@@ -1,0 +1,76 @@
+"""A teacher's scores: calibration, against scikit-learn, and their spread."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from dualenc_jax.retrieval.encoding import calibration
+from dualenc_jax.retrieval.encoding.calibration import Calibration
+from dualenc_jax.retrieval.encoding.teacher import check_spread
+from dualenc_jax.utils.errors import UserError
+
+
+def sample(seed, scale):
+  """Scores whose log odds are known to be 0.8 s / scale - 1.5."""
+  rng = np.random.default_rng(seed)
+  scores = rng.normal(size=4000) * 3
+  chance = 1 / (1 + np.exp(-(0.8 * scores - 1.5)))
+  return (scores * scale).astype(np.float32), rng.random(4000) < chance
+
+
+@pytest.mark.parametrize('scale', [1e-3, 1.0, 40.0])
+def test_is_the_logistic_regression_on_platts_targets(scale):
+  scores, relevant = sample(0, scale)
+  found = calibration.fit(scores, relevant)
+  scores = scores.astype(np.float64)
+  p, n = relevant.sum(), (~relevant).sum()
+  targets = np.where(relevant, (p + 1) / (p + 2), 1 / (n + 2))
+  reference = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000)
+  # A target t is t of a positive and 1 - t of a negative.
+  reference.fit(
+      np.tile(scores[:, None] / scale, (2, 1)),
+      np.repeat([1, 0], len(scores)),
+      np.concatenate([targets, 1 - targets]),
+  )
+  assert found.slope * scale == pytest.approx(reference.coef_[0, 0], rel=1e-4)
+  assert found.intercept == pytest.approx(reference.intercept_[0], rel=1e-4)
+  assert (found.pairs, found.positives) == (4000, p)
+  assert found.slope * scale == pytest.approx(0.8, rel=0.1)
+  np.testing.assert_allclose(
+      found.probabilities(scores),
+      reference.predict_proba(scores[:, None] / scale)[:, 1],
+      atol=1e-4,
+  )
+
+
+@pytest.mark.parametrize('relevant', [[0, 0, 0], [1, 1, 1], [1, 0, 0], []])
+def test_nothing_to_calibrate_by(relevant):
+  relevant = np.array(relevant, bool)
+  assert calibration.fit(np.arange(len(relevant)), relevant) is None
+
+
+def test_saved_for_a_step(tmp_path):
+  assert calibration.of_step(tmp_path, 3) is None
+  saved = Calibration(0.5, -2.0, 3, 10, 4, 'the best of BM25')
+  calibration.save(saved, tmp_path)
+  assert calibration.of_step(tmp_path, 3) == saved
+  assert saved.describe() == 'sigmoid(0.5 s - 2)'
+  # Scores of another checkpoint are others.
+  assert calibration.of_step(tmp_path, 4) is None
+  (tmp_path / calibration.FILE).write_text(json.dumps({'slope': 'steep'}))
+  with pytest.raises(UserError, match='calibration.json.*slope'):
+    calibration.of_step(tmp_path, 3)
+  calibration.save(None, tmp_path)
+  assert not (tmp_path / calibration.FILE).exists()
+
+
+@pytest.mark.parametrize(('scores', 'why'), [
+    ([0.9, 0.8, 0.99, 0.2], 'passed a sigmoid, .* Give raw logits'),
+    ([2.1, 2.0, 2.2, 1.9], 'It tells passages apart too little'),
+])
+def test_flat_labels_are_refused_with_the_reason(scores, why):
+  own, others = np.array(scores[::2]), np.array(scores[1::2])
+  with pytest.raises(UserError, match=f'deviation of 0.*{why}'):
+    check_spread(own - others, np.array(scores), 1.0)

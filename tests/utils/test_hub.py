@@ -1,0 +1,108 @@
+"""hf:// paths, against a hub on this machine."""
+
+import json
+import pathlib
+
+import pytest
+
+from dualenc_jax.cli import convert, main as cli
+from dualenc_jax.data.readers import Texts
+from dualenc_jax.data.readers.pairs import Pairs
+from dualenc_jax.utils import hub as hub_lib
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
+
+constants = pytest.importorskip('huggingface_hub.constants')
+fake_hub = pytest.importorskip('fake_hub')
+
+
+@pytest.fixture(name='hub')
+def _hub(tmp_path, monkeypatch):
+  with fake_hub.running(monkeypatch, tmp_path / 'cache') as hub:
+    yield hub
+
+
+def test_a_model_without_what_other_programs_read(hub):
+  kept = {'config.json': b'{}', '2_Dense/pytorch_model.bin': b'x'}
+  others = {'pytorch_model.bin': b'x', 'onnx/model.onnx': b'x'}
+  hub.files['models/org/name'] = kept | others
+  folder = pathlib.Path(hub_lib.model('hf://org/name'))
+  found = {str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file()}
+  assert found == kept.keys()
+  assert hub_lib.model('gs://bucket/x') == 'gs://bucket/x'
+
+
+def test_what_was_fetched_is_read_without_the_hub(hub, monkeypatch):
+  hub.files['datasets/org/set'] = {'train.csv': b'query,passage\nq,p\n'}
+  first = hub_lib.data('hf://org/set/train.csv')
+  hub_lib.data.cache_clear()
+  monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:1')
+  assert hub_lib.data('hf://org/set/train.csv') == first
+  with pytest.raises(SourceUnavailable, match='hf://org/new.*Connect'):
+    hub_lib.model('hf://org/new')
+
+
+def test_pairs_and_texts(hub, tmp_path):
+  hub.files['datasets/org/set'] = {
+      'data/train.csv': b'query,passage\nq,p\n',
+      'docs.jsonl': b'{"id": "1", "text": "t"}\n',
+  }
+  path = 'hf://org/set/data/train.csv'
+  (pair,) = Pairs(train=path).examples('train')
+  assert (pair['query'], pair['passage']) == ('q', 'p')
+  (text,) = Texts('hf://datasets/org/set@main/docs.jsonl').examples('corpus')
+  assert text['passage'] == 't'
+  cli.main(['data', 'check', path, f'--output={tmp_path / "out"}'])
+  report = json.loads((tmp_path / 'out/report.json').read_text())
+  assert report['splits'][0]['rows'] == 1
+  with pytest.raises(UserError, match=r'is a data set.*docs\.jsonl'):
+    Pairs(train='hf://org/set').check_split('train')
+  with pytest.raises(UserError, match="no doc.jsonl. Did you mean 'docs.jsonl"):
+    Texts('hf://org/set/doc.jsonl').check_split('corpus')
+
+
+@pytest.mark.parametrize('status, message', [
+    (None, 'no such model, or it is private'),
+    (403, 'asks for consent'),
+    (500, 'Connect|the hub answers 500'),
+])
+def test_what_the_hub_refuses(hub, status, message):
+  if status:
+    hub.status['models/org/name'] = status
+  with pytest.raises(SourceUnavailable, match=f'hf://org/name.*{message}'):
+    hub_lib.model('hf://org/name')
+
+
+def test_paths_that_are_none(hub):
+  hub.files['models/org/name'] = {'config.json': b'{}'}
+  with pytest.raises(SourceUnavailable, match='no such revision'):
+    hub_lib.model('hf://org/name@v9')
+  for path in ('hf://name', 'hf://org/name@', 'hf:///x/y'):
+    with pytest.raises(UserError, match='not a path on the hub; expected'):
+      hub_lib.model(path)
+  with pytest.raises(UserError, match='within its own folder'):
+    hub_lib.data('hf://org/name/../../x.csv')
+
+
+@pytest.mark.parametrize('argv, message', [
+    (['--to=sentence_transformers', '--push=name'], 'expected org/name'),
+    (['--to=safetensors', '--push=org/name'], '--push needs --to=sent'),
+])
+def test_push_is_checked_before_any_work(tmp_path, argv, message):
+  argv = [str(tmp_path / 'absent'), f'--out={tmp_path / "out"}', *argv]
+  with pytest.raises(UserError, match=message):
+    convert.main(argv)
+
+
+def test_push(hub, tmp_path, monkeypatch):
+  (tmp_path / 'README.md').write_text('# card')
+  assert hub_lib.push(tmp_path, 'org/name') == f'{hub.url}/org/name'
+  assert hub.files['models/org/name'] == {'README.md': b'# card'}
+  assert 'private' in str(hub.pushed['models/org/name'])
+  hub.status['models/org/other'] = 403
+  hub.files['models/org/other'] = {}
+  with pytest.raises(SourceUnavailable, match='no permission.*whole: '):
+    hub_lib.push(tmp_path, 'org/other')
+  monkeypatch.delenv('HF_TOKEN')
+  monkeypatch.setattr(constants, 'HF_TOKEN_PATH', str(tmp_path / 'none'))
+  with pytest.raises(UserError, match='needs a token.*hf auth login'):
+    hub_lib.check_push('org/name')
