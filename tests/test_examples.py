@@ -1,0 +1,82 @@
+"""Every file of examples/, as a user runs it."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+from urllib import request
+
+import pytest
+
+import dualenc_jax as dj
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
+TOPICS = 'tea', 'cats', 'ships', 'bread', 'stars', 'rivers', 'chess', 'snow'
+QUESTIONS = [f'what is known of {topic}' for topic in TOPICS]
+ANSWERS = [f'{topic} {i}: all about {topic}' for i, topic in enumerate(TOPICS)]
+
+
+def run(name, *arguments):
+  return subprocess.run(
+      [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
+      check=True, capture_output=True, text=True,
+  )
+
+
+@pytest.fixture(scope='module')
+def pairs(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pairs') / 'pairs.jsonl'
+  rows = [
+      {'query': f'{question} ({i})', 'passage': f'{answer} ({i})'}
+      for i in range(8)
+      for question, answer in zip(QUESTIONS, ANSWERS)
+  ]
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return path
+
+
+def check_finds(retriever):
+  retriever.index(ANSWERS)
+  _, ids = retriever.search(QUESTIONS, k=1)
+  assert (ids[:, 0] == [str(i) for i in range(len(TOPICS))]).mean() > 0.7
+
+
+@pytest.mark.slow
+def test_train_in_python_and_serve(tmp_path, pairs, monkeypatch):
+  run('train_in_python.py', pairs, tmp_path / 'model')
+  # It is trained already.
+  run('train_in_python.py', pairs, tmp_path / 'model')
+  retriever = dj.Retriever.from_dir(tmp_path / 'model')
+  check_finds(retriever)
+  monkeypatch.syspath_prepend(EXAMPLES)
+  import serve
+
+  with serve.server(retriever, 0) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f'http://localhost:{server.server_port}/?q=known+of+chess'
+    with request.urlopen(url) as answer:
+      hits = json.load(answer)
+    server.shutdown()
+  assert hits[0]['text'] == ANSWERS[TOPICS.index('chess')]
+  assert hits[0]['score'] > hits[1]['score']
+
+
+@pytest.mark.slow
+def test_own_loss(tmp_path, pairs):
+  run('own_loss.py', pairs, tmp_path / 'model')
+  check_finds(dj.Retriever.from_dir(tmp_path / 'model'))
+
+
+@pytest.mark.slow
+def test_own_reader(tmp_path):
+  faq = tmp_path / 'faq.txt'
+  faq.write_text(
+      '\n\n'.join(
+          f'{question} ({i})\n{answer} ({i})'
+          for i in range(8)
+          for question, answer in zip(QUESTIONS, ANSWERS)
+      )
+  )
+  run('own_reader.py', faq, tmp_path / 'model')
+  check_finds(dj.Retriever.from_dir(tmp_path / 'model'))
