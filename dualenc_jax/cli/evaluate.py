@@ -74,7 +74,6 @@ def main(argv: Sequence[str]) -> None:
       rerank.teacher(args.rerank, args),
       args.rerank_depth,
       measured,
-      model.experiment,
       learnt,
       args.candidates,
       args.relevance_level,

@@ -15,10 +15,7 @@ import tiny_evaluation
 
 from dualenc_jax import Retriever
 from dualenc_jax.cli import encode, main as cli
-from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.index import faiss_forms, Index
-from dualenc_jax.retrieval.index.rows import Rows
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.retrieval.index import Index
 
 faiss_levels.keep_queries()
 DOCS = pathlib.Path(__file__).parents[2] / 'docs' / 'vector_databases.md'
@@ -224,10 +221,6 @@ def test_what_faiss_has_no_form_for(model, tmp_path, capsys):
   shown = error_of(capsys, index.folder, '--to=faiss', f'--out={out}')
   assert 'no map of vectors in front' in shown
   assert not out.exists()
-  vectors = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
-  codec = compression.spec('pca:4:queries').fit(vectors, vectors[:9])
-  with pytest.raises(UserError, match='4:queries: there queries go through'):
-    faiss_forms.of_codec(codec, Rows.of(codec.encode(vectors)))
 
 
 def test_the_code_of_the_docs(model, tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.devices(8)
 N, D, Q = 3001, 24, 9
 # Every kind of map and of quantiser, and of bits in a byte.
 NAMES = (
-    'fp16', 'bf16', 'int8', 'pca:8:queries', 'rotated:3', 'rotated:4', 'pq:3',
-    'pq:6x3', 'opq:8x4', 'hamming', 'truncate:12+int8:q0.9', 'pca:12+sign',
+    'fp16', 'bf16', 'int8', 'pca:8', 'rotated:3', 'rotated:4', 'pq:3',
+    'pq:6x3', 'opq:8x4', 'hamming', 'truncate:12+int8', 'pca:12+sign',
 )
 
 
@@ -41,8 +41,8 @@ def queries(vectors):
 IDS = [f'p{i * 7919 % N}' for i in range(N)]
 
 
-def trained(name, vectors, queries):
-  return compression.spec(name).fit(vectors[:1200], queries, seed=3)
+def trained(name, vectors):
+  return compression.spec(name).fit(vectors[:1200], seed=3)
 
 
 def unpacked_by_hand(codes, bits, count):
@@ -79,7 +79,7 @@ def decoded_by_hand(codec, codes):
 def test_scores_are_products_with_what_codes_stand_for(
     name, vectors, queries, tmp_path
 ):
-  codec = trained(name, vectors, queries)
+  codec = trained(name, vectors)
   codes = codec.encode(vectors[:500])
   assert codes.nbytes == 500 * codec.bytes_per_passage
   own = codec.queries(queries)
@@ -129,7 +129,7 @@ def searched(codec, vectors, devices):
     ('int8', 3), ('rotated:2', 8), ('pq:6x4', 1), ('sign', 3), ('hamming', 8),
 ])
 def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
-  codec = trained(name, vectors, queries)
+  codec = trained(name, vectors)
   search = searched(codec, vectors, devices)
   by_hand = decoded_by_hand(codec, codec.encode(vectors))
   exact = codec.queries(queries).astype(np.float64) @ by_hand.T
@@ -144,7 +144,7 @@ def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
 
 @pytest.mark.parametrize('rescored, devices', [(1, 8), (900, 1), (10 * N, 8)])
 def test_two_steps(rescored, devices, vectors, queries):
-  codec = trained(f'binary:{rescored}', vectors, queries)
+  codec = trained(f'binary:{rescored}', vectors)
   search = searched(codec, vectors, devices)
   signs = np.where(vectors >= 0, 1.0, -1.0)
   by_hamming = ranked_by_hand(np.where(queries >= 0, 1.0, -1.0) @ signs.T)
@@ -180,18 +180,6 @@ def test_int8_is_half_a_step_off_at_most(vectors):
   np.testing.assert_allclose(codec.quantiser.step, ranges, rtol=2**-14)
   error = np.abs(codec.decode(codec.encode(vectors)) - vectors)
   assert np.all(error <= 0.5 * codec.quantiser.step * (1 + 1e-5))
-
-
-def test_quantiles_leave_out_what_lies_far_out(vectors):
-  outlier = np.concatenate([vectors, np.full((1, D), 9, np.float32)])
-  whole = compression.spec('int8').fit(outlier)
-  middle = compression.spec('int8:q0.98').fit(outlier)
-
-  def error(codec):
-    return np.abs(codec.decode(codec.encode(vectors)) - vectors).mean()
-
-  assert error(middle) < error(whole) / 4
-  assert middle.encode(outlier[-1:]).min() == 255
 
 
 def test_ends_of_ranges_signs_and_float16(vectors):
@@ -236,7 +224,8 @@ def test_truncation_is_of_length_one(vectors, queries):
     ('pq:7', 'does not divide it. Take 4 or 6 or 8'),
     ('pq:6x9', 'pq of 9 bits: expected 1 to 8'),
     ('pca:25', 'of dim 24: expected at most 24'),
-    ('pca:8:queries', 'trained with queries, but none'),
+    ('pca:8:queries', "'pca:8:queries': expected pca:256"),
+    ('int8:q0.99', 'expected int8 or int8:uniform'),
     ('pq:6', 'pq:6 needs .* 256 vectors .* 100'),
 ])
 def test_names_and_sizes_that_do_not_suit(name, message, vectors):
@@ -269,9 +258,7 @@ def test_a_folder_stands_for_its_codec(tmp_path):
   np.testing.assert_array_equal(codes, codec.encode(vectors))
 
 
-def test_of_another_dim(vectors, queries):
-  with pytest.raises(UserError, match='have dim 12 and passage .* 24'):
-    compression.spec('pca:8:queries').fit(vectors, queries[:, :12])
+def test_of_another_dim(vectors):
   codec = compression.spec('int8').fit(vectors)
   with pytest.raises(UserError, match=r'trained for \[rows, 24\]'):
     codec.encode(vectors[:, :12])

@@ -51,6 +51,7 @@ def of_array(name, change):
     ('fp16', of_part(0, dtype='O'), 'do not fit'),
     ('rotated:2', of_array('1/levels', lambda x: x[:2]), 'do not fit'),
     ('pca:4+int8', of_array('0/matrix', lambda x: x[:3]), 'dim 4, not 3'),
+    ('pca:4', of_part(0, queries={'tensor': '0/matrix'}), 'damaged'),
     ('int8', of_plan(parts=[{'class': 'Linear', 'matrix': 1}]), 'cannot'),
 ])
 def test_it_is_named(tmp_path, name, change, message):
@@ -83,3 +84,5 @@ def test_facts_of_a_model_are_checked_too(fact, value):
   np.testing.assert_array_equal(found.encode(VECTORS), codec.encode(VECTORS))
   with pytest.raises(UserError, match='codec of the model'):
     model_codec.of({**facts, fact: value}, arrays)
+  with pytest.raises(UserError, match='arrays assign, queries_0, score; expec'):
+    model_codec.of(facts, {**arrays, 'queries_0': np.eye(D)})

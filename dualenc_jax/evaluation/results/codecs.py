@@ -1,6 +1,6 @@
 """The comparison of codecs on a result: sizes, quality and time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import logging
 import pathlib
@@ -65,7 +65,6 @@ def evaluate(
     specs: Sequence[Spec], first: Evaluation, queries: np.ndarray,
     passages: Any, ranked: RetrievalSet, folder: pathlib.Path,
     facts: Mapping[str, Any], k: int, depth: int,
-    training_queries: Callable[[], np.ndarray],
 ) -> Table:
   """Evaluates codecs, and writes a result folder for each, and a table.
 
@@ -79,7 +78,6 @@ def evaluate(
     facts: what the numbers depend on.
     k: hits a query in the run files.
     depth: hits a query that metrics are of.
-    training_queries: float32 [n, D], for codecs that learn from queries.
   """
   remove(folder)
   _, values = values_by_query(ranked, first)
@@ -90,15 +88,13 @@ def evaluate(
       _milliseconds(passages, queries, ranked, depth), 0.0,
   )
   found = [whole]
-  learning = any(spec.needs_queries for spec in specs)
-  more = training_queries() if learning else None
   # Documents of several passages, and queries that are passages, are ranked
   # deeper.
   plain = ranked.documents is None and ranked.self_hits is None
   for spec in specs:
     start = time.perf_counter()
     _LOG.info('Codec %s.', spec.name)
-    codec = spec.fit(passages, more)
+    codec = spec.fit(passages)
     coded = encoded(codec, passages)
     seconds = time.perf_counter() - start
     deep = min(depth, codec.rescored or depth)

@@ -35,7 +35,6 @@ from dualenc_jax.evaluation.results.folder import VALIDATION, write_result
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Coded, Spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
-from dualenc_jax.retrieval.compression.training import SAMPLE
 from dualenc_jax.retrieval.encoding.teacher import Teacher
 from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.retrieval.index import of_model
@@ -72,8 +71,6 @@ class Options:
     teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
     rerank_depth: hits of a query that it scores.
     codecs: measured on the model's embeddings.
-    trained_on: whose training queries are for codecs that learn from queries;
-      None for the evaluated task's.
     learnt: queries that the model has learnt from, among which those that it is
       measured by are looked for; None for no such look.
     relevance_level: the least grade of a relevant passage.
@@ -88,7 +85,6 @@ class Options:
   teacher: Teacher | pathlib.Path | None = None
   rerank_depth: int = 100
   codecs: Sequence[Spec] = ()
-  trained_on: Experiment | None = None
   learnt: Sequence[str] | None = None
   candidates: int | None = None
   relevance_level: int = 1
@@ -199,7 +195,6 @@ def evaluate(
     table = codecs.evaluate(
         options.codecs, found[''], queries, passages, ranked,
         folder / codecs.FOLDER, {**facts, **own}, options.k, options.depth,
-        lambda: _training_queries(model, options.trained_on or experiment),
     )
     print(table_lib.text(table))
   if new is not None:
@@ -237,15 +232,6 @@ def _facts_in(folder: pathlib.Path) -> dict[str, Any]:
   except UserError:
     return {}
   return {**found.key._asdict(), **found.provenance}
-
-
-def _training_queries(model: Loaded, experiment: Experiment) -> np.ndarray:
-  """Embeddings of a sample of the queries that the model is trained on."""
-  cache: Any = experiment.cache('train')
-  rows = np.flatnonzero(cache.query_texts.lengths)
-  if len(rows) > SAMPLE:
-    rows = np.sort(np.random.default_rng(0).choice(rows, SAMPLE, False))
-  return model.embedder.queries(model.params, cache.query_tokens, rows)
 
 
 def count_seen(queries: Sequence[str], learnt: Sequence[str]) -> dict[str, int]:

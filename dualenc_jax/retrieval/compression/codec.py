@@ -65,9 +65,8 @@ class Codec:
     return self.quantiser.encode(self._mapped(vectors))
 
   def beyond(self, vectors: np.ndarray) -> np.ndarray:
-    """`Int8.beyond`; empty for int8:q0.99, which leaves some out on purpose."""
-    last = self.name.split('+')[-1]
-    if not isinstance(self.quantiser, Int8) or last.startswith('int8:q'):
+    """`Int8.beyond`; empty for codecs without ranges."""
+    if not isinstance(self.quantiser, Int8):
       return np.zeros(0, np.float32)
     return self.quantiser.beyond(self._mapped(vectors))
 
@@ -78,10 +77,7 @@ class Codec:
   def queries(self, queries: np.ndarray) -> np.ndarray:
     """Queries to compare with decoded codes: float32 [Q, D] -> [Q, d]."""
     self._check('query', queries)
-    queries = np.asarray(queries, np.float32)
-    for transform in self.transforms:
-      queries = transform.of_queries(queries)
-    return self.quantiser.of_queries(queries)
+    return self.quantiser.of_queries(self._mapped(queries))
 
   def by_hamming(self) -> 'Codec':
     """The codec of the first step of two: the same codes, signs of queries."""
@@ -90,7 +86,7 @@ class Codec:
     )
 
   def _mapped(self, vectors: np.ndarray) -> np.ndarray:
-    """Passages before they are quantised: float32 [n, d]."""
+    """Vectors behind the linear maps: float32 [n, d]."""
     vectors = np.asarray(vectors, np.float32)
     for transform in self.transforms:
       vectors = transform(vectors)

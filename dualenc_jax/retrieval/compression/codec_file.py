@@ -107,8 +107,6 @@ def check(codec: Codec, where: str, again: str) -> None:
       raise damaged(f'{name} cannot be there')
     for field, ndim in _ARRAYS.get(type(part), {}).items():
       array = getattr(part, field)
-      if array is None and (type(part), field) == (Linear, 'queries'):
-        continue
       shape = getattr(array, 'shape', ())
       if len(shape) != ndim or 0 in shape:
         raise damaged(f'{name} has a {field} of shape {shape}')
@@ -123,7 +121,7 @@ def check(codec: Codec, where: str, again: str) -> None:
 
 # Axes of the arrays of each part.
 _ARRAYS = {
-    Linear: {'matrix': 2, 'queries': 2},
+    Linear: {'matrix': 2},
     Product: {'assign': 3, 'score': 3},
     quantisers.Int8: {'low': 1, 'step': 1},
     quantisers.Levels: {'levels': 1},
@@ -133,9 +131,8 @@ _ARRAYS = {
 def _is_sound(part: Any) -> bool:
   """Whether the fields of a part go together."""
   match part:
-    case Linear(matrix=matrix, queries=queries, normalise=normalise):
-      others = queries is None or queries.shape == matrix.shape
-      return isinstance(normalise, bool) and others
+    case Linear(normalise=normalise):
+      return isinstance(normalise, bool)
     case Product(assign=assign, score=score):
       return assign.shape == score.shape and 1 < len(score[0]) <= 256
     case quantisers.Int8(low=low, step=step):
@@ -150,7 +147,8 @@ def _is_sound(part: Any) -> bool:
 
 
 def _part(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
-  facts = dict(facts)
+  # A field of null has its default.
+  facts = {name: x for name, x in facts.items() if x is not None}
   kind = _PARTS[facts.pop('class')]
   for name, value in facts.items():
     if isinstance(value, dict):

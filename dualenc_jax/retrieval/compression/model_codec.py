@@ -24,7 +24,6 @@ from dualenc_jax.utils.errors import UserError
 # What their names in a tree of parameters begin with.
 GROUP = 'codec'
 ASSIGN, SCORE = 'assign', 'score'
-_OF_LINEAR = 'matrix', 'queries'
 _FACTS = {'name': str, 'dim': int, 'normalise': [bool]}
 
 
@@ -64,13 +63,12 @@ def arrays(codec: Codec) -> dict[str, np.ndarray]:
   """All arrays of a codec by name, float32.
 
   They are 'assign' and 'score' of the quantiser, 'matrix_0' of the first
-  transform, 'queries_0' if that has another for queries, and so on.
+  transform, and so on.
   """
-  found = {}
-  for i, transform in enumerate(codec.transforms):
-    for name in _OF_LINEAR:
-      if getattr(transform, name) is not None:
-        found[f'{name}_{i}'] = getattr(transform, name)
+  found = {
+      f'matrix_{i}': transform.matrix
+      for i, transform in enumerate(codec.transforms)
+  }
   found |= {ASSIGN: codec.quantiser.assign, SCORE: codec.quantiser.score}
   return {name: np.asarray(x, np.float32) for name, x in found.items()}
 
@@ -89,17 +87,18 @@ def of(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
   again = 'Copy the whole model again.'
   json_file.check(known, _FACTS, 'The codec of the model', again)
   found = {name: np.asarray(jax.device_get(x)) for name, x in found.items()}
-  try:
-    transforms = [
-        Linear(found[f'matrix_{i}'], found.get(f'queries_{i}'), normalise)
-        for i, normalise in enumerate(known['normalise'])
-    ]
-    quantiser = Product(found[ASSIGN], found[SCORE])
-  except KeyError as e:
+  matrices = [f'matrix_{i}' for i in range(len(known['normalise']))]
+  expected = {*matrices, ASSIGN, SCORE}
+  if {*found} != expected:
     raise UserError(
-        f'The codec of the model has no {e}; it has {", ".join(found)}.'
-        f' {again}'
-    ) from e
+        f'The codec of the model has the arrays {", ".join(sorted(found))};'
+        f' expected {", ".join(sorted(expected))}. {again}'
+    )
+  transforms = [
+      Linear(found[name], normalise)
+      for name, normalise in zip(matrices, known['normalise'])
+  ]
+  quantiser = Product(found[ASSIGN], found[SCORE])
   codec = Codec(known['name'], known['dim'], transforms, quantiser)
   codec_file.check(codec, 'The codec of the model', again)
   return codec
@@ -120,7 +119,7 @@ def of_queries(
   """`Codec.queries` on devices, with gradients: float32 [B, D] -> [B, d]."""
   queries = queries.astype(jnp.float32)
   for i, normalise in enumerate(known['normalise']):
-    matrix = found.get(f'queries_{i}', found[f'matrix_{i}'])
+    matrix = found[f'matrix_{i}']
     queries = jnp.matmul(queries, matrix.T, precision='highest')
     if normalise:
       squares = jnp.sum(jnp.square(queries), axis=1, keepdims=True)

@@ -24,14 +24,12 @@ class Part(abc.ABC):
 
   Attributes:
     stands_before: whether another part may follow.
-    by_queries: whether it learns from queries, too.
     is_product: whether it has centroids, which JPQ trains.
     rescored: as in `Codec`.
     least: the least number of vectors that train it.
   """
 
   stands_before: bool = False
-  by_queries: bool = False
 
   @property
   def is_product(self) -> bool:
@@ -72,26 +70,17 @@ class Float(Part):
 
 @dataclasses.dataclass(frozen=True)
 class Bytes(Part):
-  """A byte per dimension, all in one range if `uniform`.
-
-  `quantile` is the middle share of the numbers that lies in a range; numbers
-  beyond go to its ends.
-  """
+  """A byte per dimension, all in one range if `uniform`."""
 
   uniform: bool = False
-  quantile: float = 1.0
 
   def shape(self, dim: int) -> tuple[str, int]:
     return 'uint8', dim
 
   def fit(self, training: Training) -> Trained:
-    if self.quantile < 1:
-      ends = (1 - self.quantile) / 2, (1 + self.quantile) / 2
-      low, high = np.quantile(training.sample(), ends, axis=0)
-    else:
-      found = [(b.min(axis=0), b.max(axis=0)) for b in training.blocks()]
-      lows, highs = zip(*found)
-      low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+    found = [(b.min(axis=0), b.max(axis=0)) for b in training.blocks()]
+    lows, highs = zip(*found)
+    low, high = np.min(lows, axis=0), np.max(highs, axis=0)
     if self.uniform:
       low, high = np.full_like(low, low.min()), np.full_like(high, high.max())
     return (), quantisers.Int8.of_ranges(low, high)
@@ -117,44 +106,29 @@ class _Map(Part):
 
 @dataclasses.dataclass(frozen=True)
 class Pca(_Map):
-  """Principal directions, of the deviations from the mean if `centred`.
-
-  By queries it is the map of this rank that keeps most of their scores.
-  """
-
-  centred: bool = False
-  by_queries: bool = False
+  """Principal directions."""
 
   @property
   def least(self) -> int:
     return self.dim
 
   def fit(self, training: Training) -> Trained:
-    queries = training.of_queries('pca') if self.by_queries else None
-    matrix, of_queries = linear.pca(
-        training.blocks(), self.dim, self.centred, queries
-    )
-    return (Linear(matrix, of_queries if self.by_queries else None),), None
+    return (Linear(linear.pca(training.blocks(), self.dim)),), None
 
 
 @dataclasses.dataclass(frozen=True)
 class Tldr(_Map):
   """A linear map that keeps neighbours together."""
 
-  by_queries: bool = False
-
   @property
   def least(self) -> int:
-    # Queries are neighbours, too.
-    return 1 if self.by_queries else _NEIGHBOURS + 1
+    return _NEIGHBOURS + 1
 
   def fit(self, training: Training) -> Trained:
     # A saved retriever is opened without optax.
     from dualenc_jax.retrieval.compression import tldr
 
     vectors = training.sample()
-    if self.by_queries:
-      vectors = np.concatenate([vectors, training.of_queries('tldr')])
     twins = tldr.nearest_neighbours(vectors, _NEIGHBOURS)
     matrix, _ = tldr.train(vectors, twins, self.dim, training.seed)
     return (Linear(matrix),), None

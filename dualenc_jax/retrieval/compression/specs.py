@@ -2,12 +2,9 @@
 
   fp32 fp16 bf16   floats
   int8             a byte a dimension, each in its own range; int8:uniform, one
-                   range for all; int8:q0.99, the range of the middle 99%
-  pca:256          the 256 directions with most of the passages in them;
-                   pca:256:centred, of their deviations from the mean;
-                   pca:256:queries, those that keep most of the scores
-  tldr:256         a linear map learnt from neighbours (Kalantidis et al. 2022);
-                   tldr:256:queries, from queries, too
+                   range for all
+  pca:256          the 256 directions with most of the passages in them
+  tldr:256         a linear map learnt from neighbours (Kalantidis et al. 2022)
   truncate:256     the first 256 dimensions, of length one (Matryoshka)
   rotated:4        a random rotation and levels of 4 bits a dimension
   pq:96            96 parts of 8 bits each; pq:96x6, of 6
@@ -26,8 +23,6 @@ import dataclasses
 import pathlib
 from typing import Any
 
-import numpy as np
-
 from dualenc_jax.retrieval.compression import codec_file, parts as parts_lib
 from dualenc_jax.retrieval.compression.codec import Codec
 from dualenc_jax.retrieval.compression.quantisers import Floats
@@ -42,28 +37,17 @@ FLOATS = {'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}
 RESCORED = 1000
 
 
-def _int8(*options: str) -> parts_lib.Part:
-  match options:
-    case ():
-      return parts_lib.Bytes()
-    case ('uniform',):
-      return parts_lib.Bytes(uniform=True)
-    case (text,) if text[:1] == 'q' and 0 < untrusted.number(text[1:]) < 1:
-      return parts_lib.Bytes(quantile=float(text[1:]))
-  raise ValueError
+def _int8(option: str | None = None) -> parts_lib.Part:
+  if option not in (None, 'uniform'):
+    raise ValueError
+  return parts_lib.Bytes(uniform=option is not None)
 
 
-def _map(kind: Callable[..., Any], **options: str) -> Callable[..., Any]:
-  """Makes a map of a number of dims, and perhaps an option, a field's name."""
-
-  def make(dim: str, option: str | None = None) -> Any:
-    fields = {} if option is None else {options[option]: True}
-    return kind(_whole(dim), **fields)
-
-  return make
+def _number(kind: Callable[..., Any]) -> Callable[[str], Any]:
+  return lambda text: kind(_whole(text))
 
 
-def _product(kind: type) -> Callable[[str], Any]:
+def _product(kind: Callable[..., Any]) -> Callable[[str], Any]:
   def make(text: str) -> Any:
     parts, _, bits = text.partition('x')
     return kind(_whole(parts), *([_whole(bits)] if bits else []))
@@ -82,17 +66,11 @@ _NAMES: dict[str, tuple[Callable[..., Any], str]] = {
         name: (lambda dtype=dtype: parts_lib.Float(dtype), name)
         for dtype, name in FLOATS.items()
     },
-    'int8': (_int8, 'int8, int8:uniform or int8:q0.99'),
-    'pca': (
-        _map(parts_lib.Pca, centred='centred', queries='by_queries'),
-        'pca:256, pca:256:centred or pca:256:queries',
-    ),
-    'tldr': (
-        _map(parts_lib.Tldr, queries='by_queries'),
-        'tldr:256 or tldr:256:queries',
-    ),
-    'truncate': (_map(parts_lib.Truncate), 'truncate:256'),
-    'rotated': (_map(parts_lib.Rotated), 'rotated:4'),
+    'int8': (_int8, 'int8 or int8:uniform'),
+    'pca': (_number(parts_lib.Pca), 'pca:256'),
+    'tldr': (_number(parts_lib.Tldr), 'tldr:256'),
+    'truncate': (_number(parts_lib.Truncate), 'truncate:256'),
+    'rotated': (_number(parts_lib.Rotated), 'rotated:4'),
     'pq': (_product(parts_lib.Pq), 'pq:96 or pq:96x6'),
     'opq': (_product(parts_lib.Opq), 'opq:96 or opq:96x6'),
     'sign': (lambda: parts_lib.Sign(), 'sign'),
@@ -125,10 +103,6 @@ class Spec:
     return None
 
   @property
-  def needs_queries(self) -> bool:
-    return any(part.by_queries for part in self.parts)
-
-  @property
   def is_product(self) -> bool:
     return self.parts[-1].is_product
 
@@ -159,15 +133,12 @@ class Spec:
       dtype, dim = part.shape(dim)
     return dtype, dim
 
-  def fit(
-      self, vectors: Any, queries: np.ndarray | None = None, seed: int = 0
-  ) -> Codec:
+  def fit(self, vectors: Any, seed: int = 0) -> Codec:
     """Trains the codec.
 
     Args:
       vectors: passages [N, D], an array or a store of rows, read a block at a
         time.
-      queries: [Q, D], for codecs that learn from queries.
       seed: seed of all that is random.
 
     Raises:
@@ -175,12 +146,7 @@ class Spec:
     """
     dim = vectors.shape[1]
     self.check(dim, len(vectors))
-    if self.needs_queries and queries is not None and queries.shape[1] != dim:
-      raise UserError(
-          f'query embeddings have dim {queries.shape[1]} and passage embeddings'
-          f' {dim}: expected the same. Encode both with one model.'
-      )
-    training, quantiser = Training(vectors, queries, seed), None
+    training, quantiser = Training(vectors, seed), None
     for part in self.parts:
       transforms, quantiser = part.fit(training)
       for transform in transforms:

@@ -8,7 +8,6 @@ import numpy as np
 
 from dualenc_jax.retrieval.compression.linear import Linear
 from dualenc_jax.utils import finite
-from dualenc_jax.utils.errors import UserError
 
 # Vectors of the largest sample: 256 for each of 256 centroids.
 SAMPLE = 2**16
@@ -17,17 +16,15 @@ _BLOCK = 2**14
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Training:
-  """Vectors of passages, and perhaps of queries, behind some linear maps.
+  """Vectors of passages behind some linear maps.
 
   Attributes:
     vectors: [N, D], an array or a store of rows, read block by block.
-    queries: [Q, D], or None.
     seed: seed of all that is random.
     transforms: the maps.
   """
 
   vectors: Any
-  queries: np.ndarray | None
   seed: int
   transforms: tuple[Linear, ...] = ()
 
@@ -51,19 +48,6 @@ class Training:
         count, most, replace=False, shuffle=False
     )
     return self._mapped(self.vectors[np.sort(drawn)])
-
-  def of_queries(self, wanted_by: str) -> np.ndarray:
-    """The queries, float32 [Q, d]; UserError where none are given."""
-    if self.queries is None or not len(self.queries):
-      raise UserError(
-          f'The codec {wanted_by} is trained with queries, but none are given.'
-          ' Use a codec that is trained on passages alone.'
-      )
-    found = np.asarray(self.queries, np.float32)
-    finite.check_rows('query embeddings', found)
-    for transform in self.transforms:
-      found = transform.of_queries(found)
-    return found
 
   def after(self, transform: Linear) -> 'Training':
     """The same vectors behind one more map."""

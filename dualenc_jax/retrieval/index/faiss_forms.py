@@ -39,8 +39,6 @@ def of_codec(codec: Codec, rows: Rows) -> faiss_files.Index:
     raise _none(codec, 'its binary indexes take no map of vectors in front')
   transforms = []
   for transform in codec.transforms:
-    if transform.queries is not None:
-      raise _none(codec, 'there queries go through the map of passages')
     transforms.append(faiss_files.linear(np.asarray(transform.matrix)))
     if transform.normalise:
       transforms.append(faiss_files.unit(transform.dim))
