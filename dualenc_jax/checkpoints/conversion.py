@@ -5,15 +5,12 @@ import dataclasses
 import pathlib
 from typing import Any
 
-import numpy as np
-
 from dualenc_jax.checkpoints import (
   hugging_face,
   loading,
   merging,
   model_dirs,
   opening,
-  peers,
   plain,
   sentence_transformers,
   t5x_legacy,
@@ -38,7 +35,8 @@ class Form:
   Attributes:
     text: its description, for people.
     write: makes it in an empty folder; returns lines to print, if any.
-    encode: (folder, usage) -> the `verify.Encode` of the library that opens it.
+    encode: (folder, usage) -> the `verify.Encode` of what opens it; None where
+      that is the reader here, whose tensors are compared bit by bit.
     packages: those that `encode` needs.
     usage_beside: whether lengths and prefixes lie in a file of their own, as
       the form has no place for them.
@@ -49,7 +47,7 @@ class Form:
 
   text: str
   write: Callable[[Weights, pathlib.Path], Sequence[str] | None]
-  encode: Callable[[pathlib.Path, Usage], verify.Encode]
+  encode: Callable[[pathlib.Path, Usage], verify.Encode] | None = None
   packages: Sequence[str] = ()
   usage_beside: bool = False
   is_whole: bool = True
@@ -124,18 +122,17 @@ class Merge:
 
 def convert(
     source: Source | Merge, name: str, form: Form, out: pathlib.Path,
-    texts: Sequence[str] | None = None, say: Callable[[str], None] = print,
-    query_alone: bool = False, verified: bool | None = None,
+    say: Callable[[str], None] = print, query_alone: bool = False,
+    verified: bool | None = None,
 ) -> None:
   """Writes the form of a name beside the output, compares, and moves it there.
 
   Args:
     out: a new or an empty folder.
-    texts: to compare with; None for those of `verify.real_texts`.
     say: gets a line for people about each step.
     query_alone: leave out the passage tower, but for its digest; a source that
       is a query tower alone stays one.
-    verified: compare what both sides make of the texts, beside the tensors;
+    verified: compare what both sides make of a few texts, beside the tensors;
       None for where the packages of the form are installed.
 
   Raises:
@@ -145,7 +142,7 @@ def convert(
   check_out(out)
   if query_alone:
     _check_may_be_alone(name, form)
-  absent = ', '.join(peers.absent(*form.packages))
+  absent = ', '.join(verify.absent(*form.packages))
   if absent and verified:
     raise UserError(
         f'--verify compares --to={name} with the original library. Not'
@@ -196,38 +193,28 @@ def convert(
           f' no texts; to compare them, too: {_INSTALL}.'
       )
     else:
-      _compare(source, weights, other, name, form, partial, texts, say)
+      _compare(source, weights, other, name, form, partial, say)
   say(f'Wrote {out}, in float32: {form.text}.')
 
 
 def _compare(
     source: Source | Merge, weights: Weights, other: Mapping[str, int | str],
-    name: str, form: Form, folder: pathlib.Path, texts: Sequence[str] | None,
-    say: Callable[[str], None],
+    name: str, form: Form, folder: pathlib.Path, say: Callable[[str], None],
 ) -> None:
   """Encodes texts with the source and with what was written of it."""
   folders = {p: pathlib.Path(p) for p in source.folders} | {name: folder}
-  texts = _alike(
-      texts or verify.real_texts(), weights.usage, folders, folder, say
-  )
-  say(f'Comparing {len(texts)} texts ...')
-  sides = [
-      ('dualenc_jax', verify.ours(weights)),
-      (f'the {name}', form.encode(folder, weights.usage)),
-  ]
+  texts = _alike(weights.usage, folders, folder, say)
+  sides = [('dualenc_jax', verify.ours(weights))]
+  if form.encode is not None:
+    sides.append((f'the {name}', form.encode(folder, weights.usage)))
   for path in source.folders:
     sides += _source_side(path, weights, other, say)
-  if weights.passage_tower:
-    # Queries are compared in the place of passages, too.
-    sides = [(n, _changed(e, lambda x: x[[0, 0]])) for n, e in sides]
-  for line in verify.compare(sides, texts):
+  if len(sides) == 1:
+    say('All tensors are the same; no texts were compared.')
+    return
+  say(f'Comparing {len(texts)} texts ...')
+  for line in verify.compare(sides, texts, bool(weights.passage_tower)):
     say(line)
-
-
-def _changed(
-    encode: verify.Encode, change: Callable[[np.ndarray], np.ndarray]
-) -> verify.Encode:
-  return lambda texts: change(encode(texts))
 
 
 def _check_may_be_alone(name: str, form: Form, found: str = '') -> None:
@@ -258,20 +245,20 @@ def _folder_of(path: str | pathlib.Path) -> pathlib.Path:
 
 
 def _alike(
-    texts: Sequence[str], usage: Usage,
-    folders: Mapping[str, pathlib.Path], out: pathlib.Path,
+    usage: Usage, folders: Mapping[str, pathlib.Path], out: pathlib.Path,
     say: Callable[[str], None],
 ) -> Sequence[str]:
-  """The texts that all tokenizers give the ids of the SentencePiece file.
+  """The texts to which all tokenizers give the ids of the SentencePiece file.
 
   Others would show that tokenizers differ, in very few texts, and not whether
   the model is the same; they are said, and in the README of the output where
   its own differs. UserError where one differs in more than a tenth, without
   the odd ones.
   """
+  texts = verify.TEXTS
   kept = set(range(len(texts)))
   for name, folder in folders.items():
-    other = peers.other_ids(_folder_of(folder), usage, texts)
+    other = verify.other_ids(_folder_of(folder), usage, texts)
     if not other:
       continue
     found = (
@@ -342,12 +329,12 @@ def _source_side(
   reader, folder = opening.reader_of(path), _folder_of(path)
   if reader is sentence_transformers:
     name = 'sentence_transformers'
-    encode = peers.sentence_transformers(folder, other)
+    encode = verify.sentence_transformers(folder, other)
   elif reader is hugging_face and not (folder / MODULES).is_file():
-    name, encode = 'transformers', peers.hugging_face(folder, weights.usage)
+    name, encode = 'transformers', verify.hugging_face(folder, weights.usage)
   else:
     return []
-  if peers.absent(name, 'torch'):
+  if verify.absent(name, 'torch'):
     say(
         f'{name} is not installed, so the source is read by dualenc_jax alone;'
         f' to compare both: {_INSTALL}.'
@@ -356,28 +343,7 @@ def _source_side(
   if other and reader is sentence_transformers:
     listed = ', '.join(f'{name} {value!r}' for name, value in other.items())
     say(f'The source gets what its folder does not say: {listed}.')
-  dim = weights.model().projection.features
-  return [(f'the source in {name}', _changed(encode, lambda x: x[..., :dim]))]
-
-
-def read_back(folder: pathlib.Path, usage: Usage) -> verify.Encode:
-  """The side of a form that this library opens itself."""
-  weights = opening.read(folder)
-  return verify.ours(dataclasses.replace(weights, usage=usage))
-
-
-def _read_artifact(folder: pathlib.Path, usage: Usage) -> verify.Encode:
-  """The side of exported programs, which bring their own tokenizer."""
-  del usage
-
-  def encode(texts: Sequence[str]) -> np.ndarray:
-    opened = artifact.Artifact.open(folder)
-    if opened.manifest.passage_tower is None:
-      return verify.encode_with(opened, texts)
-    queries = opened.queries(opened.tokenizer.encode_queries(texts))
-    return np.stack([queries, queries])
-
-  return encode
+  return [(f'the source in {name}', encode)]
 
 
 # All but a model_dir, whose config is a command's to write.
@@ -385,20 +351,20 @@ FORMS = {
     'sentence_transformers': Form(
         'opens with SentenceTransformer(folder)',
         sentence_transformers.write,
-        lambda folder, usage: peers.sentence_transformers(folder),
+        lambda folder, usage: verify.sentence_transformers(folder),
         ('torch', 'sentence_transformers'),
     ),
     'hf': Form(
         'opens with T5EncoderModel; projection.safetensors beside',
         hugging_face.write,
-        peers.hugging_face,
+        verify.hugging_face,
         ('torch', 'transformers'),
         usage_beside=True,
         is_whole=False,
     ),
     't5x': Form(
-        'a legacy checkpoint of T5X', t5x_legacy.write, read_back,
-        usage_beside=True, is_whole=False,
+        'a legacy checkpoint of T5X', t5x_legacy.write, usage_beside=True,
+        is_whole=False,
     ),
     'jax_export': Form(
         'programs that run with JAX and flatbuffers alone; Retriever.from_dir'
@@ -406,12 +372,11 @@ FORMS = {
         lambda weights, folder: artifact.write(
             loading.load(weights), folder, passage_tower=weights.passage_tower
         ),
-        _read_artifact,
+        verify.exported,
         may_be_alone=True,
         keeps_codec=True,
     ),
     'safetensors': Form(
-        'tensors by name', plain.write, read_back, is_whole=False,
-        may_be_alone=True,
+        'tensors by name', plain.write, is_whole=False, may_be_alone=True,
     ),
 }

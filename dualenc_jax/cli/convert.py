@@ -14,8 +14,8 @@ folder of a T5 or mT5, a sentence-transformers folder, an output of this
 command, or any of them on the Hugging Face hub, hf://org/name. Its content
 shows which it is. Before the output appears, its tensors are read back and
 compared. With --verify, the default where the libraries of the form are
-installed, source and output each encode 64 texts by their own library; cosines
-that differ by more than 1e-4 are an error.
+installed, source and output each encode a few texts by their own library;
+cosines that differ by more than 1e-4 are an error.
 
 --merge takes the mean, in float32, of several models of one architecture and
 vocabulary, or of one model_dir at several steps. The mean of runs that started
@@ -40,13 +40,12 @@ from typing import Any
 from dualenc_jax.checkpoints import conversion
 from dualenc_jax.cli import flags, new_model_dir, runtime
 from dualenc_jax.retrieval.index import conversion as index_conversion
-from dualenc_jax.utils import hub, json_file, untrusted
+from dualenc_jax.utils import hub, untrusted
 from dualenc_jax.utils.errors import UserError
 
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
 _OF_MODELS = (
-    'tower', 'step', 'dim', 'vocabulary', 'activations', 'texts', 'verify',
-    *_USAGE,
+    'tower', 'step', 'dim', 'vocabulary', 'activations', 'verify', *_USAGE,
 )
 
 
@@ -79,10 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   if merged:
     sources = [dataclasses.replace(source, **own) for own in merged]
     source = conversion.Merge(sources, args.weights or [1.0] * len(sources))
-  texts = read_texts(args.texts) if args.texts else None
   conversion.convert(
-      source, args.to, forms(out)[args.to], out, texts, say,
-      args.tower == 'query', args.verify,
+      source, args.to, forms(out)[args.to], out, say, args.tower == 'query',
+      args.verify,
   )
   if args.push is not None:
     say(f'Pushed to {hub.push(out, args.push)}, a new one as private.')
@@ -129,7 +127,6 @@ def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
   model_dir = conversion.Form(
       'what training writes: to evaluate, encode, search, train from',
       functools.partial(new_model_dir.write, final=out),
-      conversion.read_back,
       keeps_codec=True,
   )
   return {'model_dir': model_dir, **conversion.FORMS}
@@ -225,24 +222,8 @@ def make_parser() -> flags.Parser:
         help=f'text before every {tower} (default that of the source)',
     )
   parser.add_argument(
-      '--texts', metavar='FILE',
-      help="texts for --verify, one per line (default 64 of Python's standard"
-      ' library)',
-  )
-  parser.add_argument(
       '--verify', action=argparse.BooleanOptionalAction,
       help='compare the embeddings of source and output (default yes, where the'
       ' libraries of the form are installed)',
   )
   return parser
-
-
-def read_texts(path: str, flag: str = '--texts') -> list[str]:
-  """Lines of the file of a flag that are not empty."""
-  again = f'{flag} takes a UTF-8 file with one text per line.'
-  file = pathlib.Path(path).expanduser()
-  lines = json_file.read_text(file, again).splitlines()
-  texts = [line for line in lines if line.strip()]
-  if not texts:
-    raise UserError(f'{flag} {path} has no texts. Expected one per line.')
-  return texts

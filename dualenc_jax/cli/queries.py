@@ -2,9 +2,9 @@
 
 import pathlib
 
-from dualenc_jax.cli import convert
 from dualenc_jax.data.readers import pairs_formats
 from dualenc_jax.data.readers.texts import Texts
+from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
 
 
@@ -21,7 +21,7 @@ def read(path: pathlib.Path, flag: str = '--queries') -> list[tuple[str, str]]:
   """
   form = path.name.removesuffix('.gz').rpartition('.')[2]
   if not path.is_dir() and form not in pairs_formats.FORMATS:
-    lines = convert.read_texts(str(path), flag)
+    lines = _read_lines(path, flag)
     return [(str(i), line) for i, line in enumerate(lines, start=1)]
   found = [
       (row['query_id'], row['query'])
@@ -30,3 +30,13 @@ def read(path: pathlib.Path, flag: str = '--queries') -> list[tuple[str, str]]:
   if not found:
     raise UserError(f'{flag} {path} has no query.')
   return found
+
+
+def _read_lines(path: pathlib.Path, flag: str) -> list[str]:
+  """Lines of the file of a flag that are not empty."""
+  again = f'{flag} takes a UTF-8 file with one text per line.'
+  lines = json_file.read_text(path.expanduser(), again).splitlines()
+  texts = [line for line in lines if line.strip()]
+  if not texts:
+    raise UserError(f'{flag} {path} has no texts. Expected one per line.')
+  return texts
