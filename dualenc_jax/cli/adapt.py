@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import pathlib
 import shlex
 
-from dualenc_jax.cli import config, flags, generated_by_models, recipe
+from dualenc_jax.cli import config, flags, generate, recipe
 from dualenc_jax.utils.errors import expect, UserError
 
 _EXPECTED = {
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           f' {_EXPECTED[stage]}.'
       )
   if not args.list:
-    generated_by_models.check_dual_encoder('model_dir', model)
+    generate.check_dual_encoder('model_dir', model)
   gin_files = f'recipes/{name}.gin', *args.gin_file
   bindings = [f'--gin.{b.replace(" = ", "=", 1)}' for b in args.gin_bindings]
   if args.source_split:

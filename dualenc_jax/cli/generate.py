@@ -23,20 +23,25 @@ import logging
 import pathlib
 import shlex
 
-from dualenc_jax.cli import config, flags, generated_by_models, runtime
+from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.cli import config, flags, runtime
 from dualenc_jax.pipelines.generation import (
   filters,
   loading as generators,
   output,
   plan,
 )
+from dualenc_jax.pipelines.generation.generator import Query
 from dualenc_jax.pipelines.generation.sampling import Sampling
-from dualenc_jax.pipelines.generation.shards import Shards
+from dualenc_jax.pipelines.generation.shards import Passage, Shards
 from dualenc_jax.pipelines.generation.writer import LENGTHS
+from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import expect, UserError
 
-_FILTERS = 'max_copied', 'min_log_probability', *generated_by_models.FLAGS
+_FILTERS = (
+    'max_copied', 'min_log_probability', 'round_trip', 'round_trip_depth',
+)
 _LOG = logging.getLogger(__name__)
 
 
@@ -67,12 +72,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   source = source / output.CORPUS if source.is_dir() else source
   in_place = source.resolve() == (folder / output.CORPUS).resolve()
   if not (args.overwrite or written.folder.exists()):
-    made = output.names(args.prefix, not in_place)
+    made = output.names(not in_place)
     json_file.check_own(folder, output.FACTS, made, {}, dict)
   written.check(facts, args.overwrite)
-  if written.missing():
-    for line in plan.forecast(generator, written, host):
-      _LOG.info('%s', line)
   cut = written.write(generator, host)
   if cut:
     _LOG.info(
@@ -86,8 +88,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     return
   counts: Counter[str] = Counter()
-  found = filters.kept(written.read(), lambda i: chosen[i].text, rules, counts)
-  queries = generated_by_models.kept(list(found), chosen, args, counts)
+  queries = list(
+      filters.kept(written.read(), lambda i: chosen[i].text, rules, counts)
+  )
+  if args.round_trip is not None:
+    before, depth = len(queries), args.round_trip_depth or 1
+    queries = round_trip(queries, chosen, args.round_trip, depth)
+    counts['whose passage is not found'] = before - len(queries)
   if not queries:
     causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
     raise UserError(
@@ -101,9 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       **{name: getattr(args, name) for name in _FILTERS},
       'command': shlex.join(['dualenc', 'generate', *(argv or ())]),
   }
-  said = output.write(
-      folder, args.prefix, chosen, queries, counts, facts, not in_place
-  )
+  said = output.write(folder, chosen, queries, counts, facts, not in_place)
   print('\n'.join(said))
   print(f'Written to {folder}.')
 
@@ -121,8 +126,6 @@ def make_parser() -> flags.Parser:
       help='leave out unreadable rows and repeated ids of --corpus')
   add('--output_dir', default='generated',
       help='folder of the results (default %(default)s)')
-  add('--prefix', default='qgen',
-      help='prefix of the file names (default %(default)s)')
   add('--queries_per_passage', type=flags.whole(), metavar='N',
       help=f"queries per passage (default GPL's rule: {plan.BUDGET:,} in all"
       f' and at least {plan.LEAST} per passage; passages beyond are left out at'
@@ -150,7 +153,11 @@ def make_parser() -> flags.Parser:
       ' one piece, from the passage (default %(default)s; such as 0.8)')
   add('--min_log_probability', type=flags.number, metavar='X',
       help='leave out queries whose mean log-probability per token is lower')
-  generated_by_models.add_flags(parser)
+  add('--round_trip', metavar='MODEL',
+      help='leave out queries whose passage this dual encoder does not find'
+      ' (Promptagator, Dai et al. 2022)')
+  add('--round_trip_depth', type=flags.whole(), metavar='K',
+      help='lowest rank at which --round_trip may find the passage (default 1)')
   add('--batch_size', type=flags.whole(), metavar='N',
       help='queries that a device generates at once (default 64 on a CPU, else'
       ' 1024)')
@@ -187,5 +194,29 @@ def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
   )
   expect(args.seed < 2**32, '--seed', args.seed, 'less than 2^32')
   flags.check_hosts(args)
-  generated_by_models.check(args)
+  if args.round_trip is None and args.round_trip_depth is not None:
+    raise UserError('--round_trip_depth: give --round_trip, or leave it out.')
+  model = pathlib.Path(args.round_trip or '')
+  if args.round_trip is not None and model_dirs.is_one(model):
+    check_dual_encoder('round_trip', model)
   return rules, sampling
+
+
+def check_dual_encoder(flag: str, model: pathlib.Path) -> None:
+  """Raises UserError for a model_dir of something else."""
+  kind = model_dirs.kind_of(model_dirs.facts_of(model))
+  if kind in (model_dirs.CROSS_ENCODER, model_dirs.GENERATOR):
+    raise UserError(f'--{flag} is {model}, a {kind}; expected a dual encoder.')
+
+
+def round_trip(
+    queries: Sequence[Query], passages: Sequence[Passage], model: str,
+    depth: int,
+) -> list[Query]:
+  """Keeps the queries whose passage is among the `depth` best of a model."""
+  ids = [passage.id for passage in passages]
+  retriever = Retriever.from_dir(model)
+  retriever.index([passage.text for passage in passages], ids)
+  texts = [query.text for query in queries]
+  hits = retriever.search(texts, min(depth, len(ids))).ids
+  return [q for q, best in zip(queries, hits) if ids[q.passage] in best]

@@ -21,13 +21,10 @@ sources.
 
 import argparse
 from collections.abc import Callable, Sequence
-import dataclasses
-import functools
 import logging
 import math
 import pathlib
 import shlex
-from typing import Any
 
 import numpy as np
 
@@ -36,22 +33,16 @@ from dualenc_jax.cli.sources import Asked
 from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.results import evaluate
-from dualenc_jax.pipelines.mining import (
-  filters,
-  label_output,
-  labelling,
-  labels,
-)
+from dualenc_jax.pipelines.mining import filters, label_output, labels
 from dualenc_jax.retrieval.encoding.calibration import Calibration
 from dualenc_jax.retrieval.encoding.teacher import Teacher
 from dualenc_jax.utils import files, untrusted, writer
 from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
 
-_PROBABILITIES = 'probabilities'
 _LOG = logging.getLogger(__name__)
 _FLAGS = (
-    'above', 'below', 'bm25', 'calibration', 'depth', 'first_rank',
-    'num_negatives', 'positives', 'prior', 'queries', 'run',
+    'above', 'below', 'bm25', 'calibration', 'depth', 'num_negatives',
+    'positives', 'queries', 'run',
 )
 
 
@@ -60,7 +51,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   rules = labels.Rules(
       args.above, args.below, args.positives, args.num_negatives
   )
-  within = filters.Rules(args.first_rank, args.depth)
   sources.check(args)
   if args.queries is not None and args.positives == 'none':
     raise UserError(
@@ -70,33 +60,32 @@ def main(argv: Sequence[str] | None = None) -> None:
   folder = pathlib.Path(args.output_dir)
   with writer.alone(folder, 'labels', 'another --output_dir'):
     command = shlex.join(['dualenc', 'label', *(argv or ())])
-    _label(args, rules, within, folder, command)
+    _label(args, rules, folder, command)
 
 
 def _label(
-    args: argparse.Namespace, rules: labels.Rules, within: filters.Rules,
-    folder: pathlib.Path, command: str,
+    args: argparse.Namespace, rules: labels.Rules, folder: pathlib.Path,
+    command: str,
 ) -> None:
   asked = sources.asked(args)
   asked.check_folder(folder, label_output.FACTS, label_output.PAIRS, args)
   ranked = asked.ranked
-  truth = args.truth and labelling.truth_of(
+  truth = args.truth and labels.truth_of(
       args.truth, ranked, args.truth_grade
   )
   teacher = rerank.teacher(args.teacher, args)
   assert teacher is not None
   probabilities = _calibration(args, teacher)
-  score: Any = teacher_scores.of(teacher, ranked, folder)
-  if args.calibration == _PROBABILITIES:
-    score = functools.partial(labelling.logits, score)
+  score = teacher_scores.of(teacher, ranked, folder)
+  within = filters.Rules(last_rank=args.depth)
   kept = [
       filters.apply(each, within, ranked, score)
       for each in sources.ranked_by(args, asked)
   ]
   if args.calibration == '1,0':
-    labelling.check_logits(kept)
+    labels.check_logits(kept)
   dropped = _evaluated(asked, args.queries is None)
-  found = labelling.label(kept, ranked, dropped, rules, probabilities)
+  found = labels.label_all(kept, ranked, dropped, rules, probabilities)
   facts = {
       **asked.facts(),
       **evaluate.teacher_facts(teacher),
@@ -130,11 +119,7 @@ def make_parser() -> flags.Parser:
       help='a cross-encoder, or a file of query id, passage id and logit')
   rerank.add_form(parser)
   add('--calibration', metavar='SLOPE,INTERCEPT',
-      help='map from logits to probabilities, or the word probabilities, if the'
-      " scores are probabilities (default the teacher's own map)")
-  add('--prior', metavar='TRAINED:WANTED',
-      help='negatives per positive that the teacher was calibrated on, and'
-      ' those that the thresholds stand for, such as 4:1')
+      help="map from logits to probabilities (default the teacher's own)")
   add('--above', type=flags.number, default=0.9,
       help='lower bound of the probability of a positive (default %(default)s)')
   add('--below', type=flags.number, default=0.1,
@@ -143,8 +128,6 @@ def make_parser() -> flags.Parser:
       help='passages above --above to take per query (default %(default)s)')
   add('--num_negatives', type=flags.whole(0), default=4,
       help='maximum negatives per query (default %(default)s)')
-  add('--first_rank', type=flags.whole(), default=1,
-      help='rank of the first candidate (default %(default)s)')
   add('--truth', metavar='QRELS',
       help='hidden or graded labels to compare with')
   add('--truth_grade', type=flags.whole(), default=1,
@@ -159,24 +142,10 @@ def _calibration(
 ) -> Callable[[np.ndarray], np.ndarray]:
   """What makes probabilities of logits."""
   found = getattr(teacher, 'calibration', None)
-  if args.calibration == _PROBABILITIES:
-    found = Calibration(1.0, 0.0)
-  elif args.calibration is not None:
-    found = Calibration(*_numbers('--calibration', args.calibration, ','))
-    expect(
-        found.slope > 0, '--calibration', args.calibration, 'a slope above 0'
-    )
+  if args.calibration is not None:
+    found = _parse_calibration(args.calibration)
   if found is None:
     raise no_calibration(args.teacher)
-  if args.prior is not None:
-    trained, wanted = _numbers('--prior', args.prior, ':')
-    expect(
-        trained > 0 and wanted > 0, '--prior', args.prior,
-        'two numbers above 0, such as 4:1',
-    )
-    # Odds at another share of positives.
-    shift = math.log(trained) - math.log(wanted)
-    found = dataclasses.replace(found, intercept=found.intercept + shift)
   _LOG.info('A score s is the probability %s.', found.describe())
   return found.probabilities
 
@@ -192,16 +161,16 @@ def no_calibration(teacher: str) -> UserError:
   )
 
 
-def _numbers(flag: str, text: str, between: str) -> tuple[float, float]:
+def _parse_calibration(text: str) -> Calibration:
   try:
-    first, second = map(untrusted.number, text.split(between))
+    slope, intercept = map(untrusted.number, text.split(','))
   except ValueError:
-    first = second = math.nan
+    slope = intercept = math.nan
   expect(
-      math.isfinite(first) and math.isfinite(second), flag, text,
-      f'two numbers separated by {between!r}',
+      0 < slope < math.inf and math.isfinite(intercept), '--calibration', text,
+      "two numbers separated by ',', with a slope above 0",
   )
-  return first, second
+  return Calibration(slope, intercept)
 
 
 def _evaluated(asked: Asked, labelled: bool) -> np.ndarray:

@@ -12,8 +12,8 @@ by text; then the flags below apply. With --teacher a cross-encoder scores.
 
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin;
 hard-negatives.jsonl, the same by id (for BEIR_HARD_NEGATIVES and the like; the
-one to use for --queries, which have no labels); report.md with counts, scores
-and examples; mined.json; with a cross-encoder scores.tsv, from which a killed
+one to use for --queries, which have no labels); report.md with counts and
+examples; mined.json; with a cross-encoder scores.tsv, from which a killed
 run continues. Files of an earlier run are replaced, but for those of another
 task or of other sources.
 """
@@ -28,15 +28,15 @@ import numpy as np
 from dualenc_jax.cli import config, flags, rerank, runtime, sources
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.results import evaluate
-from dualenc_jax.pipelines.mining import filters, margins, negatives, output
+from dualenc_jax.pipelines.mining import filters, negatives, output
 from dualenc_jax.retrieval.encoding.teacher import check_spread
 from dualenc_jax.utils import writer
 from dualenc_jax.utils.errors import UserError
 
 # What the files depend on, beside data, model and teacher.
 _FLAGS = (
-    'bm25', 'depth', 'first_rank', 'least_score', 'margin', 'most_score',
-    'num_negatives', 'relative_margin', 'run', 'sampling', 'seed',
+    'bm25', 'depth', 'first_rank', 'num_negatives', 'relative_margin', 'run',
+    'sampling', 'seed',
 )
 
 # To learn from a teacher's scores, too.
@@ -49,10 +49,7 @@ _SCORES = (
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
-  rules = filters.Rules(
-      args.first_rank, args.depth, args.least_score, args.most_score,
-      args.margin, args.relative_margin,
-  )
+  rules = filters.Rules(args.first_rank, args.depth, args.relative_margin)
   if args.least_spread is not None and args.teacher is None:
     raise UserError('--least_spread needs --teacher: give both.')
   sources.check(args)
@@ -78,21 +75,21 @@ def _mine(
     )
   score = teacher_scores.of(teacher, ranked, folder)
   # Where scores decide nothing, a teacher is asked for what is taken alone.
-  first = score if rules.needs_scores else None
-  found = [*sources.ranked_by(args, asked)]
-  kept = [filters.apply(each, rules, ranked, first) for each in found]
+  first = None if rules.relative_margin is None else score
+  kept = [
+      filters.apply(each, rules, ranked, first)
+      for each in sources.ranked_by(args, asked)
+  ]
   taken = [*negatives.choose(
       kept, ranked, args.num_negatives, args.sampling, args.seed
   )]
-  labels, own_first = np.zeros(0), {}
+  margins = ''
   if score is not None:
     if first is None:
       chosen = [{n.passage for n in own} for own in taken]
       kept = [filters.scored(each, chosen, ranked, score) for each in kept]
       taken = [*negatives.scored(taken, kept)]
-      # Where its scores have decided, a teacher is before others by that.
-      own_first = margins.own_first(found, ranked.gold, kept, taken)
-    labels = margins.of(kept, taken)
+    labels = negatives.margins(kept, taken)
     if args.least_spread is not None:
       if not len(labels):
         raise UserError(
@@ -100,16 +97,23 @@ def _mine(
         )
       scores = np.array([n.score for own in taken for n in own])
       check_spread(labels, scores, args.least_spread)
+    if len(labels):
+      margins = (
+          f'Margins of {len(labels):,} triplets: mean {labels.mean():.2f},'
+          f' standard deviation {labels.std():.2f};'
+          f' {np.mean(labels < 0):.1%} are below 0, where a mined passage is'
+          " better than the query's own."
+      )
   facts = {
       **asked.facts(),
       **(evaluate.teacher_facts(teacher) if teacher else {}),
       'flags': {name: getattr(args, name) for name in _FLAGS},
       'command': command,
-      **({'own_first': own_first} if own_first else {}),
   }
-  said = [*margins.report(labels, taken, own_first)]
-  output.write(folder, ranked, kept, taken, score is not None, facts, said)
-  print('\n'.join((*output.counted(kept), *said)))
+  output.write(folder, ranked, kept, taken, score is not None, facts, margins)
+  print('\n'.join(output.counted(kept)))
+  if margins:
+    print(margins)
   print(f'{output.summary(taken)} Written to {folder}.')
   if not any(taken):
     print('WARNING: nothing is left; the table says which rule took it.')
@@ -134,15 +138,9 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add('--first_rank', type=flags.whole(), default=1,
       help='rank of the first candidate (default %(default)s)')
-  add('--margin', type=flags.number, metavar='X',
-      help="leave out passages that score above the query's lowest positive"
-      ' score less X')
   add('--relative_margin', type=flags.number, metavar='SHARE',
-      help='--margin as a share of that score, such as 0.05')
-  add('--least_score', type=flags.number,
-      help='leave out passages with a lower score')
-  add('--most_score', type=flags.number,
-      help='leave out passages with a higher score')
+      help="leave out passages that score above the query's lowest positive"
+      ' score less this share of it, such as 0.05')
   add('--num_negatives', type=flags.whole(), default=7,
       help='maximum negatives per query (default %(default)s)')
   add('--sampling', choices=negatives.SAMPLING, default='top',

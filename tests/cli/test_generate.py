@@ -192,10 +192,7 @@ def test_filters_take_what_was_generated(
         (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
         (['--temperature=0'], '--queries_per_passage=3'),
         (['--max_copied=1.5'], '--max_copied is 1.5'),
-        (
-            ['--teacher=nowhere', '--min_teacher_score=0'],
-            'nowhere does not exist. Expected',
-        ),
+        (['--round_trip_depth=3'], 'give --round_trip, or leave it out'),
     ],
 )
 def test_other_queries_and_odd_flags_are_refused(

@@ -30,7 +30,7 @@ def test_quotes_in_ids_are_read_back(tmp_path):
   names = ['"a"', '"b', 'c"', 'd"e', '"', '""', 'f']
   passages = [Passage(name, '', f'text {name}') for name in names]
   queries = [Query(i, 0, f'query {i}', -0.5, True) for i in range(len(names))]
-  output.write(tmp_path, 'qgen', passages, queries, {}, {})
+  output.write(tmp_path, passages, queries, {}, {})
   pairs = Beir(folder=str(tmp_path), prefix='qgen').examples('train')
   assert [pair['passage_id'] for pair in pairs] == names
   # As BEIR's own reader, which is GPL's.

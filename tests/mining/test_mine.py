@@ -4,7 +4,7 @@ import json
 import pathlib
 import types
 
-from mining_set import PASSAGES, QUERIES, read, write_run, write_scores
+from mining_set import PASSAGES, QUERIES, read, write_run
 import numpy as np
 import pytest
 import shared_runs
@@ -13,7 +13,7 @@ import tiny_evaluation
 
 from dualenc_jax.cli import main as cli, mine
 from dualenc_jax.data.readers import Pairs
-from dualenc_jax.pipelines.mining import candidates, margins, output
+from dualenc_jax.pipelines.mining import candidates, negatives, output
 from dualenc_jax.retrieval.search import exact_search, ranking
 from dualenc_jax.utils import progress
 from dualenc_jax.utils.errors import UserError
@@ -32,8 +32,7 @@ def mined(output, flags):
 
 
 def expected(
-    tiny, run=None, count=7, first=1, last=100, least=-np.inf, most=np.inf,
-    limit=None, scores=None,
+    tiny, run=None, count=7, first=1, last=100, limit=None, scores=None
 ):
   """Negatives by query; `limit` is that of the lowest positive's score."""
   run = run or tiny.run
@@ -41,13 +40,13 @@ def expected(
   for query, hits in run.items():
     own, gold = (scores or run)[query], tiny.gold(query)
     known = [np.float32(own[p]) for p in gold if p in own]
-    top = most
+    top = np.inf
     if limit:
       top = limit(min(known)) if known else -np.inf
     taken = [
         passage
         for rank, passage in tiny.pool(query, gold, run).items()
-        if first <= rank <= last and least <= np.float32(own[passage]) <= top
+        if first <= rank <= last and np.float32(own[passage]) <= top
     ]
     if taken:
       found[query] = taken[:count]
@@ -60,10 +59,6 @@ def expected(
         ([], {}),
         (['--num_negatives=2', '--first_rank=3', '--depth=8'],
          {'count': 2, 'first': 3, 'last': 8}),
-        (['--least_score=-0.5', '--most_score=0.7'],
-         {'least': np.float32(-0.5), 'most': np.float32(0.7)}),
-        (['--margin=0.3'],
-         {'limit': lambda lowest: np.float32(lowest) - np.float32(0.3)}),
         (['--relative_margin=0.5'],
          {'limit': lambda lowest: lowest - abs(lowest) * np.float32(0.5)}),
     ],
@@ -152,43 +147,14 @@ def test_random_ones_are_of_seed_and_query(tiny, tmp_path):
   assert drawn(1, half) == {q: chosen[q] for q in half}
 
 
-@pytest.mark.parametrize('right', [0.0, 9.0, -9.0])
-def test_a_teacher_is_told_beside_whom_it_is_to_teach(tiny, tmp_path, right):
-  rng = np.random.default_rng(3)
-  scores = {
-      query: {p: rng.normal() + right * (p in tiny.gold(query)) for p in own}
-      for query, own in tiny.scores.items()
-  }
-  path, out = write_scores(tmp_path / 'scores.tsv', scores), tmp_path / 'out'
-  by_id, pairs, facts = mined(out, by_run(tiny, out, f'--teacher={path}'))
-  firsts = {'teacher': [], 'run': []}
-  for query, row in by_id.items():
-    own = pairs[query]['passage_id'][0]
-    others = [entry['pid'] for entry in row['neg']['run']]
-    # Last what is not ranked; ties as trec_eval has them.
-    hits = {p: (np.float32(s), p) for p, s in tiny.run[query].items()}
-    for name, by in (('teacher', scores[query]), ('run', hits)):
-      firsts[name].append(
-          own in by and all(by[own] > by[other] for other in others)
-      )
-  wanted = {name: np.mean(values) for name, values in firsts.items()}
-  assert facts['own_first'] == pytest.approx(wanted)
-  teacher, other = wanted['teacher'], wanted['run']
-  assert teacher == (right > 0) if right else 0 < other < 1
-  report = (out / 'report.md').read_text()
-  assert f'mined ones: teacher {teacher:.1%}, run {other:.1%}.' in report
-  assert ('the teacher does not beat run' in report) == (teacher <= other)
-
-
 def test_scores_of_a_teacher_decide_and_are_written(tiny, tmp_path):
   scores = tiny.scores
   teacher = f'--teacher={tiny.folder / "scores.tsv"}'
-  flags = by_run(tiny, tmp_path, teacher, '--margin=0.25')
-  by_id, pairs, facts = mined(tmp_path, flags)
-  # Whom the margin has chosen says nothing of who is better.
-  assert 'own_first' not in facts
+  flags = by_run(tiny, tmp_path, teacher, '--relative_margin=0.25')
+  by_id, pairs, _ = mined(tmp_path, flags)
   wanted = expected(
-      tiny, scores=scores, limit=lambda lowest: lowest - np.float32(0.25)
+      tiny, scores=scores,
+      limit=lambda lowest: lowest - abs(lowest) * np.float32(0.25),
   )
   assert wanted == {
       q: [entry['pid'] for entry in row['neg']['run']]
@@ -231,7 +197,6 @@ def test_by_a_model_and_by_bm25(tmp_path):
     [
         ([], 'Nothing to search with. Give one or more of'),
         (['--bm25', '--first_rank=9', '--depth=8'], 'first_rank. is 9 .*h. 8'),
-        (['--bm25', '--margin=1', '--relative_margin=0.1'], 'Give a margin or'),
         (['--bm25', '--split=validation'], 'there is no file .*dev.tsv'),
         (
             ['--run={run}', '--teacher={scores}', '--least_spread=50'],
@@ -256,7 +221,7 @@ def test_runs_that_do_not_fit(tiny, tmp_path):
   }
   for run, more, message in (
       ({'other': {'d0': 1.0}}, [], "no query 'other'. Is the run of"),
-      (without, ['--margin=0.1'], 'which bad does not'),
+      (without, ['--relative_margin=0.1'], 'which bad does not'),
       ({}, [], 'bad.trec is empty'),
       ({}, [f'--run={path},{path}'], "Two sources are called 'bad'"),
   ):
@@ -309,18 +274,6 @@ def test_a_passage_with_an_answer_is_no_negative(tmp_path, capsys):
   assert counts['with an answer'] == 1
   candidates, left = counts.pop('candidates'), counts.pop('left')
   assert candidates - sum(counts.values()) == left > 0
-
-
-@pytest.mark.parametrize(
-    ('teacher', 'other', 'said'),
-    [(1.0, 1.0, 'too easy'), (0.5, 0.5, 'not beat'), (1.0, 0.5, None)],
-)
-def test_easy_queries_are_no_fault_of_the_teacher(teacher, other, said):
-  chosen = [[types.SimpleNamespace(score=-1.0)]]
-  first = {'teacher': teacher, 'bm25': other}
-  text = '\n'.join(margins.report(np.ones(1), chosen, first))
-  for warning in ('too easy', 'not beat'):
-    assert (warning in text) == (warning == said)
 
 
 def test_a_query_of_many_positives_makes_no_room_for_the_others(
@@ -378,4 +331,4 @@ def test_margins_are_what_a_positive_is_ahead_of_its_negatives():
       [types.SimpleNamespace(score=score) for score in scores]
       for scores in ([0.5, 3.0], [1.0])
   ]
-  assert margins.of(kept, chosen).tolist() == [1.5, -1.0]
+  assert negatives.margins(kept, chosen).tolist() == [1.5, -1.0]

@@ -89,15 +89,3 @@ def is_copied(query: Sequence[str], passage: str, share: float) -> bool:
       f' {" ".join(query[start : start + size])} ' in passage
       for start in range(len(query) - size + 1)
   )
-
-
-def shared(queries: Sequence[Query]) -> list[tuple[str, int]]:
-  """Queries of several passages, with their number, most frequent first.
-
-  In-batch losses take such a passage for a negative of the others' queries.
-  """
-  passages: dict[str, set[int]] = {}
-  for query in queries:
-    passages.setdefault(query.text, set()).add(query.passage)
-  several = [(t, len(own)) for t, own in passages.items() if len(own) > 1]
-  return sorted(several, key=lambda each: (-each[1], each[0]))

@@ -8,25 +8,25 @@ import numpy as np
 
 from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.qrels import cell
-from dualenc_jax.pipelines.generation import filters, self_retrieval
+from dualenc_jax.pipelines.generation import self_retrieval
 from dualenc_jax.pipelines.generation.generator import Query
 from dualenc_jax.pipelines.generation.shards import Passage
 from dualenc_jax.utils import files
 
 CORPUS, REPORT, FACTS = 'corpus.jsonl', 'report.md', 'generated.json'
+# BEIR_PREFIX is 'qgen'.
+QUERIES, QRELS = 'qgen-queries.jsonl', 'qgen-qrels/train.tsv'
 _EXAMPLES = 20
 _LETTERS = 240
 
 
-def names(prefix: str, with_corpus: bool) -> list[str]:
-  """Of the files to train on."""
-  own = [f'{prefix}-queries.jsonl', f'{prefix}-qrels/train.tsv']
-  return [*own, *[CORPUS] * with_corpus]
+def names(with_corpus: bool) -> list[str]:
+  """Names of the files to train on."""
+  return [QUERIES, QRELS, *[CORPUS] * with_corpus]
 
 
 def write(
     folder: pathlib.Path,
-    prefix: str,
     passages: Sequence[Passage],
     queries: Sequence[Query],
     counts: Mapping[str, int],
@@ -37,7 +37,6 @@ def write(
 
   Args:
     folder: an existing one.
-    prefix: of file names, 'qgen'.
     passages: those that queries were written for.
     queries: those that are kept, in the order of their passages.
     counts: queries left out, by cause.
@@ -58,13 +57,12 @@ def write(
       }
       for name, query in numbered
   )
-  of_queries, of_qrels = names(prefix, False)
-  files.write_json_lines(folder / of_queries, rows_of_queries)
+  files.write_json_lines(folder / QUERIES, rows_of_queries)
   qrels = ''.join(
       f'{name}\t{cell(passages[query.passage].id)}\t1\n'
       for name, query in numbered
   )
-  path = folder / of_qrels
+  path = folder / QRELS
   files.make_folder(path.parent, 'another --output_dir')
   files.write(path, 'query-id\tcorpus-id\tscore\n' + qrels)
   said = [*_counted(passages, queries, counts)]
@@ -116,19 +114,10 @@ def _counted(
     )
   chances = [query.log_probability for query in queries]
   cut = np.mean([not query.ended for query in queries])
-  size = np.mean([len(query.text.split()) for query in queries])
-  yield f'| words a query | {size:.1f} |'
   yield f'| queries that were cut | {cut:.1%} |'
   yield f'| log-probability a token, median | {np.median(chances):.2f} |'
-  several = filters.shared(queries)
-  same = sum(passages for _, passages in several)
-  yield f'| queries that another passage has, too | {same:,} |'
   if found is not None and found.warning:
     yield '\n' + found.warning
-  if several:
-    yield '\nTexts of several passages, which are negatives of each other:\n'
-    for text, count in several[:5]:
-      yield f'- {_cut(text)}: {count:,} passages'
 
 
 def _row(passage: Passage) -> dict[str, str]:

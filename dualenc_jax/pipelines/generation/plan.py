@@ -1,22 +1,17 @@
-"""The plan of a generation: its passages, queries of each, and its time."""
+"""The plan of a generation: its passages, and the queries of each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import logging
 import math
-import time
 
 import numpy as np
 
 from dualenc_jax.data.readers import rows, Texts
-from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.pipelines.generation.generator import Generator
-from dualenc_jax.pipelines.generation.shards import Passage, Shards
+from dualenc_jax.pipelines.generation.shards import Passage
 from dualenc_jax.utils.errors import UserError
 
 # GPL's rule: so many queries in all, and at least three of a passage.
 BUDGET, LEAST = 250_000, 3
-# Passages, at least, that tell how long it will take.
-_SAMPLE = 16
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,38 +59,3 @@ def budget(
     rows = np.sort(rng.permutation(len(passages))[:most])
     passages = [passages[i] for i in rows.tolist()]
   return passages, count
-
-
-def forecast(
-    generator: Generator, written: Shards, host: Host
-) -> Iterator[str]:
-  """Lines on how much there is to do, and about how long that takes."""
-  passages, count = written.passages, written.count
-  yield (
-      f'{len(passages):,} passages, {count:,} queries each:'
-      f' {len(passages) * count:,} queries.'
-  )
-  own = [i for i in written.missing() if i % host.count == host.index]
-  left = sum(len(written.some(i)) for i in own) * count
-  # Two rounds of all that the devices write at once.
-  size = max(2 * generator.writer.at_once // count, _SAMPLE)
-  if left <= 8 * count * size:
-    return
-  some = passages[:: max(len(passages) // size, 1)][:size]
-  sources, _ = generator.read([passage.text for passage in some])
-  ids = [passage.id for passage in some]
-
-  def seconds(seed: int) -> float:
-    start = time.perf_counter()
-    for _ in generator.write(
-        sources, ids, count, written.sampling, written.length, seed
-    ):
-      pass
-    return time.perf_counter() - start
-
-  seconds(0)  # Compiles.
-  speed = count * len(some) / seconds(1)
-  yield (
-      f'About {left / speed / 60:.1f} minutes here ({speed:.0f} queries a'
-      f' second, by those of {len(some)} passages).'
-  )

@@ -22,7 +22,7 @@ from dualenc_jax.pipelines.generation.sampling import Sampling
 
 # Steps of a program. Of ended targets half as many are wasted on average.
 _STEPS = 8
-# Slots are filled when so large a share of them is free.
+# Slots are refilled once a quarter of them is free.
 _FREE = 4
 
 

@@ -63,7 +63,6 @@ class Writer:
   Attributes:
     model: the encoder-decoder.
     targets: number of targets that a device decodes at once.
-    at_once: that of all devices.
   """
 
   def __init__(
@@ -82,7 +81,6 @@ class Writer:
     platform = partitioner.mesh.devices.flat[0].platform
     usual = _ON_CPU if platform == 'cpu' else _ON_ACCELERATOR
     self.targets = batch_size or usual
-    self.at_once = self.targets * partitioner.mesh.shape['data']
 
   def write(
       self,

@@ -25,17 +25,14 @@ class Rules:
 
   In this order: its rank in retrieval, from 1, is `first_rank` to `last_rank`;
   it is not blank; it is not a known positive of the query, by id or by text,
-  and has none of the query's answers; no better candidate has its text; its
-  score is `least_score` to `most_score`; and at most that of the query's lowest
-  known positive less `margin`, or less the share `relative_margin` of its
-  absolute score (0.05 for cosines in NV-Retriever, 2024).
+  and has none of the query's answers; no better candidate has its text; and its
+  score is at most that of the query's lowest known positive less the share
+  `relative_margin` of its absolute value (0.05 for cosines in NV-Retriever,
+  2024).
   """
 
   first_rank: int = 1
   last_rank: int = 100
-  least_score: float | None = None
-  most_score: float | None = None
-  margin: float | None = None
   relative_margin: float | None = None
 
   def __post_init__(self):
@@ -44,16 +41,6 @@ class Rules:
           f'The first rank (--first_rank) is {self.first_rank} and the last'
           f' (--depth) {self.last_rank}; expected 1 or more, in this order.'
       )
-    if self.margin is not None and self.relative_margin is not None:
-      raise UserError(
-          'Give a margin or a relative margin, not both.'
-      )
-
-  @property
-  def needs_scores(self) -> bool:
-    """Whether more than ranks and texts decides."""
-    bounds = dataclasses.astuple(self)[2:]
-    return any(bound is not None for bound in bounds)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,8 +66,8 @@ def apply(
 ) -> Kept:
   """Leaves out the candidates that are not hard negatives.
 
-  Bounds and margins apply to the scores of the teacher `score`, which is asked
-  for the candidates that pass the other rules; without one to the source's own.
+  The margin applies to the scores of the teacher `score`, which is asked for
+  the candidates that pass the other rules; without one to the source's own.
 
   Raises:
     UserError: a margin, and no query has a scored positive.
@@ -112,15 +99,11 @@ def apply(
     candidates = with_scores(
         dataclasses.replace(candidates, passages=left), ranked, score
     )
-  scores = candidates.scores
-  if rules.least_score is not None:
-    leave_out('below the least score', scores >= rules.least_score)
-  if rules.most_score is not None:
-    leave_out('above the most score', scores <= rules.most_score)
-  limit = _limit(candidates, rules)
-  if limit is not None:
+  if rules.relative_margin is not None:
+    limit = _limit(candidates, rules.relative_margin)
     # Without a scored positive there is nothing to be below.
-    leave_out('within the margin of the positive', scores <= limit[:, None])
+    wanted = candidates.scores <= limit[:, None]
+    leave_out('within the margin of the positive', wanted)
   counts['left'] = int(mask.sum())
   return Kept(candidates, mask, counts)
 
@@ -199,10 +182,8 @@ def _repeats(passages: np.ndarray, texts: np.ndarray) -> np.ndarray:
   return out
 
 
-def _limit(candidates: Candidates, rules: Rules) -> np.ndarray | None:
+def _limit(candidates: Candidates, margin: float) -> np.ndarray:
   """The highest score of each query that is far enough below: [Q]."""
-  if rules.margin is None and rules.relative_margin is None:
-    return None
   known = [own[~np.isnan(own)] for own in candidates.positives]
   if not any(map(len, known)):
     raise UserError(
@@ -210,6 +191,4 @@ def _limit(candidates: Candidates, rules: Rules) -> np.ndarray | None:
         ' not give. Leave it out, or give a teacher.'
     )
   lowest = np.array([min(own, default=np.nan) for own in known], np.float32)
-  if rules.margin is not None:
-    return lowest - rules.margin
-  return lowest - np.abs(lowest) * rules.relative_margin
+  return lowest - np.abs(lowest) * margin

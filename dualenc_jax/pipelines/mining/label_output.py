@@ -18,8 +18,6 @@ from dualenc_jax.pipelines.mining.labels import (
 PAIRS, REPORT, FACTS = 'pairs.jsonl', 'report.md', 'labels.json'
 # Beside those that were asked for; of PAIR's table 5.
 _THRESHOLDS = ((0.9, 0.1), (0.8, 0.2), (0.7, 0.3), (0.6, 0.4))
-# Others to this rank, at most, are looked at for lost positives.
-_TOP = 50
 
 
 def rows(
@@ -43,50 +41,8 @@ def rows(
     }
 
 
-def facts(
-    pools: Mapping[int, Pool],
-    known: Mapping[int, Sequence[Candidate]],
-    labelled: Sequence[Labelled],
-    rules: Rules,
-    depth: int,
-) -> dict[str, float | int | None]:
-  """Counts and means of what was labelled, of candidates to rank `depth`."""
-  top = min(_TOP, depth)
-  pseudo = [
-      c.probability
-      for each in labelled
-      for c, origin in zip(each.positives, each.origins)
-      if origin == labels.PSEUDO
-  ]
-  negatives = [c for each in labelled for c in each.negatives]
-  labelled_ones = [c.probability for each in known.values() for c in each]
-  tops = [
-      own.probabilities[own.ranks <= top] > rules.above
-      for own in pools.values()
-  ]
-  return {
-      'queries_written': len(labelled),
-      'queries_with_a_pseudo_positive': sum(
-          labels.PSEUDO in each.origins for each in labelled
-      ),
-      'pseudo_positives': len(pseudo),
-      'negatives': len(negatives),
-      'mean_probability_of_pseudo_positives': _mean(pseudo),
-      'mean_probability_of_negatives': _mean(
-          [c.probability for c in negatives]
-      ),
-      'mean_rank_of_negatives': _mean([c.rank for c in negatives]),
-      'labelled_positives_below_the_lower_threshold': _mean(
-          [p < rules.below for p in labelled_ones]
-      ),
-      f'others_to_rank_{top}_above_the_upper_threshold': _mean(
-          np.concatenate(tops) if tops else []
-      ),
-  }
-
-
 def report(
-    counts: Mapping[str, object],
+    counts: Mapping[str, int],
     pools: Mapping[int, Pool],
     known: Mapping[int, Sequence[Candidate]],
     truth: Truth | None,
@@ -97,9 +53,7 @@ def report(
   yield '| | |'
   yield '|---|---|'
   for name, value in counts.items():
-    text = f'{value:.4f}' if isinstance(value, float) else f'{value}'
-    text = '-' if value is None else text
-    yield f'| {name.replace("_", " ")} | {text} |'
+    yield f'| {name.replace("_", " ")} | {value} |'
   if truth is None:
     yield '\nWithout --truth nothing says how many of the labels are right.'
     return
@@ -118,25 +72,7 @@ def report(
         f' {_percent(found.positives)} | {_percent(found.negatives)} |'
         f' {found.judged[0]:,}, {found.judged[1]:,} |'
     )
-  yield '\n## Reliability\n'
-  curve = labels.reliability(pools, truth)
-  if not curve:
-    yield 'None of the candidates is judged.'
-    return
-  yield '| probability | candidates | mean probability | relevant |'
-  yield '|---|---|---|---|'
-  for each in curve:
-    yield (
-        f'| {each.low:.1f} to {each.high:.1f} | {each.number:,} |'
-        f' {each.probability:.3f} | {each.relevant:.3f} |'
-    )
-  error = labels.calibration_error(curve)
-  yield f'\nExpected calibration error: {error:.4f}.'
 
 
 def _percent(share: float) -> str:
   return '-' if np.isnan(share) else f'{share:.1%}'
-
-
-def _mean(values: Sequence[float] | np.ndarray) -> float | None:
-  return float(np.mean(values)) if len(values) else None

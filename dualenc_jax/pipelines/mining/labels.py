@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dualenc_jax.pipelines.mining.negatives import Negative
+from dualenc_jax.evaluation import trec
+from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.pipelines.mining.filters import Kept
+from dualenc_jax.pipelines.mining.negatives import choose, Negative
 from dualenc_jax.utils.errors import UserError
 
 POSITIVES = ('best', 'all', 'none')
@@ -125,6 +128,107 @@ def is_written(labelled: Labelled, rules: Rules) -> bool:
   )
 
 
+class Labels(NamedTuple):
+  """The labels of the queries that have something to train on, and counts.
+
+  By query, without those of evaluation splits: `pools` of candidates, and
+  labelled positives that are `known`, with the teacher's scores.
+  """
+
+  pools: Mapping[int, Pool]
+  known: Mapping[int, Sequence[Candidate]]
+  written: Sequence[Labelled]
+  counts: Mapping[str, int]
+
+
+def label_all(
+    kept: Sequence[Kept], ranked: RetrievalSet, dropped: np.ndarray,
+    rules: Rules, probabilities: Callable[[np.ndarray], np.ndarray],
+) -> Labels:
+  """Labels the candidates of every query.
+
+  Args:
+    kept: candidates of each source, with the teacher's scores.
+    ranked: the queries, their known positives and the corpus.
+    dropped: bool [Q], queries that evaluation splits have.
+    rules: thresholds.
+    probabilities: of logits.
+  """
+  own_scores, gold = kept[0].candidates.positives, ranked.gold
+  depths = [each.mask.shape[1] for each in kept]
+  chosen = choose(kept, ranked, sum(depths))
+  pools, known = {}, {}
+  for query, pool in enumerate(chosen):
+    if not dropped[query]:
+      own = own_scores[query]
+      pools[query] = Pool.of(pool, probabilities)
+      known[query] = [
+          Candidate(passage, 0, float(score), float(chance))
+          for passage, score, chance in zip(
+              gold[query], own, probabilities(own)
+          )
+      ]
+  everything = [
+      label(query, known[query], pool, rules)
+      for query, pool in pools.items()
+  ]
+  written = [each for each in everything if is_written(each, rules)]
+  counts = {
+      'queries': len(dropped),
+      'queries_of_evaluation_splits': int(dropped.sum()),
+      'queries_without_other_candidates': sum(
+          not len(pool) for pool in pools.values()
+      ),
+      'queries_without_a_positive': sum(not x.positives for x in everything),
+      'queries_without_a_negative': sum(not x.negatives for x in everything),
+      'queries_written': len(written),
+      'pseudo_positives': sum(x.origins.count(PSEUDO) for x in written),
+      'negatives': sum(len(x.negatives) for x in written),
+      'known_positives_below_the_lower_threshold': sum(
+          c.probability < rules.below for own in known.values() for c in own
+      ),
+  }
+  return Labels(pools, known, written, counts)
+
+
+def check_logits(kept: Sequence[Kept]) -> None:
+  """Raises UserError for scores that look like probabilities."""
+  every = [each.candidates.scores[each.mask] for each in kept]
+  found = np.concatenate([*every, *kept[0].candidates.positives])
+  found = found[~np.isnan(found)]
+  if len(found) and 0 <= found.min() < found.max() <= 1:
+    raise UserError(
+        f'All {len(found):,} scores of the teacher are from 0 to 1, like'
+        ' probabilities, but --calibration=1,0 is for logits. Give'
+        ' log(p / (1 - p)) in place of a probability p.'
+    )
+
+
+def truth_of(path: str, ranked: RetrievalSet, least: int) -> Truth:
+  """Whether a passage is relevant, by a file of qrels.
+
+  A grade of `least` or more is relevant. Where the file has lower ones, what it
+  does not judge is unknown; else it names all that is relevant.
+  """
+  qrels = trec.read_qrels(path)
+  if not qrels.keys() & {*ranked.query_ids}:
+    raise UserError(
+        f'{path} judges none of the queries, such as'
+        f' {ranked.query_ids[0]!r}. Is it of another data set?'
+    )
+  graded = any(g < least for own in qrels.values() for g in own.values())
+  unjudged, ids = None if graded else False, ranked.corpus.ids
+
+  def truth(query: int, passage: int) -> bool | None:
+    judged = qrels.get(ranked.query_ids[query])
+    grade = None if judged is None else judged.get(ids[passage])
+    if grade is None:
+      return None if judged is None else unjudged
+    return grade >= least
+
+  return truth
+
+
 class Agreement(NamedTuple):
   """How labels agree with the truth at two thresholds.
 
@@ -168,52 +272,3 @@ def agreement(
       float(np.mean(negatives)) if negatives else np.nan,
       (len(positives), len(negatives)),
   )
-
-
-class Bin(NamedTuple):
-  """Judged candidates with probabilities from `low` to `high`.
-
-  Attributes:
-    number: of candidates.
-    probability: their mean.
-    relevant: share of them that is relevant.
-  """
-
-  low: float
-  high: float
-  number: int
-  probability: float
-  relevant: float
-
-
-def reliability(
-    pools: Mapping[int, Pool],
-    truth: Truth,
-    bins: int = 10,
-) -> list[Bin]:
-  """The reliability curve: bins of equal width that have a candidate."""
-  found = [
-      (probability, value)
-      for query, pool in pools.items()
-      for passage, probability in zip(
-          pool.passages.tolist(), pool.probabilities.tolist()
-      )
-      if (value := truth(query, passage)) is not None
-  ]
-  if not found:
-    return []
-  chances, relevant = np.array(found, float).T
-  places = np.minimum((chances * bins).astype(int), bins - 1)
-  curve = []
-  for i in np.unique(places).tolist():
-    inside = places == i
-    means = float(chances[inside].mean()), float(relevant[inside].mean())
-    curve.append(Bin(i / bins, (i + 1) / bins, int(inside.sum()), *means))
-  return curve
-
-
-def calibration_error(curve: Sequence[Bin]) -> float:
-  """Expected calibration error: the mean distance of curve and diagonal."""
-  counts = np.array([each.number for each in curve])
-  gaps = np.array([abs(each.probability - each.relevant) for each in curve])
-  return float(counts @ gaps / counts.sum())

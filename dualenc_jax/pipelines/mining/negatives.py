@@ -65,6 +65,25 @@ def scored(
     ]
 
 
+def margins(
+    kept: Sequence[Kept], chosen: Sequence[Sequence[Negative]]
+) -> np.ndarray:
+  """A teacher's margins, the labels of GPL (Wang et al. 2022).
+
+  Returns:
+    The score of each query's first positive less its negatives': float64 [n],
+    of the queries that have a scored positive.
+  """
+  own = kept[0].candidates.positives
+  found = [
+      float(first[0]) - negative.score
+      for first, negatives in zip(own, chosen)
+      if len(first) and not np.isnan(first[0])
+      for negative in negatives
+  ]
+  return np.array(found, np.float64)
+
+
 def _merged(
     kept: Sequence[Kept], query: int, texts: np.ndarray
 ) -> list[Negative]:

@@ -1,7 +1,6 @@
 """The files of `dualenc mine`, and its report."""
 
 from collections.abc import Iterator, Mapping, Sequence
-import math
 import pathlib
 from typing import Any
 
@@ -14,7 +13,7 @@ from dualenc_jax.utils import files
 
 PAIRS, BY_ID = 'pairs.jsonl', 'hard-negatives.jsonl'
 REPORT, FACTS = 'report.md', 'mined.json'
-_EXAMPLES, _SHOWN, _LETTERS, _BINS = 20, 3, 240, 10
+_EXAMPLES, _SHOWN, _LETTERS = 20, 3, 240
 
 
 def write(
@@ -24,7 +23,7 @@ def write(
     chosen: Sequence[Sequence[Negative]],
     by_teacher: bool,
     facts: Mapping[str, Any],
-    labels: Sequence[str] = (),
+    margins: str = '',
 ) -> None:
   """Writes training pairs, hard negatives by id, and a report.
 
@@ -35,7 +34,7 @@ def write(
     chosen: hard negatives of each query.
     by_teacher: whether scores are a teacher's, which are written to learn from.
     facts: what the files depend on.
-    labels: lines on a teacher's labels.
+    margins: a line on those of a teacher.
   """
   counts = {each.candidates.name: each.counts for each in kept}
   # First: without them a run that is killed would leave files of nobody.
@@ -43,7 +42,7 @@ def write(
   found = ranked, kept, chosen, by_teacher
   files.write_json_lines(folder / PAIRS, _pairs(*found))
   files.write_json_lines(folder / BY_ID, _by_id(*found))
-  text = '\n'.join(_report(*found, labels))
+  text = '\n'.join(_report(ranked, kept, chosen, margins))
   files.write(folder / REPORT, text + '\n')
 
 
@@ -109,20 +108,14 @@ def _report(
     ranked: RetrievalSet,
     kept: Sequence[Kept],
     chosen: Sequence[Sequence[Negative]],
-    by_teacher: bool,
-    labels: Sequence[str],
+    margins: str,
 ) -> Iterator[str]:
-  """Lines of Markdown: what was left out, scores, and examples to read."""
+  """Lines of Markdown: what was left out, margins, and examples to read."""
   yield '# Hard negatives\n'
   yield from counted(kept)
   yield f'\n{summary(chosen)}'
-  if labels:
-    yield '\n## Labels\n'
-    yield from (f'- {line}' for line in labels)
-  for each in kept:
-    whose = "the teacher's, of" if by_teacher else 'of'
-    yield f'\n## Scores, {whose} {each.candidates.name}\n'
-    yield from _histogram(each)
+  if margins:
+    yield f'\n{margins}'
   yield '\n## Examples\n'
   with_some = np.flatnonzero([len(each) for each in chosen])
   rng = np.random.default_rng(0)
@@ -155,29 +148,6 @@ def counted(kept: Sequence[Kept]) -> Iterator[str]:
   for what in dict.fromkeys(what for each in kept for what in each.counts):
     cells = (f'{each.counts.get(what, 0):,}' for each in kept)
     yield f'| {what} | {" | ".join(cells)} |'
-
-
-def _histogram(each: Kept) -> Iterator[str]:
-  """Shares of positives and of what is left, by score."""
-  own = each.candidates
-  left = own.scores[each.mask]
-  positives = np.concatenate(own.positives)
-  positives = positives[~np.isnan(positives)]
-  # Of float32 that are nearly equal there are no bins.
-  both = np.concatenate([left, positives]).astype(np.float64)
-  if not len(both):
-    yield 'None.'
-    return
-  edges = np.histogram_bin_edges(both, _BINS)
-  yield '| score | negatives | positives |'
-  yield '|---|---|---|'
-  shares = (
-      np.histogram(values, edges)[0] / max(len(values), 1)
-      for values in (left, positives)
-  )
-  for low, high, *found in zip(edges, edges[1:], *shares):
-    cells = (f'{"█" * math.ceil(20 * share)} {share:.1%}' for share in found)
-    yield f'| {low:.3g} to {high:.3g} | {" | ".join(cells)} |'
 
 
 def _cut(text: str) -> str:
