@@ -15,7 +15,7 @@ import optax  # noqa: E402
 import workload  # noqa: E402
 
 from dualenc_jax import losses, models, objectives, training  # noqa: E402
-from dualenc_jax.cli import runtime  # noqa: E402
+from dualenc_jax.cli import process  # noqa: E402
 from dualenc_jax.data import Grouped, layouts, Packed, Padded, Ragged
 from dualenc_jax.data.picks import Pool  # noqa: E402
 from dualenc_jax.data.text import text_rows  # noqa: E402
@@ -25,7 +25,7 @@ LAYOUTS = {'padded': Padded(), 'grouped': Grouped(), 'packed': Packed()}
 LOSSES = {'softmax': losses.InBatchSoftmax, 'samtone': losses.SamToNe}
 
 if jax.default_backend() == 'cpu':
-  runtime.keep_freed_memory()  # As every command does.
+  process.keep_freed_memory()  # As every command does.
 
 
 def describe() -> dict[str, str]:

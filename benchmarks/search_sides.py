@@ -148,11 +148,11 @@ class Ours(Searcher):
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
     import jax
 
-    from dualenc_jax.cli import runtime
+    from dualenc_jax.cli import process
 
     # Not by `ours`: what it brings with it counts as memory.
     if jax.default_backend() == 'cpu':
-      runtime.keep_freed_memory()
+      process.keep_freed_memory()
     self._device = jax.devices()[0]
     self._streamed = args.side != 'memory'
     self._searcher: Any = None

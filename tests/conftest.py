@@ -52,7 +52,7 @@ os.environ['JAX_COMPILATION_CACHE_DIR'] = (
 )
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
-from dualenc_jax.cli import runtime  # noqa: E402
+from dualenc_jax.cli import process  # noqa: E402
 
 # Orbax would compile a slice for every shape, so that each of the simulated
 # devices writes a part of it.
@@ -65,7 +65,7 @@ ocp.type_handlers.register_type_handler(
 )
 # Commands have glibc keep what is freed; here, one after the other in one
 # process, that would add up.
-runtime.keep_freed_memory = lambda: None
+process.keep_freed_memory = lambda: None
 
 # T5X is on no package index.
 if importlib.util.find_spec('t5x') is None:

@@ -38,7 +38,7 @@ import sys
 from typing import Any
 
 from dualenc_jax.checkpoints import conversion
-from dualenc_jax.cli import flags, new_model_dir, runtime
+from dualenc_jax.cli import flags, new_model_dir, process, runtime
 from dualenc_jax.retrieval.index import conversion as index_conversion
 from dualenc_jax.utils import hub, untrusted
 from dualenc_jax.utils.errors import UserError
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     conversion.check_out(out)
     index_conversion.convert(args.source, args.to, out, args.ids or 'rows', say)
     return
-  runtime.return_freed_memory()
+  process.return_freed_memory()
   runtime.use_compilation_cache()
   given = {n: x for n in _USAGE if (x := getattr(args, n)) is not None}
   source: Any = conversion.Source(

@@ -16,7 +16,7 @@ import shlex
 
 import jax
 
-from dualenc_jax.cli import cores, flags, queries as queries_lib, runtime
+from dualenc_jax.cli import flags, process, queries as queries_lib, runtime
 from dualenc_jax.data.text import exact_length
 from dualenc_jax.evaluation.results import latency_table
 from dualenc_jax.retrieval.encoding import latency
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   queries = _read(args.queries, args.count) if args.queries else None
   if args.output_dir:
     files.make_folder(args.output_dir, _ANOTHER)
-  with cores.limited(args.threads) as threads:
+  with process.limited_cores(args.threads) as threads:
     runtime.start()
     models = {
         name: _opened(path, args.prompt)

@@ -9,7 +9,7 @@ import sys
 import traceback
 
 import dualenc_jax
-from dualenc_jax.cli import huge_pages, interrupts, quick_help
+from dualenc_jax.cli import process, quick_help
 from dualenc_jax.parallel import hosts
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import INTERRUPTED, stop, UserError
@@ -74,8 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   if command not in COMMANDS:
     print(f'error: {no_command(command)}\n\n{usage()}', file=sys.stderr)
     return 2
-  if from_shell and command in COMPUTING and '--help' not in argv:
-    huge_pages.restart()
+  if from_shell and rest in (['--help'], ['-h']):
+    quick_help.install()
+  elif from_shell and command in COMPUTING:
+    process.restart_with_huge_pages()
   if from_shell and command in RESUMED:
     for number in (signal.SIGTERM, signal.SIGUSR1):
       signal.signal(number, stop)
@@ -85,16 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   # As with `python -m`, a user's own modules are found where they stand.
   sys.path.append(os.getcwd())
   name = module_name(command)
-  if rest in (['--help'], ['-h']) and quick_help.show(name):
-    return 0
 
   def imported(rest: Sequence[str]) -> None:
-    with interrupts.held() if from_shell else contextlib.nullcontext():
+    with process.signals_held() if from_shell else contextlib.nullcontext():
       module = importlib.import_module(name)
     module.main(rest)
 
   if from_shell:
-    interrupts.keep()
+    process.send_ignored_signals_again()
   return run(imported, rest)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable
-import ctypes
 import importlib.metadata
 import logging
 import os
@@ -12,15 +11,12 @@ import time
 import jax
 
 import dualenc_jax
-from dualenc_jax.cli import flags
+from dualenc_jax.cli import flags, process
 from dualenc_jax.parallel import hosts
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import default_cache_dir
 
 _LOG = logging.getLogger(__name__)
-# Parameters of glibc's mallopt.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_M_MMAP_MAX, _M_ARENA_MAX = -4, -8
 _POLL_SECONDS = 2.0
 # In the environment of the commands of a recipe, which goes on by itself.
 STAGE = 'DUALENC_STAGE'
@@ -73,7 +69,7 @@ def start(
   if args is not None:
     _join(args)
   if jax.default_backend() == 'cpu':
-    keep_freed_memory()
+    process.keep_freed_memory()
   if keep_programs:
     use_compilation_cache()
   else:
@@ -114,33 +110,6 @@ def use_compilation_cache() -> None:
     folder = str(default_cache_dir() / 'compiled')
   jax.config.update('jax_compilation_cache_dir', folder)
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
-
-
-def keep_freed_memory() -> None:
-  """Keeps glibc from giving freed memory back; elsewhere does nothing.
-
-  XLA on the CPU frees the temporaries of a step, gigabytes, and the kernel
-  would fault every page of them in again in the next one: a fifth of the time.
-  """
-  _mallopt({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_ARENA_MAX: 1})
-
-
-def return_freed_memory() -> None:
-  """Makes glibc give freed tensors back at once; elsewhere does nothing.
-
-  For commands that have one large model in memory after the other: by itself
-  glibc keeps what is freed of blocks up to 32 MB.
-  """
-  _mallopt({_M_MMAP_THRESHOLD: 1 << 20, _M_ARENA_MAX: 2})
-
-
-def _mallopt(values: dict[int, int]) -> None:
-  try:
-    libc = ctypes.CDLL('libc.so.6')
-    for parameter, value in values.items():
-      libc.mallopt(parameter, value)
-  except (OSError, AttributeError):
-    pass
 
 
 def _join(args: argparse.Namespace) -> None:

@@ -1,0 +1,188 @@
+"""What the process of a command needs: signals, memory and cores.
+
+Imports nothing heavy, as much of it comes before JAX is imported.
+"""
+
+import _thread
+from collections.abc import Iterator, Mapping
+import contextlib
+import ctypes
+import os
+import pathlib
+import re
+import signal
+import sys
+import threading
+from typing import Any
+
+from dualenc_jax.parallel import accelerators
+from dualenc_jax.utils.errors import UserError
+
+# A user turns huge pages off by GLIBC_TUNABLES=glibc.malloc.hugetlb=0.
+TUNABLE = 'glibc.malloc.hugetlb'
+_HUGE_PAGES = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
+_CORES = pathlib.Path('/sys/devices/system/cpu')
+_THREADS = pathlib.Path('/proc/self/task')
+# Parameters of glibc's mallopt.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_MMAP_MAX, _M_ARENA_MAX = -4, -8
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+  """Holds back signals that have a handler until the end of the block.
+
+  An import of JAX that is broken off ends with an error of another kind, or
+  with a crash.
+  """
+  handled = [
+      number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+      if callable(signal.getsignal(number))
+  ]
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+  try:
+    yield
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def send_ignored_signals_again() -> None:
+  """Sends a signal again whose exception Python has ignored.
+
+  That happens where a handler is run within a callback of the garbage
+  collector, of which JAX has one.
+  """
+  report = sys.unraisablehook
+
+  def hook(ignored: Any) -> None:
+    signals = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
+    number = signals.get(ignored.exc_type)
+    if number is None:
+      report(ignored)
+    else:  # Later, as here it would be ignored, too.
+      threading.Timer(0.05, _thread.interrupt_main, [number]).start()
+
+  sys.unraisablehook = hook
+
+
+def restart_with_huge_pages() -> None:
+  """Starts this program again, with the same id, where huge pages help.
+
+  XLA on a CPU allocates the temporaries of a step by malloc and touches them
+  for the first time again and again. On pages of 4 KiB the faults take a third
+  to a half of a training step; on huge pages they do not count. glibc reads
+  its tunables when a process starts.
+  """
+  changed = with_huge_pages(os.environ)
+  if changed is not None:
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], changed)
+
+
+def with_huge_pages(
+    current: Mapping[str, str],
+    mode: pathlib.Path = _HUGE_PAGES,
+    devices: pathlib.Path = pathlib.Path('/dev'),
+) -> dict[str, str] | None:
+  """The environment that asks for huge pages; None where nothing is gained.
+
+  That is where the user has chosen, where the kernel gives huge pages to all
+  or to none, as its file `mode` says, and where JAX computes on an accelerator.
+  """
+  tunables = current.get('GLIBC_TUNABLES', '')
+  if TUNABLE in tunables:
+    return None
+  try:
+    on_request = '[madvise]' in mode.read_text()
+  except OSError:
+    return None
+  if not on_request:
+    return None
+  if current.get('JAX_PLATFORMS') != 'cpu' and accelerators.any_here(devices):
+    return None
+  both = ':'.join(filter(None, [tunables, f'{TUNABLE}=1']))
+  return {**current, 'GLIBC_TUNABLES': both}
+
+
+def keep_freed_memory() -> None:
+  """Keeps glibc from giving freed memory back; elsewhere does nothing.
+
+  XLA on the CPU frees the temporaries of a step, gigabytes, and the kernel
+  would fault every page of them in again in the next one: a fifth of the time.
+  """
+  _mallopt({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_ARENA_MAX: 1})
+
+
+def return_freed_memory() -> None:
+  """Makes glibc give freed tensors back at once; elsewhere does nothing.
+
+  For commands that have one large model in memory after the other: by itself
+  glibc keeps what is freed of blocks up to 32 MB.
+  """
+  _mallopt({_M_MMAP_THRESHOLD: 1 << 20, _M_ARENA_MAX: 2})
+
+
+def _mallopt(values: dict[int, int]) -> None:
+  try:
+    libc = ctypes.CDLL('libc.so.6')
+    for parameter, value in values.items():
+      libc.mallopt(parameter, value)
+  except (OSError, AttributeError):
+    pass
+
+
+@contextlib.contextmanager
+def limited_cores(count: int | None) -> Iterator[int]:
+  """Keeps all threads of this process on so many cores; yields how many.
+
+  XLA makes as many threads as there are cores for it where JAX's backend starts
+  within the block; those of a backend that runs share the cores. What is made
+  later inherits them. Neither XLA nor JAX has a flag for it. None stands for
+  all that this process may use.
+  """
+  can_choose = hasattr(os, 'sched_setaffinity') and _THREADS.is_dir()
+  allowed = os.sched_getaffinity(0) if can_choose else set()
+  if count is None:
+    yield len(allowed) or os.cpu_count() or 1
+    return
+  if not can_choose:
+    raise UserError(
+        f'--threads is {count}; only Linux can restrict a process to some'
+        ' cores. Leave it out to use all.'
+    )
+  if count > len(allowed):
+    raise UserError(
+        f'--threads is {count}; this process may use {len(allowed)} cores. Give'
+        ' at most that many.'
+    )
+  _move(set(hyperthreads_last(allowed)[:count]))
+  try:
+    yield count
+  finally:
+    _move(allowed)
+
+
+def hyperthreads_last(
+    cores: set[int], folder: pathlib.Path = _CORES
+) -> list[int]:
+  """The cores in order, with one thread of each before their second threads.
+
+  The kernel's `folder` says which of its numbers share a core.
+  """
+
+  def is_second(number: int) -> bool:
+    file = folder / f'cpu{number}' / 'topology' / 'thread_siblings_list'
+    try:
+      siblings = map(int, re.findall(r'\d+', file.read_text()))
+    except OSError:
+      return False
+    return number != min(cores.intersection(siblings), default=number)
+
+  return sorted(cores, key=lambda number: (is_second(number), number))
+
+
+def _move(cores: set[int]) -> None:
+  """Puts every thread of this process on these cores."""
+  for thread in _THREADS.iterdir():
+    # One may have ended since.
+    with contextlib.suppress(ProcessLookupError):
+      os.sched_setaffinity(int(thread.name), cores)

@@ -1,0 +1,185 @@
+"""What the process of a command has: signals, huge pages and cores."""
+
+import gc
+import importlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import pytest
+
+from dualenc_jax.cli import main as cli, process
+from dualenc_jax.utils.errors import UserError
+
+ASKED = 'glibc.malloc.hugetlb=1'
+
+
+def test_a_held_one_comes_at_the_end():
+  before, done = signal.getsignal(signal.SIGINT), []
+  with pytest.raises(KeyboardInterrupt):
+    with process.signals_held():
+      signal.raise_signal(signal.SIGINT)
+      done.append(True)
+    done.append('not reached')
+  assert done == [True]
+  assert signal.getsignal(signal.SIGINT) is before
+  with process.signals_held():
+    pass
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
+def test_a_run_that_is_not_yet_loaded_may_start_again(
+    monkeypatch, number, capfd
+):
+  """With the status of one that has saved its step, not the signal's."""
+  monkeypatch.setattr(sys, 'argv', ['dualenc', 'train'])
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'unraisablehook', None)
+  monkeypatch.setenv('GLIBC_TUNABLES', f'{process.TUNABLE}=0')
+  monkeypatch.setattr(
+      importlib, 'import_module', lambda name: signal.raise_signal(number)
+  )
+  both = signal.SIGTERM, signal.SIGUSR1
+  before = {each: signal.getsignal(each) for each in both}
+  try:
+    with pytest.raises(SystemExit) as stopped:
+      cli.main()
+  finally:
+    for each, handler in before.items():
+      signal.signal(each, handler)
+  assert stopped.value.code == 75
+  assert f'{number.name}: stopped' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    'number, error',
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)],
+)
+def test_one_that_is_ignored_comes_again(monkeypatch, number, error):
+  def ended(*_):
+    raise error
+
+  def callback(*_):
+    gc.callbacks.remove(callback)
+    signal.raise_signal(number)
+
+  monkeypatch.setattr(sys, 'unraisablehook', None)
+  process.send_ignored_signals_again()
+  before = signal.signal(number, ended)
+  try:
+    with pytest.raises(error):
+      gc.callbacks.append(callback)
+      gc.collect()
+      for _ in range(300):  # A sleep is not broken off.
+        time.sleep(0.1)
+  finally:
+    signal.signal(number, before)
+
+
+@pytest.mark.parametrize(
+    ('environment', 'text', 'device', 'wanted'),
+    [
+        ({}, '[madvise]', None, ASKED),
+        (
+            {'GLIBC_TUNABLES': 'glibc.malloc.check=1'}, '[madvise]', None,
+            f'glibc.malloc.check=1:{ASKED}',
+        ),
+        # Machines with an accelerator, unless the CPU is asked for.
+        ({}, '[madvise]', 'nvidia0', None),
+        ({'JAX_PLATFORMS': 'cpu'}, '[madvise]', 'nvidia0', ASKED),
+        # The user has chosen, or the program has been started again.
+        ({'GLIBC_TUNABLES': f'{process.TUNABLE}=0'}, '[madvise]', None, None),
+        ({'GLIBC_TUNABLES': ASKED}, '[madvise]', None, None),
+        # Kernels that do not give them on request, or do not say.
+        ({}, '[always] madvise never', None, None),
+        ({}, None, None, None),
+    ],
+)
+def test_huge_pages_where_something_is_gained(
+    environment, text, device, wanted, tmp_path
+):
+  if text:
+    (tmp_path / 'enabled').write_text(text + '\n')
+  if device:
+    (tmp_path / device).touch()
+  found = process.with_huge_pages(environment, tmp_path / 'enabled', tmp_path)
+  assert found == (wanted and {**environment, 'GLIBC_TUNABLES': wanted})
+
+
+@pytest.mark.slow
+def test_the_command_itself_starts_again_once(tmp_path):
+  environment = {**os.environ}
+  environment.pop('GLIBC_TUNABLES', None)
+  # Each start of Python says with what tunables.
+  (tmp_path / 'sitecustomize.py').write_text(
+      'import os, sys\nprint(os.environ.get("GLIBC_TUNABLES"), file=sys.stderr)'
+  )
+  paths = str(tmp_path), environment.get('PYTHONPATH', '')
+  environment['PYTHONPATH'] = os.pathsep.join(filter(None, paths))
+  done = subprocess.run(
+      [sys.executable, '-m', 'dualenc_jax', 'search', '--model_dir=no_model'],
+      capture_output=True, text=True, env=environment, cwd=tmp_path,
+      timeout=300,
+  )
+  gained = process.with_huge_pages(environment) is not None
+  assert done.stderr.count(ASKED) == gained
+  # What came after the start is what the command says.
+  assert done.returncode == 2
+  assert 'no_model' in done.stderr
+
+
+def test_programs_that_call_a_command_are_left_alone(monkeypatch):
+  monkeypatch.setattr(
+      process, 'restart_with_huge_pages', lambda: pytest.fail('restarted')
+  )
+  assert cli.main(['search', '--model_dir=no_model', 'query']) == 2
+
+
+def of_all_threads() -> list[set[int]]:
+  """Cores of each thread of this process, by the kernel's own list."""
+  tasks = pathlib.Path('/proc/self/task').iterdir()
+  return [os.sched_getaffinity(int(task.name)) for task in tasks]
+
+
+def test_cores_of_threads_that_are_and_are_to_come():
+  allowed, seen = os.sched_getaffinity(0), []
+  jax.devices()
+  with pytest.raises(KeyError):
+    with process.limited_cores(1) as count:
+      assert count == 1
+      before = of_all_threads()
+      new = threading.Thread(
+          target=lambda: seen.append(os.sched_getaffinity(0))
+      )
+      new.start()
+      new.join()
+      # An error gives them back, too.
+      raise KeyError
+  assert len(before) > 2
+  assert len(before[0]) == 1 and before[0] <= allowed
+  assert all(own == before[0] for own in before) and seen == [before[0]]
+  assert all(own == allowed for own in of_all_threads())
+  with process.limited_cores(None) as count:
+    assert count == len(allowed)
+    assert all(own == allowed for own in of_all_threads())
+  count += 1
+  with pytest.raises(UserError, match=f'{count}; .*use {count - 1} core'):
+    with process.limited_cores(count):
+      pass
+
+
+def test_hyperthreads_of_a_core_are_last(tmp_path):
+  for core, siblings in ((0, '0-1'), (1, '0-1'), (2, '2-3'), (3, '2-3')):
+    folder = tmp_path / f'cpu{core}' / 'topology'
+    folder.mkdir(parents=True)
+    (folder / 'thread_siblings_list').write_text(f'{siblings}\n')
+  assert process.hyperthreads_last({0, 1, 2, 3}, tmp_path) == [0, 2, 1, 3]
+  # The first threads are not for this process.
+  assert process.hyperthreads_last({1, 2, 3}, tmp_path) == [1, 2, 3]
+  # The kernel does not say.
+  assert process.hyperthreads_last({4, 5, 6}, tmp_path) == [4, 5, 6]
