@@ -26,10 +26,10 @@ import shlex
 from dualenc_jax.checkpoints import model_dirs
 from dualenc_jax.cli import config, flags, runtime
 from dualenc_jax.pipelines.generation import (
+  corpus,
   filters,
   loading as generators,
   output,
-  plan,
 )
 from dualenc_jax.pipelines.generation.generator import Query
 from dualenc_jax.pipelines.generation.sampling import Sampling
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   host = runtime.host(args)
   folder = pathlib.Path(args.output_dir)
-  passages, fingerprint = plan.read(args.corpus, not args.skip_bad_rows)
-  chosen, count = plan.budget(
+  passages, fingerprint = corpus.read(args.corpus, not args.skip_bad_rows)
+  chosen, count = corpus.budget(
       passages, args.queries_per_passage, args.passages, args.seed
   )
   generator = generators.load(
@@ -127,9 +127,9 @@ def make_parser() -> flags.Parser:
   add('--output_dir', default='generated',
       help='folder of the results (default %(default)s)')
   add('--queries_per_passage', type=flags.whole(), metavar='N',
-      help=f"queries per passage (default GPL's rule: {plan.BUDGET:,} in all"
-      f' and at least {plan.LEAST} per passage; passages beyond are left out at'
-      ' random)')
+      help=f"queries per passage (default GPL's rule: {corpus.BUDGET:,} in all"
+      f' and at least {corpus.LEAST} per passage; passages beyond are left out'
+      ' at random)')
   add('--passages', type=flags.whole(), metavar='N',
       help='number of passages to draw from the corpus (default as many as the'
       ' rule of --queries_per_passage allows)')

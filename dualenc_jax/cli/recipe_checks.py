@@ -27,7 +27,7 @@ from dualenc_jax.data import Dataset
 from dualenc_jax.data.readers import Pairs
 from dualenc_jax.evaluation.results import while_training
 from dualenc_jax.evaluation.results.folder import VALIDATION
-from dualenc_jax.pipelines.generation import given_queries
+from dualenc_jax.pipelines.generation.corpus import check_same_corpus
 from dualenc_jax.pipelines.recipes import Recipe, runner, Stage
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.encoding import calibration
@@ -80,7 +80,7 @@ def check_queries(
       for output, path in stage.outputs.items():
         if path == '.' and (stage.name, output) in given:
           for corpus in stage.values('corpus'):
-            given_queries.check(given[stage.name, output], corpus)
+            check_same_corpus(given[stage.name, output], corpus)
 
 
 def check_stages(

@@ -12,7 +12,7 @@ import two_hosts
 
 from dualenc_jax.cli import main as cli
 from dualenc_jax.data.readers import Beir
-from dualenc_jax.pipelines.generation import plan, shards
+from dualenc_jax.pipelines.generation import corpus as corpus_lib, shards
 from dualenc_jax.pipelines.generation.filters import is_copied, words
 from dualenc_jax.retriever import Retriever
 
@@ -283,6 +283,6 @@ def test_gpls_budget():
       (5_183, 5_183, 49), (83_333, 83_333, 4), (83_334, 83_334, 3),
       (200_000, 83_334, 3),
   ):
-    some, each = plan.budget(range(passages), None, None, seed=0)
+    some, each = corpus_lib.budget(range(passages), None, None, seed=0)
     assert (len(some), each) == (chosen, count)
     assert sorted({*some}) == [*some]
