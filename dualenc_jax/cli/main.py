@@ -1,7 +1,6 @@
 """The `dualenc` program: picks a command. Imports nothing heavy itself."""
 
 from collections.abc import Callable, Sequence
-import contextlib
 import importlib
 import os
 import signal
@@ -74,28 +73,32 @@ def main(argv: Sequence[str] | None = None) -> int:
   if command not in COMMANDS:
     print(f'error: {no_command(command)}\n\n{usage()}', file=sys.stderr)
     return 2
-  if from_shell and rest in (['--help'], ['-h']):
-    quick_help.install()
-  elif from_shell and command in COMPUTING:
-    process.restart_with_huge_pages()
-  if from_shell and command in RESUMED:
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-      signal.signal(number, stop)
-  elif from_shell and os.getpid() == 1:
-    # The first process of a container ignores what it does not handle.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+  if from_shell:
+    _prepare_process(command, rest)
   # As with `python -m`, a user's own modules are found where they stand.
   sys.path.append(os.getcwd())
-  name = module_name(command)
 
-  def imported(rest: Sequence[str]) -> None:
-    with process.signals_held() if from_shell else contextlib.nullcontext():
-      module = importlib.import_module(name)
+  def import_and_run(rest: Sequence[str]) -> None:
+    with process.signals_held():
+      module = importlib.import_module(module_name(command))
     module.main(rest)
 
-  if from_shell:
-    process.send_ignored_signals_again()
-  return run(imported, rest)
+  return run(import_and_run, rest)
+
+
+def _prepare_process(command: str, rest: Sequence[str]) -> None:
+  """Sets up a process that runs this command and nothing else."""
+  if list(rest) in (['--help'], ['-h']):
+    quick_help.install()
+  elif command in COMPUTING:
+    process.restart_with_huge_pages()
+  if command in RESUMED:
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+      signal.signal(number, stop)
+  elif os.getpid() == 1:
+    # The first process of a container ignores what it does not handle.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+  process.send_ignored_signals_again()
 
 
 def split(argv: Sequence[str]) -> tuple[str, list[str]]:
