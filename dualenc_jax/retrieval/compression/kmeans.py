@@ -16,7 +16,7 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.retrieval.compression.lanes import Lanes
+from dualenc_jax.retrieval.compression import lanes
 
 # Vectors a centroid below which faiss warns.
 FEW = 39
@@ -61,7 +61,6 @@ def fit(
         parts[rng.choice(count, centroids, replace=False), i] for i in range(m)
     ])
   apart = _APART * np.std(parts, axis=0, dtype=np.float64)
-  lanes = Lanes()
   # Sums of what vectors have in common would cost the digits that differ.
   middle: Any = np.mean(parts, axis=0, dtype=np.float64).astype(np.float32)
   blocks = list(lanes.blocks(parts, lambda x: (x - middle).transpose(2, 1, 0)))

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from dualenc_jax.retrieval.search.search_programs import power_of_two
@@ -27,73 +27,76 @@ _AXIS = 'devices'
 _IN_FLIGHT = 8
 
 
-class Lanes:
-  """The devices of this host, each of which takes a lane at a time."""
+def blocks(
+    vectors: Any, arrange: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[tuple[jax.Array, jax.Array]]:
+  """Yields the rows as lanes, one per device, the last padded with zeros.
 
-  def __init__(self):
-    self.mesh = jax.sharding.Mesh(np.array(jax.local_devices()), (_AXIS,))
-    self._split = jax.sharding.NamedSharding(self.mesh, PartitionSpec(_AXIS))
+  Args:
+    vectors: an array [n, ...] or a store of rows.
+    arrange: maps the rows of a lane, float32 [R, ...], to a device's input.
 
-  def blocks(
-      self, vectors: Any, arrange: Callable[[np.ndarray], np.ndarray]
-  ) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """Yields the rows as lanes, one per device, the last padded with zeros.
+  Yields:
+    Lanes [devices, ...], and int32 [devices], how many rows of each count.
+  """
+  mesh = _mesh()
+  split = NamedSharding(mesh, PartitionSpec(_AXIS))
+  total, devices = len(vectors), mesh.size
+  # Few sizes, for the compiler.
+  rows = min(ROWS, power_of_two(total))
+  for start in range(0, total, rows * devices):
+    lanes, counts = [], []
+    for first in range(start, start + rows * devices, rows):
+      part = np.asarray(vectors[min(first, total) : first + rows], np.float32)
+      counts.append(len(part))
+      missing = np.zeros((rows - len(part), *part.shape[1:]), np.float32)
+      lanes.append(arrange(np.concatenate([part, missing])))
+    yield tuple(
+        jax.device_put(x, split)
+        for x in (np.stack(lanes), np.array(counts, np.int32))
+    )
 
-    Args:
-      vectors: an array [n, ...] or a store of rows.
-      arrange: maps the rows of a lane, float32 [R, ...], to a device's input.
 
-    Yields:
-      Lanes [devices, ...], and int32 [devices], how many rows of each count.
-    """
-    total, devices = len(vectors), self.mesh.size
-    # Few sizes, for the compiler.
-    rows = min(ROWS, power_of_two(total))
-    for start in range(0, total, rows * devices):
-      lanes, counts = [], []
-      for first in range(start, start + rows * devices, rows):
-        part = np.asarray(vectors[min(first, total) : first + rows], np.float32)
-        counts.append(len(part))
-        missing = np.zeros((rows - len(part), *part.shape[1:]), np.float32)
-        lanes.append(arrange(np.concatenate([part, missing])))
-      yield tuple(
-          jax.device_put(x, self._split)
-          for x in (np.stack(lanes), np.array(counts, np.int32))
-      )
+def run(
+    function: Callable[..., jax.Array], lanes: Any, *everywhere: np.ndarray
+) -> Iterator[np.ndarray]:
+  """Yields `function(lane, count, *everywhere)` for each lane, in order.
 
-  def run(
-      self, function: Callable[..., jax.Array], blocks: Any,
-      *everywhere: np.ndarray,
-  ) -> Iterator[np.ndarray]:
-    """Yields `function(lane, count, *everywhere)` for each lane, in order.
+  Lanes come from `blocks`. The function is compiled once, and recognised by its
+  identity.
+  """
 
-    The function is compiled once, and recognised by its identity.
-    """
+  def used(results, counts):
+    counts = np.asarray(counts)
+    return (x for x, count in zip(np.asarray(results), counts) if count)
 
-    def used(results, counts):
-      counts = np.asarray(counts)
-      return (x for x, count in zip(np.asarray(results), counts) if count)
-
-    program = _compiled(function, self.mesh)
-    with jax.set_mesh(self.mesh):
-      everywhere = jax.device_put(
-          everywhere, jax.sharding.NamedSharding(self.mesh, PartitionSpec())
-      )
-    waiting: collections.deque[Any] = collections.deque()
-    for block in blocks:
-      with jax.set_mesh(self.mesh):
-        waiting.append((program(*block, *everywhere), block[1]))
-      if len(waiting) > _IN_FLIGHT:
-        yield from used(*waiting.popleft())
-    while waiting:
+  mesh = _mesh()
+  program = _compiled(function, mesh)
+  with jax.set_mesh(mesh):
+    everywhere = jax.device_put(
+        everywhere, NamedSharding(mesh, PartitionSpec())
+    )
+  waiting: collections.deque[Any] = collections.deque()
+  for block in lanes:
+    with jax.set_mesh(mesh):
+      waiting.append((program(*block, *everywhere), block[1]))
+    if len(waiting) > _IN_FLIGHT:
       yield from used(*waiting.popleft())
+  while waiting:
+    yield from used(*waiting.popleft())
 
-  def total(self, *args: Any) -> np.ndarray:
-    """The sum of the results of `run`, float64."""
-    total: Any = 0
-    for part in self.run(*args):
-      total = total + part.astype(np.float64)
-    return total
+
+def total(*args: Any) -> np.ndarray:
+  """The sum of the results of `run`, float64."""
+  found: Any = 0
+  for part in run(*args):
+    found = found + part.astype(np.float64)
+  return found
+
+
+def _mesh() -> jax.sharding.Mesh:
+  """The devices of this host, each of which takes a lane at a time."""
+  return jax.sharding.Mesh(np.array(jax.local_devices()), (_AXIS,))
 
 
 @functools.lru_cache(maxsize=32)

@@ -13,8 +13,7 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.retrieval.compression import kmeans
-from dualenc_jax.retrieval.compression.lanes import Lanes
+from dualenc_jax.retrieval.compression import kmeans, lanes
 
 # k-means iterations: of the first codes, of codes from the last ones, and of
 # the codes for the rotation that is kept.
@@ -44,7 +43,6 @@ def fit(
   count = len(vectors)
   mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
   centred = vectors - mean
-  lanes = Lanes()
   blocks = list(lanes.blocks(centred, lambda x: x))
   rotation = balanced_rotation(centred, m)
   centroids, iterations = None, _FIRST

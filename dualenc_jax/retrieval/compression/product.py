@@ -4,21 +4,22 @@ Shapes: n vectors, D dims, M parts of d = D/M dims, K = 2^b centroids of a part,
 Q queries.
 """
 
+import dataclasses
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.retrieval.compression import kmeans, quantisers
-from dualenc_jax.retrieval.compression.lanes import Lanes
+from dualenc_jax.retrieval.compression import kmeans, lanes, quantisers
 from dualenc_jax.retrieval.compression.quantisers import packed, unpacked
 
 # Tables that are added up in one loop body.
 _UNROLLED = 8
 
 
-@quantisers.pytree('assign', 'score')
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Product(quantisers.Quantiser):
   """The number of the nearest centroid for each part (Jegou et al. 2011).
 
@@ -118,7 +119,6 @@ def encode(vectors: Any, centroids: np.ndarray) -> np.ndarray:
   codes = np.empty((len(vectors), m), np.uint8)
   if not len(vectors):
     return codes
-  lanes = Lanes()
   blocks = lanes.blocks(
       vectors, lambda x: x.reshape(-1, m, dims).transpose(2, 1, 0)
   )

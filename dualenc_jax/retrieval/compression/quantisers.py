@@ -11,9 +11,8 @@ float32 [n, d] -> [n, w], `decode` [n, w] -> float32 [n, d], and `scores` of
 queries [Q, d] and codes [Q, n].
 """
 
-from collections.abc import Callable
 import dataclasses
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,20 +24,6 @@ from dualenc_jax.utils.errors import UserError
 
 # The half that follows them makes it nine bits, of a float32's 24.
 _BITS_OF_STEP = 15
-
-
-@dataclass_transform(frozen_default=True, eq_default=False)
-def pytree(*arrays: str) -> Callable[[type], Any]:
-  """Makes a frozen dataclass and a pytree; fields but `arrays` are static."""
-
-  def decorate(cls):
-    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
-    names = [field.name for field in dataclasses.fields(cls)]
-    meta = [name for name in names if name not in arrays]
-    jax.tree_util.register_dataclass(cls, list(arrays), meta)
-    return cls
-
-  return decorate
 
 
 def dot(queries: jax.Array, vectors: jax.Array) -> jax.Array:
@@ -72,12 +57,15 @@ class Quantiser:
     return queries
 
 
-@pytree()
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Floats(Quantiser):
   """Rounded to nearest even: float32, float16 or bfloat16."""
 
-  dim: int
-  dtype: str = 'float32'
+  dim: int = dataclasses.field(metadata={'static': True})
+  dtype: str = dataclasses.field(
+      default='float32', metadata={'static': True}
+  )
   is_decoded: ClassVar[bool] = False
 
   @property
@@ -105,7 +93,8 @@ class Floats(Quantiser):
     return dot(queries, codes)
 
 
-@pytree('low', 'step')
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Int8(Quantiser):
   """Codes 0 to 255 of each dimension for low + step (code + 1/2).
 
@@ -164,7 +153,8 @@ class Int8(Quantiser):
     return dot(queries, self.low[None] + parts)
 
 
-@pytree('levels')
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Levels(Quantiser):
   """One of 2^b levels for each component, the same for all (Max 1960).
 
@@ -174,8 +164,8 @@ class Levels(Quantiser):
   """
 
   levels: Any
-  dim: int
-  bits: int
+  dim: int = dataclasses.field(metadata={'static': True})
+  bits: int = dataclasses.field(metadata={'static': True})
 
   @classmethod
   def of_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
@@ -205,7 +195,8 @@ class Levels(Quantiser):
     return dot(queries, jnp.take(self.levels, numbers, mode='clip'))
 
 
-@pytree()
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Signs(Quantiser):
   """A bit for each component, 1 from 0 on; bits stand for +1 and -1.
 
@@ -213,7 +204,7 @@ class Signs(Quantiser):
   the first byte, unsigned.
   """
 
-  dim: int
+  dim: int = dataclasses.field(metadata={'static': True})
 
   @property
   def width(self) -> int:
@@ -252,14 +243,15 @@ class Signs(Quantiser):
     return bits.astype(jnp.float32) * 2 - 1
 
 
-@pytree()
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Hamming(Signs):
   """The same codes, compared with signs of queries: d - 2 (bits that differ).
 
   Queries are +1 and -1, so that the scores are whole numbers.
   """
 
-  dim: int
+  dim: int = dataclasses.field(metadata={'static': True})
   is_exact: ClassVar[bool] = True
   is_decoded: ClassVar[bool] = False
 

@@ -26,7 +26,6 @@ from typing import Any
 from dualenc_jax.retrieval.compression import codec_file, parts as parts_lib
 from dualenc_jax.retrieval.compression.codec import Codec
 from dualenc_jax.retrieval.compression.quantisers import Floats
-from dualenc_jax.retrieval.compression.training import Training
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.suggest import did_you_mean_or_known
@@ -146,7 +145,7 @@ class Spec:
     """
     dim = vectors.shape[1]
     self.check(dim, len(vectors))
-    training, quantiser = Training(vectors, seed), None
+    training, quantiser = parts_lib.Training(vectors, seed), None
     for part in self.parts:
       transforms, quantiser = part.fit(training)
       for transform in transforms:
