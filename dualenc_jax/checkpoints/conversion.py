@@ -40,7 +40,7 @@ class Form:
     packages: those that `encode` needs.
     usage_beside: whether lengths and prefixes lie in a file of their own, as
       the form has no place for them.
-    is_whole: whether only dual encoders, with a projection, have this form.
+    needs_projection: whether the form cannot hold a bare T5.
     may_be_alone: whether a query tower has it without its passage tower.
     keeps_codec: whether the codec of the model is written, too.
   """
@@ -50,7 +50,7 @@ class Form:
   encode: Callable[[pathlib.Path, Usage], verify.Encode] | None = None
   packages: Sequence[str] = ()
   usage_beside: bool = False
-  is_whole: bool = True
+  needs_projection: bool = True
   may_be_alone: bool = False
   keeps_codec: bool = False
 
@@ -157,7 +157,7 @@ def convert(
         f'{weights.path} has no layers: it is a bag of pieces, which'
         f' --to={name} cannot hold. To serve it, use Retriever.save.'
     )
-  if (form.is_whole or query_alone) and not weights.has_projection:
+  if (form.needs_projection or query_alone) and not weights.has_projection:
     raise UserError(
         f'{weights} has no projection: it is a pretrained T5, which --to={name}'
         ' cannot hold. Train a dual encoder from it,'
@@ -360,11 +360,11 @@ FORMS = {
         verify.hugging_face,
         ('torch', 'transformers'),
         usage_beside=True,
-        is_whole=False,
+        needs_projection=False,
     ),
     't5x': Form(
         'a legacy checkpoint of T5X', t5x_legacy.write, usage_beside=True,
-        is_whole=False,
+        needs_projection=False,
     ),
     'jax_export': Form(
         'programs that run with JAX and flatbuffers alone; Retriever.from_dir'
@@ -377,6 +377,7 @@ FORMS = {
         keeps_codec=True,
     ),
     'safetensors': Form(
-        'tensors by name', plain.write, is_whole=False, may_be_alone=True,
+        'tensors by name', plain.write, needs_projection=False,
+        may_be_alone=True,
     ),
 }

@@ -155,15 +155,11 @@ def _activations(
   feed_forward = config.get(FEED_FORWARD)
   if feed_forward is None:
     gated = any('.wi_0.' in name for name in names)
-    found, version, meant = (
-        ('two matrices, wi_0 and wi_1', '1.1', 'gated-gelu')
-        if gated
-        else ('one matrix, wi', '1.0', 'relu')
-    )
+    meant, version = ('gated-gelu', '1.1') if gated else ('relu', '1.0')
     raise UserError(
         f'{path} has no {FEED_FORWARD}, which says what the feed-forward blocks'
-        f' compute. They have {found}, as those of T5 {version}. If it is one,'
-        f' add this line to the config: "{FEED_FORWARD}": "{meant}",'
+        f' compute. If it is a T5 {version}, as its tensors look, add this line'
+        f' to the config: "{FEED_FORWARD}": "{meant}",'
     )
   if feed_forward not in _ACTIVATIONS:
     exact = (

@@ -1,6 +1,6 @@
 """The settings of a folder: its modules, prompts and lengths."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import logging
 import pathlib
 from typing import Any, NamedTuple
@@ -21,21 +21,45 @@ TRANSFORMER_CONFIG = 'sentence_bert_config.json'
 QUERY_PROMPT, PASSAGE_PROMPT = QUERY, DOCUMENT
 _SIDES = QUERY_PROMPT, PASSAGE_PROMPT
 PASSED_OVER = ('passage', 'corpus')
-_TRANSFORMER_SETTINGS: dict[str, Sequence[Any] | None] = {
-    **dict.fromkeys((
-        'max_seq_length', 'query_length', 'document_length', 'modality_config',
-        'unpad_inputs', 'backend',
-    )),
-    'do_lower_case': (False,),
-    'transformer_task': ('feature-extraction',),
-    'module_output_name': ('token_embeddings',),
-    'processing_kwargs': (None, {}),
-    'query_expansion': (None,),
-    **{
-        f'{what}_{kind}': None
+IDENTITIES = 'torch.nn.modules.linear.Identity', 'torch.nn.Identity'
+_VECTORS: dict[str, Sequence[Any]] = dict.fromkeys(
+    ('module_input_name', 'module_output_name'), ('sentence_embedding', None)
+)
+# By module, the settings that its vectors depend on, with the values that the
+# towers of this library have; any other value is refused.
+_COMPUTED: dict[str, dict[str, Sequence[Any]]] = {
+    'Transformer': {
+        'do_lower_case': (False,),
+        'transformer_task': ('feature-extraction',),
+        'module_output_name': ('token_embeddings',),
+        'processing_kwargs': (None, {}),
+        'query_expansion': (None,),
+    },
+    'Pooling': {
+        'include_prompt': (True,),
+        'pooling_mode': ('mean', ['mean']),
+        'pooling_mode_mean_tokens': (True,),
+        'pooling_mode_cls_token': (False,),
+        'pooling_mode_max_tokens': (False,),
+        'pooling_mode_mean_sqrt_len_tokens': (False,),
+        'pooling_mode_weightedmean_tokens': (False,),
+        'pooling_mode_lasttoken': (False,),
+    },
+    'Dense': {
+        'activation_function': IDENTITIES, 'use_residual': (False,), **_VECTORS
+    },
+    'Normalize': _VECTORS,
+}
+# Settings of any module that are read elsewhere, or that no vector depends on.
+_OTHERS = {
+    'max_seq_length', 'query_length', 'document_length', 'modality_config',
+    'unpad_inputs', 'backend', 'word_embedding_dimension',
+    'embedding_dimension', 'in_features', 'out_features', 'bias',
+    *(
+        f'{what}_{kind}'
         for what in ('model', 'tokenizer', 'processor', 'config')
         for kind in ('args', 'kwargs')
-    },
+    ),
 }
 # Options of transformers' loaders, in those, that have other files opened, or
 # code.
@@ -88,26 +112,25 @@ def read_towers(path: pathlib.Path) -> tuple[Tower, Tower]:
   return _tower(query, file), _tower(passage, file)
 
 
-def check_settings(
-    file: pathlib.Path, module: str, allowed: Mapping[str, Sequence[Any] | None]
-) -> dict[str, Any]:
-  """Reads a module's settings, if any, and checks that they change nothing.
+def read_settings(file: pathlib.Path, module: str) -> dict[str, Any]:
+  """The settings of a module, {} without a file.
 
-  `allowed` are the values that each setting may have; None for any.
+  UserError if vectors may depend on one in a way that ours do not: where it is
+  unknown, too.
   """
   settings = json_file.read(file) if file.is_file() else {}
+  computed = _COMPUTED[module]
   for name, value in settings.items():
-    if name not in allowed:
+    if name not in computed and name not in _OTHERS:
       raise UserError(
           f'{file}: {name} is {value!r}, an unknown setting of {module}. Remove'
           ' it if it does not change the vectors.'
       )
-    values = allowed[name]
-    if values is not None and value not in values:
+    if name in computed and value not in computed[name]:
       raise UserError(
           f'{file}: {module} has {name} = {value!r}; expected'
-          f" {' or '.join(map(repr, values))}. This library has no such towers,"
-          ' so it cannot read the model.'
+          f' {" or ".join(map(repr, computed[name]))}, as the towers of this'
+          ' library have.'
       )
   return settings
 
@@ -185,7 +208,7 @@ def read_length(transformer: pathlib.Path, task: str) -> int | None:
   The task is 'query' or 'document'.
   """
   file = transformer / TRANSFORMER_CONFIG
-  settings = check_settings(file, 'Transformer', _TRANSFORMER_SETTINGS)
+  settings = read_settings(file, 'Transformer')
   for name, given in settings.items():
     if isinstance(given, dict):
       if other := sorted(given.keys() & set(_OTHER_FILES)):
@@ -228,22 +251,18 @@ def read_prompts(path: pathlib.Path) -> dict[str, Any]:
   for name in PASSED_OVER:
     if prompts.get(name, '') not in ('', prompts[PASSAGE_PROMPT]):
       _LOG.warning(
-          '%s: the prompt %s, %r, is not put in front of passages:'
-          ' `encode_document` of sentence-transformers asks for "%s" alone,'
-          ' which is %r, and so it is done here. If the model was trained with'
-          ' it, rename it, or give --passage_prefix to `dualenc convert`.',
-          file, name, prompts[name], PASSAGE_PROMPT, prompts[PASSAGE_PROMPT],
+          '%s: the prompt %s, %r, is not put in front of passages, as'
+          ' `encode_document` takes the prompt "%s" alone. If the model was'
+          ' trained with it, give --passage_prefix to `dualenc convert`.',
+          file, name, prompts[name], PASSAGE_PROMPT,
       )
   if default is not None and set(sides) != {prompts[default]}:
     _LOG.warning(
-        '%s: the default prompt, %s, %r, is that of `encode`: `encode_query`'
-        ' puts %r in front, `encode_document` %r, and so it is done here. If'
-        ' the model was trained with it, make it the prompts "%s" and "%s", or'
-        ' give --query_prefix and --passage_prefix to `dualenc convert`.'
-        ' --prompt=%s of the commands that use the model puts it in front of'
-        ' queries.',
-        file, default, prompts[default], *sides, QUERY_PROMPT, PASSAGE_PROMPT,
-        default,
+        '%s: the default prompt, %s, %r, is that of `encode`, but'
+        ' `encode_query` and `encode_document` put %r and %r in front, and so'
+        ' it is done here. If the model was trained with it, give'
+        ' --query_prefix and --passage_prefix to `dualenc convert`.',
+        file, default, prompts[default], *sides,
     )
   named = {n: x for n, x in saved.items() if n not in _SIDES}
   # What `write` adds, for other programs, is no prompt of its own.

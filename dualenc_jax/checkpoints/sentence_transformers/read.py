@@ -7,10 +7,7 @@ from typing import Any
 
 from dualenc_jax.checkpoints import hugging_face, two_towers
 from dualenc_jax.checkpoints.sentence_transformers import modules
-from dualenc_jax.checkpoints.sentence_transformers.modules import (
-  check_settings,
-  Tower,
-)
+from dualenc_jax.checkpoints.sentence_transformers.modules import Tower
 from dualenc_jax.checkpoints.weights import PROJECTION, Weights
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import safetensors_file
@@ -18,30 +15,6 @@ from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 KIND = 'sentence-transformers folder'
 KERNEL, BIAS = hugging_face.LINEAR, 'linear.bias'
-_NORMALIZE_SETTINGS = dict.fromkeys(
-    ('module_input_name', 'module_output_name'), ('sentence_embedding', None)
-)
-_OTHER_POOLINGS = (
-    'cls_token', 'max_tokens', 'mean_sqrt_len_tokens', 'weightedmean_tokens',
-    'lasttoken',
-)
-_POOLING_SETTINGS = {
-    'word_embedding_dimension': None,
-    'embedding_dimension': None,
-    'include_prompt': (True,),
-    'pooling_mode': ('mean', ['mean']),
-    'pooling_mode_mean_tokens': (True,),
-    **{f'pooling_mode_{name}': (False,) for name in _OTHER_POOLINGS},
-}
-_IDENTITIES = 'torch.nn.modules.linear.Identity', 'torch.nn.Identity'
-_DENSE_SETTINGS = {
-    'in_features': None,
-    'out_features': None,
-    'bias': (False, True),
-    'activation_function': _IDENTITIES,
-    'use_residual': (False,),
-    **_NORMALIZE_SETTINGS,
-}
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -94,16 +67,14 @@ def _check_tower(tower: Tower, path: pathlib.Path) -> None:
   """Raises UserError if a module does something else than ours."""
   _refuse_pickle(tower.transformer, path)
   pooling = tower.pooling / 'config.json'
-  settings = check_settings(pooling, 'Pooling', _POOLING_SETTINGS)
+  settings = modules.read_settings(pooling, 'Pooling')
   if not settings.keys() & {'pooling_mode', 'pooling_mode_mean_tokens'}:
     raise UserError(
         f'{pooling} names no pooling; expected pooling_mode "mean". Copy the'
         ' whole folder.'
     )
   if tower.normalize:
-    check_settings(
-        tower.normalize / 'config.json', 'Normalize', _NORMALIZE_SETTINGS
-    )
+    modules.read_settings(tower.normalize / 'config.json', 'Normalize')
   elif (similarity := modules.similarity(path)) != 'cosine':
     raise UserError(
         f'{path / modules.MODULES} names no Normalize, and {modules.CONFIG}'
@@ -117,10 +88,11 @@ def _read_dense(
 ) -> tuple[Tensor, dict[str, str]]:
   """The kernel [E, D] of a Dense, and the tensors that are left out."""
   config = folder / 'config.json'
-  settings = check_settings(config, 'Dense', _DENSE_SETTINGS)
+  settings = modules.read_settings(config, 'Dense')
   if 'activation_function' not in settings:
     raise UserError(
-        f'{config} names no activation_function; expected {_IDENTITIES[0]}.'
+        f'{config} names no activation_function; expected'
+        f' {modules.IDENTITIES[0]}.'
         ' Copy the whole folder.'
     )
   _refuse_pickle(folder, path)
