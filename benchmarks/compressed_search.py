@@ -83,7 +83,7 @@ def coded(kind: str, args: argparse.Namespace) -> Coded:
     quantiser = Product(books, books)
   elif kind == 'int8':
     edge = np.full(dim, 0.2, np.float32)
-    quantiser = Int8.of_ranges(-edge, edge)
+    quantiser = Int8.from_ranges(-edge, edge)
   else:
     quantiser = Signs(dim)
   rescored = args.rescored if kind == 'two steps' else None

@@ -112,7 +112,7 @@ def _codecs(folder: pathlib.Path) -> Reader:
   def read():
     found = [codec_file.read(path)[0] for path in paths]
     known = json_file.read(facts)
-    found.append(model_codec.of(known, model_codec.arrays(trained)))
+    found.append(model_codec.from_arrays(known, model_codec.arrays(trained)))
     for codec in found:
       codec.decode(codec.encode(vectors))
       codec.queries(vectors)

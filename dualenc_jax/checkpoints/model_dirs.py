@@ -94,7 +94,7 @@ class Checkpoint:
     if known is None:
       return None
     arrays = {name: tensor.read() for name, tensor in self.of_codec.items()}
-    return model_codec.of(known, arrays)
+    return model_codec.from_arrays(known, arrays)
 
   @property
   def trained_dims(self) -> tuple[int, ...]:

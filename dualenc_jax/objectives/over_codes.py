@@ -92,7 +92,7 @@ class OverCodes(OverPassages):
 
   def codec_of(self, params: Any) -> Codec:
     """The codec as trained so far, with which the model is evaluated."""
-    return model_codec.of(model_codec.facts(self.codec), params[GROUP])
+    return model_codec.from_arrays(model_codec.facts(self.codec), params[GROUP])
 
   def check_tower(self, run: Run, params: Any) -> None:
     """Raises UserError if another tower encoded the index."""
@@ -134,7 +134,7 @@ class OverCodes(OverPassages):
     """The batch's queries under the map of the codec, float32 [B, d]."""
     query = self.encoded_queries(params, batch, key)
     facts = model_codec.facts(self.codec)
-    return model_codec.of_queries(facts, params[GROUP], query)
+    return model_codec.map_queries(facts, params[GROUP], query)
 
   def search(self, batch: Any, query: jax.Array, score: jax.Array) -> Hits:
     """The best of all passages, exactly, by the centroids `score`."""

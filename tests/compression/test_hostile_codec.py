@@ -80,9 +80,9 @@ def test_facts_of_a_model_are_checked_too(fact, value):
   centroids = VECTORS.reshape(4, 16, 8)[:, :, :2]
   codec = compression.Codec('jpq:4x4', D, (), Product(centroids, centroids))
   facts, arrays = model_codec.facts(codec), model_codec.arrays(codec)
-  found = model_codec.of(facts, arrays)
+  found = model_codec.from_arrays(facts, arrays)
   np.testing.assert_array_equal(found.encode(VECTORS), codec.encode(VECTORS))
   with pytest.raises(UserError, match='codec of the model'):
-    model_codec.of({**facts, fact: value}, arrays)
+    model_codec.from_arrays({**facts, fact: value}, arrays)
   with pytest.raises(UserError, match='arrays assign, queries_0, score; expec'):
-    model_codec.of(facts, {**arrays, 'queries_0': np.eye(D)})
+    model_codec.from_arrays(facts, {**arrays, 'queries_0': np.eye(D)})

@@ -64,11 +64,11 @@ class Codec:
     self._check('passage', vectors)
     return self.quantiser.encode(self._mapped(vectors))
 
-  def beyond(self, vectors: np.ndarray) -> np.ndarray:
-    """`Int8.beyond`; empty for codecs without ranges."""
+  def out_of_range(self, vectors: np.ndarray) -> np.ndarray:
+    """`Int8.out_of_range`; empty for codecs without ranges."""
     if not isinstance(self.quantiser, Int8):
       return np.zeros(0, np.float32)
-    return self.quantiser.beyond(self._mapped(vectors))
+    return self.quantiser.out_of_range(self._mapped(vectors))
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
     """The vectors that codes stand for, float32 [n, d]."""
@@ -77,7 +77,7 @@ class Codec:
   def queries(self, queries: np.ndarray) -> np.ndarray:
     """Queries to compare with decoded codes: float32 [Q, D] -> [Q, d]."""
     self._check('query', queries)
-    return self.quantiser.of_queries(self._mapped(queries))
+    return self.quantiser.map_queries(self._mapped(queries))
 
   def by_hamming(self) -> 'Codec':
     """The codec of the first step of two: the same codes, signs of queries."""

@@ -82,7 +82,7 @@ def facts(codec: Codec) -> dict[str, Any]:
   }
 
 
-def of(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
+def from_arrays(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
   """The codec of `facts` and `arrays`, which may be on devices."""
   again = 'Copy the whole model again.'
   json_file.check(known, _FACTS, 'The codec of the model', again)
@@ -113,7 +113,7 @@ def digest(codec: Codec) -> str:
   return found.hexdigest()
 
 
-def of_queries(
+def map_queries(
     known: Mapping[str, Any], found: Mapping[str, jax.Array], queries: jax.Array
 ) -> jax.Array:
   """`Codec.queries` on devices, with gradients: float32 [B, D] -> [B, d]."""

@@ -134,7 +134,7 @@ class Bytes(Part):
     low, high = np.min(lows, axis=0), np.max(highs, axis=0)
     if self.uniform:
       low, high = np.full_like(low, low.min()), np.full_like(high, high.max())
-    return (), quantisers.Int8.of_ranges(low, high)
+    return (), quantisers.Int8.from_ranges(low, high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Rotated(Part):
     rotation = linear.random_rotation(training.dim, training.seed)
     # A rotation leaves the sum of squares as it is.
     deviation = np.sqrt(np.mean(np.square(training.sample(), dtype=np.float64)))
-    return (Linear(rotation),), quantisers.Levels.of_normal(
+    return (Linear(rotation),), quantisers.Levels.for_normal(
         training.dim, self.bits, float(deviation)
     )
 

@@ -52,7 +52,7 @@ class Quantiser:
     """An upper bound of norms of decoded vectors and their parts, or None."""
     return None
 
-  def of_queries(self, queries: np.ndarray) -> np.ndarray:
+  def map_queries(self, queries: np.ndarray) -> np.ndarray:
     """Queries as `scores` takes them, float32 [Q, d]; here unchanged."""
     return queries
 
@@ -108,7 +108,7 @@ class Int8(Quantiser):
   step: Any
 
   @classmethod
-  def of_ranges(cls, low: np.ndarray, high: np.ndarray) -> 'Int8':
+  def from_ranges(cls, low: np.ndarray, high: np.ndarray) -> 'Int8':
     """Codes for ranges low to high [d]; numbers beyond have the nearest."""
     low = low.astype(np.float32)
     # Rounded up, or the greatest number would be beyond.
@@ -134,7 +134,7 @@ class Int8(Quantiser):
     codes = np.floor((vectors - self.low) / step)
     return np.clip(codes, 0, 255).astype(np.uint8)
 
-  def beyond(self, vectors: np.ndarray) -> np.ndarray:
+  def out_of_range(self, vectors: np.ndarray) -> np.ndarray:
     """Distances of numbers that lie beyond the codes from these, in steps: [m].
 
     Only those above half a step, by which any number may differ from its code.
@@ -168,7 +168,7 @@ class Levels(Quantiser):
   bits: int = dataclasses.field(metadata={'static': True})
 
   @classmethod
-  def of_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
+  def for_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
     """The levels for normal components of mean 0 and this deviation."""
     levels = lloyd_max.levels(bits) * deviation
     return cls(levels.astype(np.float32), dim, bits)
@@ -255,7 +255,7 @@ class Hamming(Signs):
   is_exact: ClassVar[bool] = True
   is_decoded: ClassVar[bool] = False
 
-  def of_queries(self, queries: np.ndarray) -> np.ndarray:
+  def map_queries(self, queries: np.ndarray) -> np.ndarray:
     """Their signs, +1 or -1: float32 [Q, d]."""
     return np.where(queries >= 0, 1, -1).astype(np.float32)
 

@@ -89,7 +89,7 @@ class Spec:
   parts: tuple[parts_lib.Part, ...]
 
   @classmethod
-  def of(cls, codec: Codec) -> 'Spec':
+  def from_codec(cls, codec: Codec) -> 'Spec':
     """A codec that is trained already."""
     return cls(codec.name, (parts_lib.Saved(codec),))
 
@@ -160,7 +160,7 @@ def spec(name: str) -> Spec:
   expect(isinstance(name, str), 'codec', name, 'a name, such as "int8"')
   path = pathlib.Path(name).expanduser() / codec_file.FILE
   if path.is_file():
-    return Spec.of(codec_file.read(path)[0])
+    return Spec.from_codec(codec_file.read(path)[0])
   parts: list[parts_lib.Part] = []
   pieces = name.split('+')
   for piece in pieces:

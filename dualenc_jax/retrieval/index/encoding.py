@@ -176,7 +176,7 @@ def encode(
 
   def kept(vectors: np.ndarray) -> np.ndarray:
     nonlocal clipped, farthest
-    beyond = build.codec.beyond(vectors)
+    beyond = build.codec.out_of_range(vectors)
     clipped += len(beyond)
     farthest = max(farthest, float(beyond.max(initial=0.0)))
     return build.codec.encode(vectors)
