@@ -33,10 +33,14 @@ HEAD, _DECODER = 'head/', 'decoder/'
 # Saved beside what `models.describe` says of a generator.
 GENERATOR = 'generator'
 CROSS_ENCODER = 'cross-encoder'
-# What models of other kinds do not, and what trains one that does.
+# By kind: its ability, the command that uses it, and the gin file of one.
 _OF_KIND = {
-    CROSS_ENCODER: ('scores no pairs', 'architectures/cross_encoder.gin'),
-    GENERATOR: ('writes nothing', 'runs/doc2query.gin'),
+    CROSS_ENCODER: (
+        'scores pairs', 'rerank --teacher=', 'architectures/cross_encoder.gin'
+    ),
+    GENERATOR: (
+        'writes queries', 'generate --generator=', 'runs/doc2query.gin'
+    ),
 }
 # Saved beside what `models.describe` says of a model: the dims of
 # `losses.Matryoshka`.
@@ -312,24 +316,21 @@ def check_kind(
   """Raises UserError unless facts are of a `CROSS_ENCODER`, or `GENERATOR`."""
   found = kind_of(facts)
   if found != kind:
-    lack, file = _OF_KIND[kind]
+    ability, _, file = _OF_KIND[kind]
     raise UserError(
-        f'{path} is a {found}, not a {kind}, so it {lack}. Train one with'
-        f' --gin_file={file}.'
+        f'{path} is a {found}, not a {kind}, which {ability}. Train one'
+        f' with --gin_file={file}.'
     )
 
 
 def model_of(facts: Mapping[str, Any], path: str) -> Any:
   """The module of which `describe` returned these facts."""
-  if kind_of(facts) == CROSS_ENCODER:
+  kind = kind_of(facts)
+  if kind in _OF_KIND:
+    ability, command, _ = _OF_KIND[kind]
     raise UserError(
-        f'{path} is a cross-encoder, which scores pairs and embeds nothing. Use'
-        f' it in `dualenc rerank --teacher={path}`, or give a dual encoder.'
-    )
-  if kind_of(facts) == GENERATOR:
-    raise UserError(
-        f'{path} is a generator, which writes queries and embeds nothing. Use'
-        ' it in `dualenc generate`, or give a dual encoder.'
+        f'{path} is a {kind}, which {ability} and embeds nothing. Use it in'
+        f' `dualenc {command}{path}`, or give a dual encoder.'
     )
   return described.module(facts, path)
 
