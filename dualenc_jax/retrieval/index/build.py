@@ -120,9 +120,15 @@ class IndexBuild:
     if not (partial / FILE).exists():
       return  # Others have completed the index.
     lock = filelock.FileLock(partial / f'{shard_lib.name(shard)}.lock')
-    with self._writing(), lock:
-      if not self._is_whole(partial, shard, digest):
-        shard_lib.write(partial, shard, first, embeddings, passages, digest)
+    with self._writing():
+      try:
+        with lock:
+          if not self._is_whole(partial, shard, digest):
+            shard_lib.write(partial, shard, first, embeddings, passages, digest)
+      except FileNotFoundError:
+        if (partial / FILE).exists():
+          raise
+        # Others have completed the index meanwhile.
 
   def finish(self) -> bool:
     """Moves the index into its place if no shard is missing.
@@ -134,9 +140,9 @@ class IndexBuild:
         return False
       if self._base() == self._places.partial:
         for path in self._places.partial.glob('*.lock'):
-          path.unlink()
+          path.unlink(missing_ok=True)  # Whoever has held it removes it, too.
         self._places.complete()
-      self._places.lock_file.unlink()
+      self._places.lock_file.unlink(missing_ok=True)
     return True
 
   def _check(self) -> None:
