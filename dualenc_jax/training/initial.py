@@ -185,8 +185,8 @@ def _other_activations(weights, there, theirs, tower, mine) -> UserError:
   return UserError(
       f'{weights.path} ({weights.kind}) has feed-forward blocks'
       f' {tuple(theirs)} in its {there}; {tower}.activations of this model is'
-      f' {tuple(mine)}. Give the model file of its version: models/base.gin is'
-      ' T5 1.1, models/t5_1_0_base.gin is T5 1.0, the form of GTR and'
+      f' {tuple(mine)}. Give the model file of its version: models/t5_1_1/base.gin is'
+      ' T5 1.1, models/t5_1_0/base.gin is T5 1.0, the form of GTR and'
       ' Sentence-T5.'
   )
 

@@ -21,12 +21,12 @@ RUNS = [
 # Sizes of the papers: E, layers, heads, head_dim, MLP.
 SIZES = {
     'mini': (256, 4, 4, 64, 512),
-    'small': (512, 8, 6, 64, 1024),
-    'base': (768, 12, 12, 64, 2048),
-    'large': (1024, 24, 16, 64, 2816),
-    'xl': (2048, 24, 32, 64, 5120),
-    'xxl': (4096, 24, 64, 64, 10240),
-    't5_1_0_base': (768, 12, 12, 64, 3072),
+    't5_1_1/small': (512, 8, 6, 64, 1024),
+    't5_1_1/base': (768, 12, 12, 64, 2048),
+    't5_1_1/large': (1024, 24, 16, 64, 2816),
+    't5_1_1/xl': (2048, 24, 32, 64, 5120),
+    't5_1_1/xxl': (4096, 24, 64, 64, 10240),
+    't5_1_0/base': (768, 12, 12, 64, 3072),
 }
 
 
@@ -78,7 +78,7 @@ def test_model_files_have_the_real_sizes(name, size):
   )
 
 
-@pytest.mark.parametrize('name', ['t5_1_0_base', 'bag'])
+@pytest.mark.parametrize('name', ['t5_1_0/base', 'bag'])
 def test_a_generator_has_a_decoder_of_the_encoders_sizes(name):
   files = f'models/{name}.gin', 'architectures/encoder_decoder.gin'
   model = build(*files, bindings=['DROPOUT_RATE = 0.3']).objective.model
