@@ -185,9 +185,8 @@ def _other_activations(weights, there, theirs, tower, mine) -> UserError:
   return UserError(
       f'{weights.path} ({weights.kind}) has feed-forward blocks'
       f' {tuple(theirs)} in its {there}; {tower}.activations of this model is'
-      f' {tuple(mine)}. Give the model file of its version: models/t5_1_1/base.gin is'
-      ' T5 1.1, models/t5_1_0/base.gin is T5 1.0, the form of GTR and'
-      ' Sentence-T5.'
+      f' {tuple(mine)}. Give the model file of its version: those in'
+      ' models/t5_1_1/, or in models/t5_1_0/ for GTR and Sentence-T5.'
   )
 
 
