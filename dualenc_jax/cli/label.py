@@ -36,7 +36,7 @@ from dualenc_jax.evaluation.results import evaluate
 from dualenc_jax.pipelines.mining import filters, label_output, labels
 from dualenc_jax.retrieval.encoding.calibration import Calibration
 from dualenc_jax.retrieval.encoding.teacher import Teacher
-from dualenc_jax.utils import files, untrusted, writer
+from dualenc_jax.utils import files, folder_lock, untrusted
 from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
   runtime.start()
   folder = pathlib.Path(args.output_dir)
-  with writer.alone(folder, 'labels', 'another --output_dir'):
+  with folder_lock.lock_folder(folder, 'labels', 'another --output_dir'):
     command = shlex.join(['dualenc', 'label', *(argv or ())])
     _label(args, rules, folder, command)
 

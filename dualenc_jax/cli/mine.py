@@ -30,7 +30,7 @@ from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.results import evaluate
 from dualenc_jax.pipelines.mining import filters, negatives, output
 from dualenc_jax.retrieval.encoding.teacher import check_spread
-from dualenc_jax.utils import writer
+from dualenc_jax.utils import folder_lock
 from dualenc_jax.utils.errors import UserError
 
 # What the files depend on, beside data, model and teacher.
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   sources.check(args)
   runtime.start()
   folder = pathlib.Path(args.output_dir)
-  with writer.alone(folder, 'mines', 'another --output_dir'):
+  with folder_lock.lock_folder(folder, 'mines', 'another --output_dir'):
     _mine(args, rules, folder, shlex.join(['dualenc', 'mine', *(argv or ())]))
 
 

@@ -30,7 +30,7 @@ import jax
 from dualenc_jax.cli import config, flags, recipe_checks as checks, runtime
 from dualenc_jax.pipelines.recipes import Recipe, runner, sweep
 from dualenc_jax.training import stopping
-from dualenc_jax.utils import writer
+from dualenc_jax.utils import folder_lock
 from dualenc_jax.utils.errors import expect, INTERRUPTED, RUN_AGAIN, UserError
 from dualenc_jax.utils.suggest import did_you_mean
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(text, flush=True)
   done: list[runner.Done] = []
   width = max(map(len, macros)) + 2
-  with writer.alone(work_dir, 'runs a recipe', 'another --work_dir'):
+  with folder_lock.lock_folder(work_dir, 'runs a recipe', 'another --work_dir'):
     execute = functools.partial(_execute, args.gin_search_paths)
     try:
       for each in runner.run(recipe, work_dir, execute, given, args.until):

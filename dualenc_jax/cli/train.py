@@ -31,7 +31,7 @@ from dualenc_jax.training import loop
 from dualenc_jax.training.experiment import describe, Experiment, make_plan
 from dualenc_jax.training.hooks import Hook, Training
 from dualenc_jax.training.stopping import Stopping
-from dualenc_jax.utils import writer
+from dualenc_jax.utils import folder_lock
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.untrusted import printable
 
@@ -118,7 +118,7 @@ def train(
   """
   folder = pathlib.Path(experiment.model_dir)
   if not jax.process_index():
-    writer.check_free(folder, *_WRITES)
+    folder_lock.check_free(folder, *_WRITES)
   text = config.operative_config()
   hosts.agree('configs', '\n'.join(config.statements(text, but='MODEL_DIR')))
   experiment.objective.check_batch(experiment)
@@ -192,7 +192,7 @@ def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
     hosts.wait_for_all()
     yield []
     return
-  with writer.alone(folder, *_WRITES) as held:
+  with folder_lock.lock_folder(folder, *_WRITES) as lock:
     hosts.wait_for_all()
     last = time.monotonic()
 
@@ -201,14 +201,12 @@ def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
       now = time.monotonic()
       if now - last > _LOOK_SECONDS:
         last = now
-        held.check(f' at step {run.step}')
+        lock.check(f' at step {run.step}')
 
     try:
       yield [Hook(look, every=1, late=True)]
-    except writer.Lost:
-      raise
     except Exception:
       # What fails without the folder fails for want of it.
-      held.check()
+      lock.check()
       raise
-    held.check()
+    lock.check()

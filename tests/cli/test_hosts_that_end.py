@@ -61,7 +61,7 @@ def test_one_that_dies_or_hangs_ends_the_other(tmp_path, lost, number, said):
 @pytest.mark.slow
 def test_one_that_is_told_before_it_can_train_ends_the_other(tmp_path):
   hosts = two_hosts.start('train', *flags(tmp_path, 'model'), devices=1)
-  while not (tmp_path / 'model/.writer.json').exists():
+  while not (tmp_path / 'model/.writer').exists():
     assert all(each.poll() is None for each in hosts)
     time.sleep(0.002)
   hosts[1].send_signal(signal.SIGUSR1)

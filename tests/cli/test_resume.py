@@ -14,7 +14,7 @@ import tiny_run
 
 from dualenc_jax.cli import train
 from dualenc_jax.training.checkpoints import Checkpoints
-from dualenc_jax.utils import writer
+from dualenc_jax.utils import folder_lock
 from dualenc_jax.utils.errors import UserError
 
 
@@ -159,7 +159,7 @@ def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
 def test_two_runs_in_one_folder(again, tmp_path, capsys):
   """The second is told, before the plan; nothing of the first changes."""
   model = tmp_path / 'model'
-  with writer.alone(model, 'trains', 'another'):
+  with folder_lock.lock_folder(model, 'trains', 'another'):
     files = [path for path in model.rglob('*') if path.is_file()]
     before = {path: path.read_bytes() for path in files}
     capsys.readouterr()

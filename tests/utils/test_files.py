@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dualenc_jax.utils import files, writer
+from dualenc_jax.utils import files, folder_lock
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import GrowingFolder, new_folder
 
@@ -59,7 +59,7 @@ def test_a_folder_that_is_made_and_not_filled_goes(tmp_path):
   with pytest.raises(KeyError), files.none_left_empty():
     files.make_folder(tmp_path / 'filled/empty')
     (tmp_path / 'filled/file').touch()
-    with writer.alone(tmp_path / 'made/locked', 'trains', 'another'):
+    with folder_lock.lock_folder(tmp_path / 'made/locked', 'trains', 'another'):
       raise KeyError
   assert [*tmp_path.rglob('*')] == [
       tmp_path / 'filled', tmp_path / 'filled/file'
