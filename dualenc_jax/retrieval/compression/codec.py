@@ -64,11 +64,11 @@ class Codec:
     self._check('passage', vectors)
     return self.quantiser.encode(self._mapped(vectors))
 
-  def out_of_range(self, vectors: np.ndarray) -> np.ndarray:
-    """`Int8.out_of_range`; empty for codecs without ranges."""
+  def count_clipped(self, vectors: np.ndarray) -> int:
+    """The number of components that lie beyond the ranges of an int8 codec."""
     if not isinstance(self.quantiser, Int8):
-      return np.zeros(0, np.float32)
-    return self.quantiser.out_of_range(self._mapped(vectors))
+      return 0
+    return self.quantiser.count_clipped(self._mapped(vectors))
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
     """The vectors that codes stand for, float32 [n, d]."""

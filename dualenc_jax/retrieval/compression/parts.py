@@ -17,8 +17,6 @@ from dualenc_jax.utils.errors import UserError
 # Vectors of the largest sample: 256 for each of 256 centroids.
 SAMPLE = 2**16
 _BLOCK = 2**14
-# Of a passage, from which TLDR learns.
-_NEIGHBOURS = 5
 # Linear maps, and a quantiser where the part is one.
 Trained = tuple[tuple[Linear, ...], Any]
 
@@ -165,24 +163,6 @@ class Pca(_Map):
 
   def fit(self, training: Training) -> Trained:
     return (Linear(linear.pca(training.blocks(), self.dim)),), None
-
-
-@dataclasses.dataclass(frozen=True)
-class Tldr(_Map):
-  """A linear map that keeps neighbours together."""
-
-  @property
-  def least(self) -> int:
-    return _NEIGHBOURS + 1
-
-  def fit(self, training: Training) -> Trained:
-    # A saved retriever is opened without optax.
-    from dualenc_jax.retrieval.compression import tldr
-
-    vectors = training.sample()
-    twins = tldr.nearest_neighbours(vectors, _NEIGHBOURS)
-    matrix, _ = tldr.train(vectors, twins, self.dim, training.seed)
-    return (Linear(matrix),), None
 
 
 @dataclasses.dataclass(frozen=True)

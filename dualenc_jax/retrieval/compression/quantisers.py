@@ -134,15 +134,14 @@ class Int8(Quantiser):
     codes = np.floor((vectors - self.low) / step)
     return np.clip(codes, 0, 255).astype(np.uint8)
 
-  def out_of_range(self, vectors: np.ndarray) -> np.ndarray:
-    """Distances of numbers that lie beyond the codes from these, in steps: [m].
+  def count_clipped(self, vectors: np.ndarray) -> int:
+    """The number of components that lie half a step or more beyond the codes.
 
-    Only those above half a step, by which any number may differ from its code.
+    Any number may differ from its code by half a step.
     """
     used = self.step > 0
     steps = (vectors[:, used] - self.low[used]) / self.step[used]
-    farther = np.maximum(-steps, steps - 256)
-    return farther[farther > 0.5]
+    return int(np.count_nonzero((steps < -0.5) | (steps > 256.5)))
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
     half = np.float32(0.5)

@@ -4,7 +4,6 @@
   int8             a byte a dimension, each in its own range; int8:uniform, one
                    range for all
   pca:256          the 256 directions with most of the passages in them
-  tldr:256         a linear map learnt from neighbours (Kalantidis et al. 2022)
   truncate:256     the first 256 dimensions, of length one (Matryoshka)
   rotated:4        a random rotation and levels of 4 bits a dimension
   pq:96            96 parts of 8 bits each; pq:96x6, of 6
@@ -14,7 +13,7 @@
                    scored again by the float query; binary:200, the 200 best
   hamming          a bit a dimension of passages and of queries
 
-pca, tldr and truncate may stand before another: truncate:256+int8. The folder
+pca and truncate may stand before another: truncate:256+int8. The folder
 of an index of codes stands for its codec, as it was trained there.
 """
 
@@ -67,7 +66,6 @@ _NAMES: dict[str, tuple[Callable[..., Any], str]] = {
     },
     'int8': (_int8, 'int8 or int8:uniform'),
     'pca': (_number(parts_lib.Pca), 'pca:256'),
-    'tldr': (_number(parts_lib.Tldr), 'tldr:256'),
     'truncate': (_number(parts_lib.Truncate), 'truncate:256'),
     'rotated': (_number(parts_lib.Rotated), 'rotated:4'),
     'pq': (_product(parts_lib.Pq), 'pq:96 or pq:96x6'),
@@ -177,7 +175,7 @@ def spec(name: str) -> Spec:
   for piece, part in zip(pieces, parts[:-1]):
     if not part.stands_before:
       raise UserError(
-          f'The codec {name!r}: nothing may follow {piece}; pca, tldr and'
+          f'The codec {name!r}: nothing may follow {piece}; pca and'
           ' truncate may precede another.'
       )
   return Spec(name, tuple(parts))

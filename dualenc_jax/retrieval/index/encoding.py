@@ -172,13 +172,11 @@ def encode(
   build.start()
   shards = [shard for shard in missing if shard % host.count == host.index]
   total = sum(len(header.rows_of(shard)) for shard in shards)
-  clipped, farthest = 0, 0.0
+  clipped = 0
 
   def kept(vectors: np.ndarray) -> np.ndarray:
-    nonlocal clipped, farthest
-    beyond = build.codec.out_of_range(vectors)
-    clipped += len(beyond)
-    farthest = max(farthest, float(beyond.max(initial=0.0)))
+    nonlocal clipped
+    clipped += build.codec.count_clipped(vectors)
     return build.codec.encode(vectors)
 
   with (
@@ -200,12 +198,10 @@ def encode(
   if clipped:
     _LOG.warning(
         '%s numbers lie beyond the ranges of the codec %s, which are those of'
-        ' its training sample, the farthest by %.1f steps of 256; they have the'
-        ' codes of the ends. If they are many, encode with --codec=int8:q0.999,'
-        ' whose ranges outliers do not widen, or fp16.',
+        ' its training sample, and are clipped. If they are many, encode with'
+        ' --codec=fp16.',
         f'{clipped:,}',
         header.codec,
-        farthest,
     )
 
 
