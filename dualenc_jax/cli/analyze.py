@@ -6,9 +6,8 @@
 
 Writes to MODEL_DIR/analysis/<task>-<split>: maps of queries and passages by
 t-SNE and PCA, how well a classifier separates them, the cosines of queries and
-best hits, the ratios of similarities, alignment and uniformity. Figures are PNG
-and SVG, with their numbers as CSV; analysis.json holds the numbers of the
-models.
+best hits, and the ratios of similarities. Figures are PNG and SVG, with their
+numbers as CSV; analysis.json holds the numbers of the models.
 """
 
 import argparse
@@ -19,7 +18,7 @@ import pathlib
 
 from dualenc_jax.cli import config, flags, model_dir, runtime, tasks
 from dualenc_jax.evaluation.analysis import figures, sample
-from dualenc_jax.evaluation.analysis.analyse import analyse, Analysis
+from dualenc_jax.evaluation.analysis.embedding_space import analyse, Analysis
 from dualenc_jax.evaluation.results import evaluate
 from dualenc_jax.utils import files, table as table_lib
 from dualenc_jax.utils.errors import UserError

@@ -4,7 +4,7 @@ import pytest
 import tiny_evaluation
 
 from dualenc_jax.cli import model_dir
-from dualenc_jax.evaluation.analysis.analyse import analyse
+from dualenc_jax.evaluation.analysis.embedding_space import analyse
 from dualenc_jax.retrieval.index import of_model
 from dualenc_jax.retrieval.index.encoding import Source
 from dualenc_jax.utils.errors import UserError

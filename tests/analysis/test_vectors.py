@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.evaluation.analysis import analyse, sample as sample_lib
+from dualenc_jax.evaluation.analysis import (
+  embedding_space,
+  sample as sample_lib,
+)
 from dualenc_jax.utils.errors import UserError
 
 
@@ -86,7 +89,7 @@ def test_positives_beside_what_is_retrieved_with_them(embeddings):
     negatives = [i for i in best if i not in (query, 30 + query % 10)]
     to_query.append(passages[passage] @ queries[query])
     to_negatives.append(np.mean(passages[negatives] @ passages[passage]))
-  numbers = analyse.measure(found, sample)
+  numbers = embedding_space.measure(found, sample)
   for name, expected in (('query', to_query), ('negative', to_negatives)):
     value = numbers[f'positive_{name}_cosine']
     assert value == pytest.approx(np.mean(expected), abs=1e-6)

@@ -11,7 +11,7 @@ from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.text.ragged import fingerprints, Ragged
 from dualenc_jax.evaluation.analysis import vectors as vectors_lib
-from dualenc_jax.evaluation.analysis.analyse import Analysis
+from dualenc_jax.evaluation.analysis.embedding_space import Analysis
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 
 QUERIES, PASSAGES, DIM = 30, 40, 16

@@ -7,21 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.evaluation.analysis.analyse import Analysis, NEAR_ONE
-from dualenc_jax.evaluation.analysis.geometry import DRAWS, share_within
-from dualenc_jax.evaluation.analysis.sample import Sample
+from dualenc_jax.evaluation.analysis.embedding_space import Analysis, NEAR_ONE
+from dualenc_jax.evaluation.analysis.vectors import DRAWS, share_within
 from dualenc_jax.utils import figure as figure_lib, files
 from dualenc_jax.utils.figure import Figure, fit_text, PASSAGE, QUERY
 
 _PERPLEXITY = 30
-# Standard deviation of the first coordinate where t-SNE starts: small, so that
-# points can pass each other (Kobak and Berens 2019).
-_START = 1e-4
 _BINS = 40
-# Bounds of the cosines' axis are multiples of it.
+# Bounds of the cosines' axis are multiples of this.
 _STEP = 0.05
 _RATIO_EDGES = np.linspace(-1, 3, 81)
-# Of models' curves: not those of towers, and told apart by the colour-blind.
+# Colours of models' curves, which are not those of towers.
 _COLOURS = ('#0f766e', '#b8327a', '#7c5a00', '#5b4bc4', '#64748b', '#a33b20')
 _LINES = ('-', '--', '-.', ':')
 
@@ -31,10 +27,9 @@ def write(
 ) -> None:
   """Writes all figures of one sample, and analysis.json, to a folder.
 
-  Maps have the first `mapped` queries, and as many passages. analysis.json
-  says of what data and sample everything is; then of one model `name`, its
-  provenance and `numbers`, of several a list `models` of such; and in `figures`
-  title, caption and files of each.
+  Maps show the first `mapped` queries, and as many passages. analysis.json has
+  the data and the sample; `name`, provenance and `numbers` of the one model, or
+  a list `models` of these; and `figures`: title, caption and files of each.
   """
   sample = analyses[0].sample
   figures = [
@@ -62,7 +57,7 @@ def write(
 
 
 def _describe_source(analyses: Sequence[Analysis]) -> str:
-  """Data, models and seed, to end a caption with."""
+  """Names data, models and seed, at the end of a caption."""
   data, seed = analyses[0].data, analyses[0].sample.seed
   models = ', '.join(
       f'{a.name} (step {a.provenance["checkpoint_step"]:,})' for a in analyses
@@ -70,59 +65,48 @@ def _describe_source(analyses: Sequence[Analysis]) -> str:
   return f'{data["label"]}, split {data["split"]}; {models}; seed {seed}.'
 
 
-def _describe_points(sample: Sample, mapped: int) -> str:
-  queries, passages = sample.queries[:mapped], sample.passages[:mapped]
-  return f'{len(queries):,} queries and {len(passages):,} passages, at random'
-
-
 def tsne(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
   """The t-SNE map of vectors [n, D]: float32 [n, 2] (van der Maaten 2008).
 
-  Zeros if all are equal. Euclidean distances order unit vectors as cosines do;
-  perplexity is less for fewer than 91 vectors. One thread, so that it is the
-  same every time.
+  It starts from PCA (Kobak and Berens 2019), and runs on one thread, so that it
+  is the same every time. Equal vectors are all at 0.
   """
   from sklearn.manifold import TSNE
   import threadpoolctl
 
+  if _are_equal(vectors):
+    return np.zeros((len(vectors), 2), np.float32)
   perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
+  method = TSNE(init='pca', perplexity=perplexity, random_state=seed)
   with threadpoolctl.threadpool_limits(1):
-    start = pca(vectors)
-    spread = start[:, 0].std()
-    if not spread > 0:
-      return np.zeros((len(vectors), 2), np.float32)
-    start = (_START * start / spread).astype(np.float32)
-    method = TSNE(init=start, perplexity=perplexity, random_state=seed)
     return method.fit_transform(vectors.astype(np.float64))
 
 
 def pca(vectors: np.ndarray) -> np.ndarray:
   """Vectors [n, D] in the two directions in which they vary most: [n, 2].
 
-  Each direction has a fixed sign. Zeros if all vectors are equal.
+  Equal vectors are all at 0.
   """
   from sklearn.decomposition import PCA
 
-  # Far from the origin, small variances would be lost to rounding.
-  centred = vectors - vectors[0].astype(np.float64)
-  # Numbers whose squares vanish are no variance either.
-  if not np.square(centred).any():
+  if _are_equal(vectors):
     return np.zeros((len(vectors), 2))
-  return PCA(2, svd_solver='covariance_eigh').fit_transform(centred)
+  return PCA(2, svd_solver='full').fit_transform(vectors.astype(np.float64))
+
+
+def _are_equal(vectors: np.ndarray) -> bool:
+  return not np.ptp(vectors, axis=0).any()
 
 
 def tsne_figure(analyses: Sequence[Analysis], mapped: int) -> Figure:
   """A t-SNE map of each model, as in figure 2 of Dong et al. 2022."""
-  sample = analyses[0].sample
   return _map_figure(
-      analyses, mapped, lambda vectors: tsne(vectors, sample.seed),
+      analyses, mapped, lambda vectors: tsne(vectors, analyses[0].sample.seed),
+      'perplexity 30, Euclidean distances of unit vectors. "Told apart" is the'
+      ' accuracy of a linear classifier of the vectors themselves: 50% where'
+      ' the towers\' spaces coincide, 100% where they are separate.',
       name='tsne',
       title='Queries and passages on a t-SNE map',
-      caption=f'{_describe_points(sample, mapped)}; perplexity 30, Euclidean'
-      ' distances of unit vectors, started from PCA. "Told apart" is how often'
-      ' a linear classifier, cross-validated, tells the towers apart by the'
-      ' vectors themselves: 50% where the two spaces coincide, 100% where they'
-      f' are separate. {_describe_source(analyses)}',
   )
 
 
@@ -130,52 +114,61 @@ def pca_figure(analyses: Sequence[Analysis], mapped: int) -> Figure:
   """The first two principal components, as in DAFT's figures 1, 3 and 5."""
   return _map_figure(
       analyses, mapped, pca,
+      'the first two principal components of both towers together.',
       name='pca',
       title='Queries and passages on their principal components',
-      caption=f'{_describe_points(analyses[0].sample, mapped)}; the first two'
-      ' principal components of both towers together.'
-      f' {_describe_source(analyses)}',
   )
 
 
 def _map_figure(
     analyses: Sequence[Analysis], mapped: int,
-    project: Callable[[np.ndarray], np.ndarray], **words: str
+    project: Callable[[np.ndarray], np.ndarray], how: str, name: str, title: str
 ) -> Figure:
   """A panel a model, with a row of numbers a point."""
   maps, rows, sample = [], [], analyses[0].sample
+  queries, passages = sample.queries[:mapped], sample.passages[:mapped]
+  towers = np.repeat(['query', 'passage'], [len(queries), len(passages)])
+  ids = [
+      *map(sample.query_id, range(len(queries))),
+      *map(sample.passage_id, range(len(passages))),
+  ]
   for analysis in analyses:
     vectors = analysis.vectors
-    towers = vectors.queries[:mapped], vectors.passages[:mapped]
-    points = project(np.concatenate(towers))
+    points = project(
+        np.concatenate([vectors.queries[:mapped], vectors.passages[:mapped]])
+    )
     share = analysis.numbers.get('separability')
     note = 'not measured' if share is None else f'{share:.1%}'
-    names = np.repeat(['query', 'passage'], list(map(len, towers)))
-    maps.append((analysis.name, f'told apart: {note}', points, names))
-    ids = [sample.query_id(i) for i in range(len(towers[0]))]
-    ids += [sample.passage_id(i) for i in range(len(towers[1]))]
+    maps.append((analysis.name, f'told apart: {note}', points, towers))
     rows += [
-        (analysis.name, name, text_id, *point)
-        for name, text_id, point in zip(names.tolist(), ids, points.tolist())
+        (analysis.name, tower, text_id, *point)
+        for tower, text_id, point in zip(towers.tolist(), ids, points.tolist())
     ]
-  # Three side by side at most.
+  # At most three panels are side by side.
   width, side = min(len(maps), 3), 4.6 if len(maps) == 1 else 2.7
   height = -(-len(maps) // width)
 
   def draw(canvas: Any) -> None:
     axes = canvas.subplots(height, width, squeeze=False).ravel()
-    for axis, own in itertools.zip_longest(axes, maps):
-      if own is None:
+    for axis, panel in itertools.zip_longest(axes, maps):
+      if panel is None:
         axis.remove()
       else:
-        _draw_map(axis, side, *own)
+        _draw_map(axis, side, *panel)
     canvas.legend(
         *axes[0].get_legend_handles_labels(), loc='outside upper left', ncols=2
     )
 
   columns = zip(('model', 'tower', 'id', 'x', 'y'), map(list, zip(*rows)))
-  inches = side * width, (side + 0.5) * height + 0.4
-  return Figure(**words, columns=dict(columns), inches=inches, draw=draw)
+  return Figure(
+      name,
+      title,
+      f'{len(queries):,} queries and {len(passages):,} passages, at random;'
+      f' {how} {_describe_source(analyses)}',
+      dict(columns),
+      (side * width, (side + 0.5) * height + 0.4),
+      draw,
+  )
 
 
 def _draw_map(
@@ -183,7 +176,7 @@ def _draw_map(
     towers: np.ndarray,
 ) -> None:
   """Draws points [n, 2], those of queries blue, those of passages orange."""
-  # In a mixed order, so that neither tower hides the other.
+  # In a mixed order neither tower hides the other.
   order = np.random.default_rng(0).permutation(len(points))
   axis.scatter(
       *points[order].T,
@@ -218,9 +211,8 @@ def top_cosine_figure(analyses: Sequence[Analysis]) -> Figure:
       name='top1_cosine',
       title='How near a query\'s best hit is',
       caption=f'Cosine of each of {len(sample.queries):,} queries with the'
-      f' nearest of {len(sample.searched):,} passages, found exactly. At 1 both'
-      ' have one direction; marks on the axis are medians.'
-      f' {_describe_source(analyses)}',
+      f' nearest of {len(sample.searched):,} passages, found exactly. Marks on'
+      f' the axis are medians. {_describe_source(analyses)}',
   )
 
 
@@ -259,9 +251,9 @@ def _histogram_figure(
   The legend has a label of values and their median; a band is shaded.
   """
   shares, medians, rows = {}, {}, []
-  for name, own in values.items():
-    shares[name] = np.histogram(own, edges)[0] / max(len(own), 1)
-    medians[name] = float(np.median(own)) if len(own) else float('nan')
+  for name, sampled in values.items():
+    shares[name] = np.histogram(sampled, edges)[0] / max(len(sampled), 1)
+    medians[name] = float(np.median(sampled)) if len(sampled) else float('nan')
     bins = zip(edges.tolist(), edges[1:].tolist(), shares[name].tolist())
     rows += [(name, *one) for one in bins]
 
@@ -272,9 +264,6 @@ def _histogram_figure(
     for number, (name, median) in enumerate(medians.items()):
       dashes, shade = divmod(number, len(_COLOURS))
       colour, line = _COLOURS[shade], _LINES[dashes % len(_LINES)]
-      # Many that are opaque would be mud.
-      pale = 0.3 / len(medians)
-      axis.stairs(shares[name], edges, fill=True, color=colour, alpha=pale)
       words = f'{name}: {label(values[name], median)}'
       words = fit_text(words, canvas.get_figwidth() - 0.6)
       style = {'color': colour, 'linestyle': line, 'linewidth': 1.5}
@@ -286,7 +275,7 @@ def _histogram_figure(
     figure_lib.format_percent(axis)
     canvas.legend(loc='outside upper left', ncols=1, handlelength=2.2)
 
-  # With a line of legend for each curve.
+  # The legend takes a line for each curve.
   inches = 5.0, 3.3 + 0.2 * len(medians)
   columns = zip(('model', 'from', 'to', 'share'), map(list, zip(*rows)))
   return Figure(**words, columns=dict(columns), inches=inches, draw=draw)

@@ -9,7 +9,7 @@ from dualenc_jax.data.corpus import describe
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.utils.errors import UserError
 
-# Fewer do not make a map, nor folds to classify in.
+# Fewer texts do not make a map, nor folds to classify in.
 FEWEST = 10
 
 
@@ -18,17 +18,16 @@ class Sample:
   """Rows of a retrieval set; a prefix of the queries is a sample, too.
 
   Attributes:
-    retrieval_set: where they are from.
-    seed: of the draws.
-    queries: int64 [n], of the set's queries, in random order.
-    passages: int64 [m], of the corpus, in random order.
+    retrieval_set: the set that the rows are from.
+    seed: seed of the draws.
+    queries: int64 [n], the set's queries in random order.
+    passages: int64 [m], rows of the corpus in random order.
     gold: for each of the n queries its relevant passages, rows of the corpus.
     pair_queries: int64 [p], positions in `queries` of those with a relevant
       passage.
     pair_passages: int64 [p], one of them for each, rows of the corpus.
-    searched: int64 [M], the rows of the corpus that a query's best hit is
-      looked for in, ascending; all of them unless the corpus was cut, and then
-      `pair_passages` and a random part, of which `passages` are.
+    searched: int64 [M], the rows of the corpus that are searched, ascending:
+      all, or `pair_passages` and a random part, of which `passages` are.
   """
 
   retrieval_set: RetrievalSet
@@ -58,14 +57,14 @@ def draw(
 ) -> Sample:
   """Draws at most `size` queries and as many passages, any of the corpus.
 
-  The same for every model, as it depends on the data and the seed only.
+  The sample depends only on the data and the arguments, not on a model.
 
   Args:
     retrieval_set: queries and a corpus.
-    size: most of each.
-    seed: of the draws.
-    max_passages: search only so many passages, drawn at random, and those that
-      are relevant for the queries; None for the whole corpus.
+    size: the most queries, and the most passages.
+    seed: seed of the draws.
+    max_passages: search only so many random passages, and the queries' relevant
+      ones; None searches the whole corpus.
 
   Raises:
     UserError: fewer than `FEWEST` queries or passages.
@@ -81,7 +80,7 @@ def draw(
   part = np.arange(count)
   if max_passages is not None and max_passages < count:
     part = rng.choice(count, max_passages, replace=False)
-  # Not of those searched, among which relevant ones are too many.
+  # Among the searched passages relevant ones would be too frequent.
   passages = rng.choice(part, min(size, len(part)), replace=False)
   for what, rows in (('queries', queries), ('passages', passages)):
     if len(rows) < FEWEST:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _FOLDS = 5
-# Of a tower, that a fold may hold: the rest is what a classifier learns from.
+# A fold may hold this share of a tower; a classifier learns from the rest.
 _MOST = 0.5
 
 
@@ -18,12 +18,12 @@ def separability(
     queries: float [n, D].
     passages: float [n, D], as many: guessing scores 0.5.
     groups: int [2 n], see `groups_of`; none is in two folds.
-    seed: of the folds.
+    seed: seed of the folds.
 
   Returns:
-    About 0.5 where the towers' spaces coincide, 1.0 where a plane parts them.
-    None if more than half of a tower would be in one fold, as where most
-    queries hang together: too little would be left to learn from.
+    About 0.5 where the towers' spaces coincide, 1.0 where a plane separates
+    them. None if one fold would hold more than half of a tower, as where most
+    queries are linked: too little would be left to learn from.
   """
   from sklearn.linear_model import LogisticRegression
   from sklearn.model_selection import cross_val_predict, StratifiedGroupKFold
@@ -38,37 +38,35 @@ def separability(
   folds = StratifiedGroupKFold(_FOLDS, shuffle=True, random_state=seed)
   # Large groups may leave a fold without a text.
   splits = folds.split(vectors, towers, groups)
-  parts = [(learnt, tested) for learnt, tested in splits if len(tested)]
-  largest = max(np.bincount(towers[part]).max() for _, part in parts)
+  parts = [(train, test) for train, test in splits if len(test)]
+  largest = max(np.bincount(towers[test]).max() for _, test in parts)
   if largest > _MOST * len(queries):
     return None
-  # Strong regularisation: there may be more dimensions than vectors. Balanced,
-  # as a large group leaves fewer of one tower than of the other.
+  # Regularisation is strong, as there may be more dimensions than vectors, and
+  # classes are balanced, as a large group leaves fewer of one tower.
   classifier = make_pipeline(
       StandardScaler(),
       LogisticRegression(C=1e-2, max_iter=1000, class_weight='balanced'),
   )
-  # One thread: sums are in one order, and so is the result's last digit.
+  # One thread sums in one order, which fixes the result's last digit.
   with threadpoolctl.threadpool_limits(1):
-    found = cross_val_predict(classifier, vectors, towers, cv=parts)
-  return float(np.mean(found == towers))
+    predicted = cross_val_predict(classifier, vectors, towers, cv=parts)
+  return float(np.mean(predicted == towers))
 
 
 def groups_of(
     queries: np.ndarray, passages: np.ndarray, relevant: Sequence[np.ndarray]
 ) -> np.ndarray:
-  """Groups of texts that hang together, by equality or by relevance.
+  """Connected components of texts linked by equality or relevance.
 
-  Were a query and another of the same passage in two folds, a classifier could
-  learn what the passage is about, and who speaks of it, rather than how towers
-  differ. So a group is all that is reached from a text by steps from a query to
-  a relevant passage, or back; equal texts are one.
+  If linked texts were in two folds, a classifier could learn their topics
+  rather than how the towers differ.
 
   Args:
     queries: uint64 [n], fingerprints of tokens.
     passages: uint64 [m], fingerprints of tokens.
-    relevant: for each query those of all its relevant passages, uint64 [any],
-      whether these are among `passages` or not.
+    relevant: for each query the fingerprints of its relevant passages, uint64
+      [any], whether or not these are among `passages`.
 
   Returns:
     int [n + m]: of the queries, then of the passages, from 0.
@@ -81,8 +79,8 @@ def groups_of(
       np.concatenate([queries, passages, *relevant]), return_inverse=True
   )
   start = np.repeat(text_of[: len(queries)], [len(r) for r in relevant])
-  steps = coo_array(
+  links = coo_array(
       (np.ones(len(start)), (start, text_of[count:])), (len(texts),) * 2
   )
-  _, component = connected_components(steps, directed=False)
+  _, component = connected_components(links, directed=False)
   return component[text_of[:count]]

@@ -1,4 +1,4 @@
-"""The vectors of a sample by one model."""
+"""The vectors of a sample by one model, and ratios of their similarities."""
 
 from collections.abc import Callable
 import dataclasses
@@ -6,10 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.evaluation.analysis.geometry import (
-  similarity_ratios,
-  unit_rows,
-)
 from dualenc_jax.evaluation.analysis.sample import Sample
 from dualenc_jax.retrieval.encoding.towers import Towers
 from dualenc_jax.retrieval.search import ranking as ranking_lib
@@ -18,23 +14,26 @@ from dualenc_jax.retrieval.search.ranking import Ranking
 from dualenc_jax.utils import finite
 from dualenc_jax.utils.errors import UserError
 
-# PAIR looks at so many passages of a query.
+# PAIR looks at so many hits of a query.
 _RETRIEVED = 100
+DRAWS = 50_000
+_BLOCK = 1024
+# Ratios with a smaller denominator are noise.
+_TINY = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
-  """Unit vectors of a sample, and how near its queries' best hits are.
+  """Unit vectors of a sample, and cosines of its queries' hits.
 
   Attributes:
     queries: float32 [n, D].
     passages: float32 [m, D].
     positives: float32 [p, D], of the sample's `pair_passages`.
-    top_cosines: float32 [n], of each query with its nearest passage of those
-      searched.
-    negative_cosines: float64 [p], of each of the positives the mean over the
-      query's 100 best hits that are not relevant; NaN for none.
-    ratios: float64 [any], `similarity_ratios` of queries and positives; none
+    top_cosines: float32 [n], each query's with the nearest searched passage.
+    negative_cosines: float64 [p], each positive's mean cosine with the query's
+      100 best hits that are not relevant; NaN where there are none.
+    ratios: float64 [any], `similarity_ratios` of queries and positives; empty
       where the sample has too few pairs.
   """
 
@@ -50,16 +49,16 @@ def embed(
     name: str, embedder: Towers, params: Any, sample: Sample, encoded: Any,
     retrieved: int = _RETRIEVED,
 ) -> Vectors:
-  """Embeds the queries of a sample, searches, and takes its passages' vectors.
+  """Embeds a sample's queries, searches, and reads its passages' vectors.
 
   Args:
-    name: of the model, for errors.
+    name: the model's name, for errors.
     embedder: its towers.
     params: its parameters.
-    sample: what to embed.
-    encoded: the vectors of the passages that are searched, [M, D], in memory
-      or on disk: only blocks and the sample's rows of them are read.
-    retrieved: the hits among which negatives are looked for.
+    sample: the sample.
+    encoded: vectors of the searched passages [M, D], in memory or on disk;
+      only blocks and the sample's rows are read.
+    retrieved: hits of a query among which negatives are looked for.
 
   Raises:
     UserError: vectors that are not finite, or zero.
@@ -71,19 +70,18 @@ def embed(
   _check(name, 'queries', queries, sample.query_id)
 
   def take(side: str, places: np.ndarray) -> np.ndarray:
-    found = np.asarray(encoded[places])
-    _check(name, side, found, lambda i: searched_ids[places[i]])
-    return unit_rows(found)
+    taken = np.asarray(encoded[places])
+    _check(name, side, taken, lambda i: searched_ids[places[i]])
+    return unit_rows(taken)
 
   passages = take('passages', _find_places(searched, sample.passages))
   positives = take('passages', _find_places(searched, sample.pair_passages))
-  # A query's self-hit, where the task has such, is left out.
-  own = retrieval_set.self_hits
-  count = min(retrieved + (own is not None), len(searched))
+  self_hits = retrieval_set.self_hits
+  count = min(retrieved + (self_hits is not None), len(searched))
   ranking = ExactSearch(encoded, searched_ids).top_k(queries, count)
-  if own is not None:
-    own_places = _find_places(searched, own[sample.queries])
-    ranking = ranking_lib.without(ranking, own_places)
+  if self_hits is not None:
+    places = _find_places(searched, self_hits[sample.queries])
+    ranking = ranking_lib.without(ranking, places)
   units, hits = unit_rows(queries), take('best hits', ranking.indices[:, 0])
   ratios = np.zeros(0)
   if sample.has_pairs:
@@ -93,11 +91,54 @@ def embed(
       units,
       passages,
       positives,
-      # Scores are products: of half precision's vectors, not quite cosines.
+      # Scores of half precision's vectors are not quite cosines.
       np.sum(units * hits, axis=1),
       _measure_negatives(positives, ranking, encoded, sample),
       ratios,
   )
+
+
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+  """Scales vectors [n, D] to length 1: float32 [n, D]; zero rows stay zero."""
+  vectors = vectors.astype(np.float64)
+  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+  return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+
+
+def similarity_ratios(
+    queries: np.ndarray, passages: np.ndarray, draws: int = DRAWS, seed: int = 0
+) -> np.ndarray:
+  """Draws sim(q_i, q_j) / sim(q_i, p_j), i != j, as in SamToNe's figure 6.
+
+  Args:
+    queries: float [n, D], unit vectors, n at least 2.
+    passages: float [n, D], unit vectors; p_j belongs to q_j.
+    draws: number of pairs, drawn with replacement. Pairs whose denominator is
+      nearly 0 are left out.
+    seed: seed of the draws.
+
+  Returns:
+    float64 [at most draws].
+  """
+  rng = np.random.default_rng(seed)
+  first = rng.integers(len(queries), size=draws)
+  # A step of 1 to n - 1 in a circle never ends where it starts.
+  second = (first + rng.integers(1, len(queries), size=draws)) % len(queries)
+  values = []
+  for start in range(0, draws, _BLOCK):
+    i, j = first[start : start + _BLOCK], second[start : start + _BLOCK]
+    anchors = queries[i].astype(np.float64)
+    numerators = np.sum(anchors * queries[j], axis=1)
+    denominators = np.sum(anchors * passages[j], axis=1)
+    usable = np.abs(denominators) >= _TINY
+    values.append(numerators[usable] / denominators[usable])
+  return np.concatenate(values)
+
+
+def share_within(values: np.ndarray, low: float, high: float) -> float:
+  """The share of values [n] from `low` to `high`; NaN if n is 0."""
+  inside = (values >= low) & (values <= high)
+  return float(inside.mean()) if len(inside) else float('nan')
 
 
 def _measure_negatives(
@@ -108,7 +149,7 @@ def _measure_negatives(
   for place, query in enumerate(sample.pair_queries.tolist()):
     hits = ranking.indices[query]
     relevant = np.isin(sample.searched[hits], sample.gold[query])
-    # Without self-hits some have no place.
+    # The places of self-hits are negative.
     negatives = hits[~relevant & (hits >= 0)]
     if len(negatives):
       units = unit_rows(np.asarray(encoded[negatives]))
@@ -117,7 +158,7 @@ def _measure_negatives(
 
 
 def _find_places(searched: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Where rows of the corpus stand among those searched; -1 for not at all."""
+  """Finds rows of the corpus among the searched ones; -1 where missing."""
   places = np.minimum(np.searchsorted(searched, rows), len(searched) - 1)
   return np.where(searched[places] == rows, places, -1)
 
@@ -125,7 +166,7 @@ def _find_places(searched: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def _check(
     name: str, side: str, vectors: np.ndarray, id_of: Callable[[int], str]
 ) -> None:
-  """Raises UserError unless every row is finite and has a length."""
+  """Raises UserError unless every row is finite and not zero."""
   what = f'Model {name}, {side}: the vectors'
   finite.check_rows(what, vectors, lambda row: repr(id_of(row)))
   zero = np.flatnonzero(~vectors.any(axis=1)).tolist()

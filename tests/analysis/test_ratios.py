@@ -1,29 +1,10 @@
-"""Uniformity and the like, against double loops in float64."""
-
-import itertools
-import math
+"""Ratios of similarities, against tables of all pairs."""
 
 import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.evaluation.analysis import geometry
-from dualenc_jax.evaluation.analysis.geometry import similarity_ratios
-
-
-@pytest.mark.parametrize('block', [7, 1024])
-def test_uniformity_is_the_log_of_the_mean_potential(block):
-  vectors = toy_set.unit_vectors(23)
-  potentials = [
-      math.exp(-2 * math.dist(x, y) ** 2)
-      for x, y in itertools.combinations(vectors.tolist(), 2)
-  ]
-  expected = math.log(math.fsum(potentials) / len(potentials))
-  found = geometry.uniformity(vectors, block)
-  assert found == pytest.approx(expected, rel=1e-12)
-  one_point = np.repeat(vectors[:1], 20, axis=0)
-  assert geometry.uniformity(one_point, block) == pytest.approx(0, abs=1e-12)
-  assert geometry.uniformity(np.eye(20), block) == pytest.approx(-4)
+from dualenc_jax.evaluation.analysis.vectors import similarity_ratios
 
 
 def test_ratios_of_tiny_denominators_are_left_out():
@@ -54,11 +35,3 @@ def test_draws_cover_all_pairs_evenly_and_depend_on_the_seed():
   np.testing.assert_allclose(counts, 1000, rtol=0.15)
   other = similarity_ratios(queries, passages, draws=30_000, seed=1)
   assert (other != ratios).any()
-
-
-def test_signs_by_counting():
-  rows = [[1, -1, 2, 0], [2, -1, -1, 0], [1, 3, 1, 0], [1, 1, 1, 0]]
-  # Shares of signs at least 0: 1, 1/2, 3/4, 1.
-  expected = 4 / 4 * (1 / 4 + 3 / 16)
-  found = geometry.dimensional_efficiency(np.array(rows))
-  assert found == pytest.approx(expected)
