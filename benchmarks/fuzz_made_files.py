@@ -27,7 +27,7 @@ from dualenc_jax.utils.errors import UserError
 
 # Those of tests of hostile files.
 _TESTS = pathlib.Path(__file__).parents[1] / 'tests'
-sys.path += [str(_TESTS / 'helpers'), str(_TESTS / 'interop')]
+sys.path += [str(_TESTS / 'helpers'), str(_TESTS / 'checkpoints')]
 
 import small_folders  # noqa: E402
 import tiny_towers  # noqa: E402

@@ -17,7 +17,6 @@ from dualenc_jax.checkpoints import (
   two_towers,
   verify,
 )
-from dualenc_jax.checkpoints.sentence_transformers.modules import MODULES
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
 from dualenc_jax.checkpoints.weights import count_reasons, Usage, Weights
 from dualenc_jax.models import T5Encoder
@@ -26,6 +25,7 @@ from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 
 _INSTALL = "pip install 'dualenc-jax[convert]'"
+_Log = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Form:
 
   Attributes:
     text: its description, for people.
-    write: makes it in an empty folder; returns lines to print, if any.
-    encode: (folder, usage) -> the `verify.Encode` of what opens it; None where
-      that is the reader here, whose tensors are compared bit by bit.
+    write: writes it into an empty folder; returns lines to print, if any.
+    encode: (folder, usage) -> the `verify.Encode` of the library that opens it;
+      None where that is the reader here.
     packages: those that `encode` needs.
     usage_beside: whether lengths and prefixes lie in a file of their own, as
       the form has no place for them.
     needs_projection: whether the form cannot hold a bare T5.
-    may_be_alone: whether a query tower has it without its passage tower.
+    query_only_ok: whether it can hold a query tower without its passage tower.
     keeps_codec: whether the codec of the model is written, too.
   """
 
@@ -51,16 +51,16 @@ class Form:
   packages: Sequence[str] = ()
   usage_beside: bool = False
   needs_projection: bool = True
-  may_be_alone: bool = False
+  query_only_ok: bool = False
   keeps_codec: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """What is converted.
+  """A checkpoint to convert.
 
   Attributes:
-    path: the checkpoint, a folder or a file.
+    path: a folder or a file.
     step: of the checkpoint in a model_dir; None for the newest.
     vocabulary: as of `loading.load`.
     usage: lengths and prefixes that are not those of the checkpoint, by name.
@@ -75,20 +75,10 @@ class Source:
   dim: int | None = None
   activations: Sequence[str] | None = None
 
-  @property
-  def folders(self) -> Sequence[str]:
-    """What other libraries may open, too."""
-    return [self.path]
-
-  def read(self) -> tuple[Weights, dict[str, int | str]]:
-    """The checkpoint with this usage.
-
-    Returns:
-      It, and those of its lengths and prefixes that its files do not say: given
-      ones, and what is usual where they say none.
-    """
+  def read(self) -> tuple[Weights, bool]:
+    """The checkpoint with this usage, and whether its files have another."""
     weights = opening.read(self.path, self.step, self.dim)
-    said = weights.usage.facts()
+    saved = weights.usage.facts()
     if self.activations is not None:
       weights = weights.with_activations(self.activations)
     if weights.described:
@@ -102,8 +92,29 @@ class Source:
         query_length=tokenizer.query_length,
         passage_length=tokenizer.passage_length,
     )
-    other = {n: k for n, k in usage.facts().items() if k != said.get(n)}
-    return dataclasses.replace(weights, usage=usage), other
+    return dataclasses.replace(weights, usage=usage), usage.facts() != saved
+
+  def sides(
+      self, weights: Weights, other_usage: bool, log: _Log
+  ) -> list[tuple[str, verify.Encode]]:
+    """The source in the library that it is of, if that can encode it."""
+    reader, folder = opening.reader_of(self.path), pathlib.Path(self.path)
+    folder = folder.expanduser()
+    folder = folder if folder.is_dir() else folder.parent
+    for name, form_reader, encode in (
+        ('sentence_transformers', sentence_transformers,
+         verify.sentence_transformers),
+        ('transformers', hugging_face, verify.hugging_face),
+    ):
+      if reader is not form_reader:
+        continue
+      if absent := verify.missing([name, 'torch']):
+        log(f'{absent[0]} is not installed: the source is not compared.')
+      elif other_usage and reader is sentence_transformers:
+        log('The source has other lengths or prefixes: it is not compared.')
+      else:
+        return [(f'the source in {name}', encode(folder, weights.usage))]
+    return []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,25 +123,28 @@ class Merge:
 
   sources: Sequence[Source]
   shares: Sequence[float]
-  folders = ()
 
-  def read(self) -> tuple[Weights, dict[str, int | str]]:
-    """As of `Source`; raises what `merging.merge` does, too."""
+  def read(self) -> tuple[Weights, bool]:
+    """The mean; raises as `Source.read` and `merging.merge` do."""
     models = [source.read()[0] for source in self.sources]
-    return merging.merge(models, self.shares), {}
+    return merging.merge(models, self.shares), False
+
+  def sides(self, *args: Any) -> list[tuple[str, verify.Encode]]:
+    """Returns nothing: no other library has the mean."""
+    return []
 
 
 def convert(
     source: Source | Merge, name: str, form: Form, out: pathlib.Path,
-    say: Callable[[str], None] = print, query_alone: bool = False,
-    verified: bool | None = None,
+    log: _Log = print, query_alone: bool = False, verified: bool | None = None,
 ) -> None:
-  """Writes the form of a name beside the output, compares, and moves it there.
+  """Writes a form beside the output, compares, and moves it there.
 
   Args:
+    name: of the form.
     out: a new or an empty folder.
-    say: gets a line for people about each step.
-    query_alone: leave out the passage tower, but for its digest; a source that
+    log: gets a line for people about each step.
+    query_alone: leave out the passage tower, except its digest; a source that
       is a query tower alone stays one.
     verified: compare what both sides make of a few texts, beside the tensors;
       None for where the packages of the form are installed.
@@ -140,38 +154,36 @@ def convert(
       is not the same; or the output exists. Nothing is left then.
   """
   check_out(out)
-  if query_alone:
-    _check_may_be_alone(name, form)
-  absent = ', '.join(verify.absent(*form.packages))
+  absent = ', '.join(verify.missing(form.packages))
   if absent and verified:
     raise UserError(
-        f'--verify compares --to={name} with the original library. Not'
-        f' installed: {absent}. {_INSTALL}, or give --no-verify.'
-    )
-  weights, other = source.read()
-  say(f'{weights.path}: {describe(weights)}')
-  if weights.passage_tower:
-    _check_may_be_alone(name, form, f'{weights.path} is a query tower alone. ')
-  if not weights.encoder.num_layers:
-    raise UserError(
-        f'{weights.path} has no layers: it is a bag of pieces, which'
-        f' --to={name} cannot hold. To serve it, use Retriever.save.'
-    )
-  if (form.needs_projection or query_alone) and not weights.has_projection:
-    raise UserError(
-        f'{weights} has no projection: it is a pretrained T5, which --to={name}'
-        ' cannot hold. Train a dual encoder from it,'
-        f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}, or give --to=hf, t5x'
-        ' or safetensors.'
+        f'--verify compares --to={name} by {absent}, which is not installed.'
+        f' {_INSTALL}, or give --no-verify.'
     )
   if query_alone:
+    _check_query_only(name, form)
+  weights, other_usage = source.read()
+  log(f'{weights.path}: {describe(weights)}')
+  if weights.passage_tower:
+    _check_query_only(name, form)
+  problem = None
+  if not weights.encoder.num_layers:
+    problem = 'has no layers: to serve it, use Retriever.save'
+  elif (form.needs_projection or query_alone) and not weights.has_projection:
+    problem = (
+        'has no projection: train a dual encoder from it,'
+        f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}'
+    )
+  if problem:
+    raise UserError(f'--to={name} cannot hold {weights}, which {problem}.')
+  if query_alone:
     weights = two_towers.query_alone(weights)
-    say(
+    log(
         f'The query tower alone: {weights.encoder.num_layers} layers,'
         f' {len(weights.tensors)} tensors.'
     )
   if weights.codec is not None and not form.keeps_codec:
-    say(
+    log(
         f'Its codec, {weights.codec.name}, is left out: --to={name} has the'
         ' towers alone. An index that `dualenc encode` makes has it.'
     )
@@ -183,49 +195,34 @@ def convert(
         files.write_json(partial / opening.USAGE_FILE, usage.facts())
         usage.save_vocabulary(partial)
     for line in lines:
-      say(line)
+      log(line)
     verify.check_written(weights, partial)
-    if verified is False:
-      say('All tensors are the same; no texts were compared.')
-    elif absent:
-      say(
-          f'{absent} is not installed, so that all tensors were compared, but'
-          f' no texts; to compare them, too: {_INSTALL}.'
-      )
+    sides: list[tuple[str, verify.Encode]] = []
+    if absent:
+      log(f'{absent} is not installed: {_INSTALL} to compare texts.')
+    elif verified is not False:
+      if form.encode is not None:
+        sides.append((f'the {name}', form.encode(partial, weights.usage)))
+      sides += source.sides(weights, other_usage, log)
+    if sides:
+      log(f'Comparing {len(verify.TEXTS)} texts ...')
+      sides.insert(0, ('dualenc_jax', verify.ours(weights)))
+      alone = bool(weights.passage_tower)
+      for line in verify.compare(sides, query_alone=alone):
+        log(line)
     else:
-      _compare(source, weights, other, name, form, partial, say)
-  say(f'Wrote {out}, in float32: {form.text}.')
+      log('All tensors are the same; no texts were compared.')
+  log(f'Wrote {out}, in float32: {form.text}.')
 
 
-def _compare(
-    source: Source | Merge, weights: Weights, other: Mapping[str, int | str],
-    name: str, form: Form, folder: pathlib.Path, say: Callable[[str], None],
-) -> None:
-  """Encodes texts with the source and with what was written of it."""
-  folders = {p: pathlib.Path(p) for p in source.folders} | {name: folder}
-  texts = _alike(weights.usage, folders, folder, say)
-  sides = [('dualenc_jax', verify.ours(weights))]
-  if form.encode is not None:
-    sides.append((f'the {name}', form.encode(folder, weights.usage)))
-  for path in source.folders:
-    sides += _source_side(path, weights, other, say)
-  if len(sides) == 1:
-    say('All tensors are the same; no texts were compared.')
-    return
-  say(f'Comparing {len(texts)} texts ...')
-  for line in verify.compare(sides, texts, bool(weights.passage_tower)):
-    say(line)
-
-
-def _check_may_be_alone(name: str, form: Form, found: str = '') -> None:
+def _check_query_only(name: str, form: Form) -> None:
   """Raises UserError unless a form can have a query tower alone."""
-  if form.may_be_alone:
-    return
-  able = [name for name, form in FORMS.items() if form.may_be_alone]
-  raise UserError(
-      f'{found}--to={name} needs both towers. Convert a query tower alone'
-      f" (--tower=query) --to={', '.join(able[:-1])} or {able[-1]}."
-  )
+  if not form.query_only_ok:
+    able = ' or '.join(n for n, form in FORMS.items() if form.query_only_ok)
+    raise UserError(
+        f'--to={name} needs both towers. For a query tower alone give'
+        f' --tower=query --to={able}.'
+    )
 
 
 def check_out(out: pathlib.Path) -> None:
@@ -237,47 +234,6 @@ def check_out(out: pathlib.Path) -> None:
         f'--out {out} already exists. Give a new folder: nothing is'
         ' overwritten.'
     )
-
-
-def _folder_of(path: str | pathlib.Path) -> pathlib.Path:
-  folder = pathlib.Path(path).expanduser()
-  return folder if folder.is_dir() else folder.parent
-
-
-def _alike(
-    usage: Usage, folders: Mapping[str, pathlib.Path], out: pathlib.Path,
-    say: Callable[[str], None],
-) -> Sequence[str]:
-  """The texts to which all tokenizers give the ids of the SentencePiece file.
-
-  Others would show that tokenizers differ, in very few texts, and not whether
-  the model is the same; they are said, and in the README of the output where
-  its own differs. UserError where one differs in more than a tenth, without
-  the odd ones.
-  """
-  texts = verify.TEXTS
-  kept = set(range(len(texts)))
-  for name, folder in folders.items():
-    other = verify.other_ids(_folder_of(folder), usage, texts)
-    if not other:
-      continue
-    found = (
-        f'The tokenizer of {name} gives {len(other)} of {len(texts)} texts'
-        ' other ids than'
-    )
-    if 10 * sum(texts[i] not in verify.ODD for i in other) > len(texts):
-      raise UserError(
-          f'{found} {usage.vocabulary}, such as {texts[min(other)][:100]!r}.'
-          ' Give the vocabulary that the model was trained with, --vocabulary=.'
-      )
-    shortest = min((texts[i] for i in other), key=len)
-    found += f' the SentencePiece file, such as {shortest[:200]!r}'
-    say(f'{found}; they are left out.')
-    if folder == out:
-      with (out / 'README.md').open('a', encoding='utf-8') as readme:
-        readme.write(f'\n{found}.\n')
-    kept -= other
-  return [texts[i] for i in sorted(kept)]
 
 
 def describe(weights: Weights) -> str:
@@ -318,40 +274,12 @@ def describe(weights: Weights) -> str:
   )
 
 
-def _source_side(
-    path: str, weights: Weights, other: Mapping[str, int | str],
-    say: Callable[[str], None],
-) -> list[tuple[str, verify.Encode]]:
-  """The source as it is used where it comes from, if that is installed.
-
-  `other` are lengths and prefixes that are not its own.
-  """
-  reader, folder = opening.reader_of(path), _folder_of(path)
-  if reader is sentence_transformers:
-    name = 'sentence_transformers'
-    encode = verify.sentence_transformers(folder, other)
-  elif reader is hugging_face and not (folder / MODULES).is_file():
-    name, encode = 'transformers', verify.hugging_face(folder, weights.usage)
-  else:
-    return []
-  if verify.absent(name, 'torch'):
-    say(
-        f'{name} is not installed, so the source is read by dualenc_jax alone;'
-        f' to compare both: {_INSTALL}.'
-    )
-    return []
-  if other and reader is sentence_transformers:
-    listed = ', '.join(f'{name} {value!r}' for name, value in other.items())
-    say(f'The source gets what its folder does not say: {listed}.')
-  return [(f'the source in {name}', encode)]
-
-
 # All but a model_dir, whose config is a command's to write.
 FORMS = {
     'sentence_transformers': Form(
         'opens with SentenceTransformer(folder)',
         sentence_transformers.write,
-        lambda folder, usage: verify.sentence_transformers(folder),
+        verify.sentence_transformers,
         ('torch', 'sentence_transformers'),
     ),
     'hf': Form(
@@ -373,11 +301,11 @@ FORMS = {
             loading.load(weights), folder, passage_tower=weights.passage_tower
         ),
         verify.exported,
-        may_be_alone=True,
+        query_only_ok=True,
         keeps_codec=True,
     ),
     'safetensors': Form(
         'tensors by name', plain.write, needs_projection=False,
-        may_be_alone=True,
+        query_only_ok=True,
     ),
 }

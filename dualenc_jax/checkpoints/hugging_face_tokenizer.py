@@ -23,7 +23,7 @@ from dualenc_jax.utils.errors import UserError
 
 VOCABULARY = 'spiece.model'
 _TOKENIZER = 'tokenizer.json'
-_CONFIG = 'tokenizer_config.json'
+CONFIG = 'tokenizer_config.json'
 _LENGTH = 'model_max_length'
 # transformers writes 1e30 where there is no limit.
 _NO_LENGTH = 10**9
@@ -48,7 +48,7 @@ def read(folder: pathlib.Path) -> Usage:
   """
   config, pieces, vocabulary = (
       path if path.is_file() else None
-      for path in (folder / n for n in (_CONFIG, _TOKENIZER, VOCABULARY))
+      for path in (folder / n for n in (CONFIG, _TOKENIZER, VOCABULARY))
   )
   length = _read_length(config) if config else None
   if vocabulary or not pieces:
@@ -86,7 +86,7 @@ def write(usage: Usage, folder: pathlib.Path) -> None:
   }
   text = json.dumps(_tokenizer(proto, path), ensure_ascii=False)
   files.write(folder / _TOKENIZER, text)
-  files.write_json(folder / _CONFIG, config)
+  files.write_json(folder / CONFIG, config)
   shutil.copyfile(path, folder / VOCABULARY)
 
 

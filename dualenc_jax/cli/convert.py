@@ -60,13 +60,13 @@ def main(argv: Sequence[str] | None = None) -> None:
   # An exception of its own, so that nothing half written is left.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   out = pathlib.Path(args.out).expanduser().absolute()
-  say = functools.partial(print, flush=True)
+  log = functools.partial(print, flush=True)
   merged = merge_of(args)
   is_index = not merged and index_conversion.is_index(args.source)
   check_source(args, is_index)
   if is_index:
     conversion.check_out(out)
-    index_conversion.convert(args.source, args.to, out, args.ids or 'rows', say)
+    index_conversion.convert(args.source, args.to, out, args.ids or 'rows', log)
     return
   process.return_freed_memory()
   runtime.use_compilation_cache()
@@ -79,11 +79,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     sources = [dataclasses.replace(source, **own) for own in merged]
     source = conversion.Merge(sources, args.weights or [1.0] * len(sources))
   conversion.convert(
-      source, args.to, forms(out)[args.to], out, say, args.tower == 'query',
+      source, args.to, forms(out)[args.to], out, log, args.tower == 'query',
       args.verify,
   )
   if args.push is not None:
-    say(f'Pushed to {hub.push(out, args.push)}, a new one as private.')
+    log(f'Pushed to {hub.push(out, args.push)}, a new one as private.')
 
 
 def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:

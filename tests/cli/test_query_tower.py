@@ -181,7 +181,7 @@ def test_plain_tensors_of_a_query_tower(tmp_path, capsys):
   for form in ('model_dir', 'hf', 't5x', 'sentence_transformers'):
     with pytest.raises(UserError, match='--to=.* needs both towers'):
       converted(alone, form, tmp_path / 'out')
-    with pytest.raises(UserError, match='--tower=query. --to=jax_e'):
+    with pytest.raises(UserError, match='--tower=query --to=jax_e'):
       converted(source, form, tmp_path / 'out', '--tower=query')
   assert not (tmp_path / 'out').exists()
 
