@@ -21,12 +21,12 @@ MTEB = ['mteb>=2.26']
 # Not on PyPI: its head, which brings its own requirements.
 T5X = ['t5x @ git+https://github.com/google-research/t5x', 'tensorboard']
 TPU = ['jax[tpu]>=0.10.2']
+FAISS = ['faiss-cpu>=1.15']
 PLOTS = ['matplotlib>=3.11', 'scikit-learn>=1.8', 'threadpoolctl>=3.6']
 # References that the tests compare with, beside pytest, ruff and mypy. torch is
 # pinned so that the reference does not move.
 TEST = [
     'build>=1.6',
-    'faiss-cpu>=1.15',
     'mypy>=2.4',
     'pytest>=9.2',
     'pytest-xdist>=3.8',
@@ -90,11 +90,12 @@ setuptools.setup(
     extras_require={
         'data': DATA,
         'plots': PLOTS,
+        'faiss': FAISS,
         'convert': CONVERT,
         'hub': HUB,
         'mteb': MTEB,
         't5x': DATA + T5X,
-        'test': DATA + PLOTS + CONVERT + HUB + MTEB + TPU + TEST,
+        'test': DATA + PLOTS + FAISS + CONVERT + HUB + MTEB + TPU + TEST,
         'gpu': ['jax[cuda12]>=0.10.2'],
         'tpu': TPU,
         # The TPU's compiler, which needs none.

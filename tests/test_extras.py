@@ -51,11 +51,11 @@ for argv in (
         ['convert', model, '--to=' + form, '--out=' + out + form]
         for form in ('jax_export', 'safetensors', 't5x')
     ),
-    ['convert', model + '/index', '--to=faiss', '--out=' + out + 'faiss'],
     ['report', model],
 ):
   assert cli.main(argv) == 0, argv
 for argv in (
+    ['convert', model + '/index', '--to=faiss', '--out=' + out + 'f'],
     ['convert', model + '/index', '--to=vectors', '--out=' + out + 'v'],
     ['analyze', given, '--output_dir=' + out + 'a'],
     ['convert', model, '--to=hf', '--verify', '--out=' + out + 'hf'],
@@ -91,7 +91,7 @@ def test_a_task_of_seqio_says_how_to_get_it(tmp_path):
 @pytest.mark.slow
 def test_the_base_alone_is_enough_and_says_what_an_extra_is_for(base):
   model, said = base
-  for extra in ('data', 'plots', 'convert'):
+  for extra in ('data', 'faiss', 'plots', 'convert'):
     assert f'dualenc-jax[{extra}]' in said
   assert 'Traceback' not in said and '\n[]\n' in said
   assert 'dualenc-jax[plots]' in (model / 'report.html').read_text()
@@ -102,6 +102,7 @@ def test_the_base_alone_is_enough_and_says_what_an_extra_is_for(base):
     'extra, argv',
     [
         ('data', ['convert', 'MODEL/index', '--to=vectors', '--out=OUT']),
+        ('faiss', ['convert', 'MODEL/index', '--to=faiss', '--out=OUT']),
         ('plots', ['analyze', '--model_dir=MODEL', '--output_dir=OUT']),
         ('convert', ['convert', 'MODEL', '--to=hf', '--verify', '--out=OUT']),
     ],

@@ -23,9 +23,8 @@ from the same checkpoint is often better than each.
 
 The source can also be an index of `dualenc encode`. --to=faiss writes
 index.faiss, which faiss.read_index opens, and ids.txt: line i, counted from 0,
-has the id of hit i. With --ids=own hits are the ids, if all are whole numbers.
---to=vectors writes vectors.parquet, one row per passage: id, name, location,
-text, vector. All of it is read back and compared before it appears.
+has the id of hit i. --to=vectors writes vectors.parquet, one row per passage:
+id, name, location, text, vector.
 """
 
 import argparse
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   check_source(args, is_index)
   if is_index:
     conversion.check_out(out)
-    index_conversion.convert(args.source, args.to, out, args.ids or 'rows', log)
+    index_conversion.convert(args.source, args.to, out, log)
     return
   process.return_freed_memory()
   runtime.use_compilation_cache()
@@ -156,8 +155,6 @@ def check_source(args: argparse.Namespace, is_index: bool) -> None:
         f'--{given[0]} needs a model, but {args.source} is an index. Leave it'
         ' out.'
     )
-  if args.ids is not None and args.to != 'faiss':
-    raise UserError(f'--ids needs --to=faiss, not --to={args.to}.')
 
 
 def make_parser() -> flags.Parser:
@@ -185,11 +182,6 @@ def make_parser() -> flags.Parser:
       '--tower', choices=['query'],
       help='write only the query tower, to search an existing index; for'
       ' jax_export and safetensors',
-  )
-  parser.add_argument(
-      '--ids', choices=index_conversion.IDS_OF_FAISS,
-      help='hits of --to=faiss: rows, line numbers of ids.txt; or own, the ids,'
-      ' if all are whole numbers (default rows)',
   )
   parser.add_argument('--out', required=True, help='folder to make')
   parser.add_argument(

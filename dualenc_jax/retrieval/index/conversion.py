@@ -1,12 +1,26 @@
-"""An index in the files of other programs: faiss's own, or Parquet."""
+"""An index as files of other programs: of faiss, or Parquet.
 
-from collections.abc import Callable, Mapping
-import dataclasses
-import functools
+The folder of `--to=faiss` has
+
+  index.faiss   the index, for `faiss.read_index` or `read_index_binary`.
+  ids.txt       the id of row i in line i.
+  about.json    codec, dtype, bit order and model.
+
+The folder of `--to=vectors` has
+
+  vectors.parquet   a row per passage, in the order of the index: id, name and
+                    location (null where missing), text, and its embedding as
+                    `vector`, a list of float32, or `codes`, bytes of one
+                    length. The schema has about.json under the key `dualenc`.
+  codec.npz         the arrays that decode codes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import importlib
+import json
 import os
 import pathlib
-import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,103 +28,24 @@ from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.compression.quantisers import Levels, Signs
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
-from dualenc_jax.retrieval.index import faiss_files, faiss_forms, parquet_file
+from dualenc_jax.retrieval.index import faiss_index
 from dualenc_jax.retrieval.index.header import FILE, FORMAT
 from dualenc_jax.retrieval.index.index import Index
-from dualenc_jax.retrieval.index.rows import Rows
 from dualenc_jax.retrieval.index.shard import IDS, Places, SHARD_INFOS
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.progress import Progress
 from dualenc_jax.utils.sizes import gigabytes
 
-IDS_OF_FAISS = ('rows', 'own')
-# Of the header's provenance: what names the model, and no places.
-_OF_MODEL = (TOWER_SHA256, 'vocabulary', 'run_id', 'checkpoint_step')
-_NUMBER = re.compile('0|-?[1-9][0-9]{0,18}')
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-  """The content of an index, for writers of other forms.
-
-  Attributes:
-    rows: vectors, floats, or their codes, uint8.
-    about: a description of the rows for their users elsewhere, as JSON: codec,
-      dtype, bit order, model.
-    faiss: makes the faiss index of `rows`; raises UserError if faiss has none
-      for this codec.
-    arrays: arrays that decode the codes, by name; empty without codes.
-  """
-
-  rows: Rows
-  about: Mapping[str, Any]
-  faiss: Callable[[Rows], faiss_files.Index]
-  arrays: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-  """A form that indexes are written in.
-
-  Attributes:
-    text: a description for --help.
-    write: writes (index, its parts, kind of ids) into an empty folder.
-    check: raises UserError where a library for it is missing.
-  """
-
-  text: str
-  write: Callable[[Index, Parts, str, pathlib.Path], None]
-  check: Callable[[], None] = lambda: None
-
-
-def parts_of(index: Index) -> Parts:
-  """The content of an index, for writers of other forms."""
-  header, stored = index.header, index.embeddings
-  codec = stored.codec if isinstance(stored, Coded) else None
-  dim, normalised = header.dim, header.normalised
-  if codec is not None:
-    # What codes stand for is not of length one but to rounding.
-    dim, normalised = codec.quantiser.dim, codec.is_normalised
-  known = header.provenance
-  about = {
-      'passages': len(index),
-      'tower': header.tower,
-      'dim': dim,
-      **({} if dim == header.dim else {'query_dim': header.dim}),
-      'metric': 'inner product',
-      'normalised': normalised,
-      'codec': header.codec or header.dtype,
-      **({'dtype': header.dtype} if codec is None else _codec_about(codec)),
-      'model': {name: known[name] for name in _OF_MODEL if name in known},
-  }
-  if not isinstance(stored, Coded):
-    return Parts(Rows.of(stored), about, faiss_forms.FLOATS[header.dtype])
-  codec = stored.codec
-  parts = {f'transform_{i}': part for i, part in enumerate(codec.transforms)}
-  arrays = {
-      f'{name}_{field}': np.asarray(value)
-      for name, part in (parts | {'quantiser': codec.quantiser}).items()
-      for field, value in vars(part).items()
-      if hasattr(value, 'shape')
-  }
-  faiss = functools.partial(faiss_forms.of_codec, codec)
-  return Parts(Rows.of(stored.codes), about, faiss, arrays)
-
-
-def _codec_about(codec: Codec) -> dict[str, Any]:
-  """A description of the bytes of codes, as JSON."""
-  quantiser = codec.quantiser
-  about = {'dtype': str(codec.code_dtype), 'rescored': codec.rescored}
-  if isinstance(quantiser, Signs):
-    about |= {'bits': 1, 'bit_order': 'big'}
-  elif isinstance(quantiser, Levels | Product):
-    about |= {'bits': quantiser.bits, 'bit_order': 'little'}
-  kind = type(quantiser).__name__
-  return {**about, 'quantiser': kind, 'transforms': len(codec.transforms)}
+METADATA = b'dualenc'
+# Rows that are read at once: 50 MB of float32 at 768 dimensions.
+BLOCK = 2**14
+# Fields of the provenance that name the model, and no places.
+_MODEL_FIELDS = (TOWER_SHA256, 'vocabulary', 'run_id', 'checkpoint_step')
 
 
 def is_index(path: str | os.PathLike[str]) -> bool:
-  """Whether a folder has the content of an index, whole or half."""
+  """Returns whether a folder has an index, complete or not."""
   if '://' in str(path):
     return False
   places = Places(path)
@@ -127,89 +62,204 @@ def is_index(path: str | os.PathLike[str]) -> bool:
 
 def convert(
     source: str | os.PathLike[str], name: str, out: pathlib.Path,
-    ids: str = 'rows', say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> None:
-  """Writes an index in another form, reads it again, and moves it into place.
+  """Writes an index in another form; the folder appears when it is complete.
 
   Args:
     source: the index.
     name: a key of `FORMS`.
     out: a new or an empty folder.
-    ids: the ids that faiss returns: 'rows', numbers of lines of ids.txt, or
-      'own', the ids themselves, which must be whole numbers.
-    say: takes a line for people about each step.
+    log: takes a line for people about each step.
 
   Raises:
-    UserError: the index is damaged, or has no such form. Nothing is left.
+    UserError: the index is damaged, or has no such form, or a library is not
+      installed.
   """
   form = FORMS[name]
-  form.check()
+  try:
+    importlib.import_module(form.library)
+  except ImportError as e:
+    raise UserError(
+        f'--to={name} needs {form.library}, which cannot be imported ({e}). pip'
+        f" install 'dualenc-jax[{form.extra}]'"
+    ) from e
   index = Index.open(source)
-  parts = parts_of(index)
+  rows = stored_rows(index)
+  about = describe(index)
   texts = 'queries' if index.header.tower == 'query' else 'passages'
-  say(
-      f'{source}: {len(index):,} {texts}, {parts.about["codec"]}'
-      f' [{index.header.dim}], {gigabytes(parts.rows.nbytes)} of embeddings.'
+  size = gigabytes(len(rows) * rows.shape[1] * rows.dtype.itemsize)
+  log(
+      f'{source}: {len(index):,} {texts}, {about["codec"]}'
+      f' [{index.header.dim}], {size} of embeddings.'
   )
   with files.new_folder(out, 'another --out') as partial:
-    form.write(index, parts, ids, partial)
+    with files.writing(out, 'another --out'):
+      form.write(index, about, partial)
     written = sorted(path.name for path in partial.iterdir())
-  say(f'Wrote {out}, read back and compared: {", ".join(written)}.')
+  log(f'Wrote {out}: {", ".join(written)}.')
+
+
+def stored_rows(index: Index) -> Any:
+  """Returns the rows [N, W] of an index: embeddings, or their codes."""
+  stored = index.embeddings
+  return stored.codes if isinstance(stored, Coded) else stored
+
+
+def blocks(rows: Any) -> Iterator[np.ndarray]:
+  """Yields a store of rows [N, W] in blocks [b, W], with a bar."""
+  with Progress('Writing', len(rows), 'rows') as progress:
+    for start in range(0, len(rows), BLOCK):
+      block = np.asarray(rows[start : start + BLOCK])
+      yield block
+      progress(len(block))
+
+
+def describe(index: Index) -> dict[str, Any]:
+  """Describes the rows of an index for their users elsewhere, as JSON."""
+  header, stored = index.header, index.embeddings
+  codec = stored.codec if isinstance(stored, Coded) else None
+  dim, normalised = header.dim, header.normalised
+  if codec is not None:
+    # What codes stand for is not of length one but to rounding.
+    dim, normalised = codec.quantiser.dim, codec.is_normalised
+  known = header.provenance
+  return {
+      'passages': len(index),
+      'tower': header.tower,
+      'dim': dim,
+      **({} if dim == header.dim else {'query_dim': header.dim}),
+      'metric': 'inner product',
+      'normalised': normalised,
+      'codec': header.codec or header.dtype,
+      **({'dtype': header.dtype} if codec is None else _describe_codes(codec)),
+      'model': {name: known[name] for name in _MODEL_FIELDS if name in known},
+  }
+
+
+def _describe_codes(codec: Codec) -> dict[str, Any]:
+  """Describes the bytes of codes, as JSON."""
+  quantiser = codec.quantiser
+  about = {'dtype': str(codec.code_dtype), 'rescored': codec.rescored}
+  if isinstance(quantiser, Signs):
+    about |= {'bits': 1, 'bit_order': 'big'}
+  elif isinstance(quantiser, Levels | Product):
+    about |= {'bits': quantiser.bits, 'bit_order': 'little'}
+  kind = type(quantiser).__name__
+  return {**about, 'quantiser': kind, 'transforms': len(codec.transforms)}
 
 
 def _write_faiss(
-    index: Index, parts: Parts, ids: str, folder: pathlib.Path
+    index: Index, about: Mapping[str, Any], folder: pathlib.Path
 ) -> None:
-  """index.faiss; ids.txt, unless its ids are the own ones; about.json."""
-  found = parts.faiss(parts.rows)
-  if ids == 'own':
-    found = faiss_files.with_ids(Rows.of(_whole_numbers(index)), found)
-  faiss_files.write(folder / 'index.faiss', found, 'another --out')
-  if ids == 'rows':
-    with files.writing(folder / IDS, 'another --out'):
-      with (folder / IDS).open('wb') as file:
-        for shard in index.shards:
-          file.write(shard.ids.tobytes())
-  reader = 'read_index_binary' if found.is_binary else 'read_index'
-  about = {**parts.about, 'faiss': reader, 'faiss_ids': ids}
-  files.write_json(folder / 'about.json', about)
+  import faiss
 
-
-def _whole_numbers(index: Index) -> np.ndarray:
-  """The ids as int64 [N, 1], each printed as it was, so that none coincide."""
-  numbers = np.empty((len(index), 1), np.int64)
-  for row, id_ in enumerate(index.ids):
-    number = int(id_) if _NUMBER.fullmatch(id_) else 2**63
-    if not -(2**63) <= number < 2**63:
-      raise UserError(
-          f'--ids=own: row {row} of {index.folder} has the id {id_!r}, but'
-          ' faiss takes whole numbers of 64 bits, without leading zeros. Leave'
-          ' the flag out: hits are then row numbers, with ids in ids.txt.'
-      )
-    numbers[row] = number
-  return numbers
+  found = faiss_index.build(index.embeddings, blocks(stored_rows(index)))
+  is_binary = isinstance(found, faiss.IndexBinary)
+  write = faiss.write_index_binary if is_binary else faiss.write_index
+  write(found, str(folder / 'index.faiss'))
+  with (folder / IDS).open('wb') as file:
+    for shard in index.shards:
+      file.write(shard.ids.tobytes())
+  reader = 'read_index_binary' if is_binary else 'read_index'
+  files.write_json(folder / 'about.json', {**about, 'faiss': reader})
 
 
 def _write_parquet(
-    index: Index, parts: Parts, _: str, folder: pathlib.Path
+    index: Index, about: Mapping[str, Any], folder: pathlib.Path
 ) -> None:
-  """vectors.parquet; of codes also codec.npz, which decodes them."""
-  path = folder / 'vectors.parquet'
-  parquet_file.write(path, index, parts.rows, parts.about)
-  if parts.arrays:
-    arrays = folder / 'codec.npz'
-    with files.writing(arrays, 'another --out'):
-      # NumPy's stub takes any name for its flag allow_pickle.
-      np.savez(arrays, **parts.arrays)  # type: ignore[arg-type]
+  import pyarrow as pa
+  from pyarrow import parquet
+
+  rows = stored_rows(index)
+  width = rows.shape[1]
+  embedding = pa.field('vector', pa.list_(pa.float32(), width), False)
+  if rows.dtype == np.uint8:
+    embedding = pa.field('codes', pa.binary(width), False)
+  texts = [pa.field(n, pa.string()) for n in ('name', 'location', 'text')]
+  schema = pa.schema(
+      [pa.field('id', pa.string(), False), *texts, embedding],
+      {METADATA: json.dumps(about)},
+  )
+  path, start = folder / 'vectors.parquet', 0
+  with parquet.ParquetWriter(path, schema, use_dictionary=False) as writer:
+    for block in blocks(rows):
+      columns = [
+          *_text_columns(index, start, len(block)),
+          _embedding_column(embedding.type, block),
+      ]
+      table = pa.Table.from_arrays(columns, schema=schema)
+      writer.write_table(table, row_group_size=len(block))
+      start += len(block)
+  if isinstance(index.embeddings, Coded):
+    _write_codec(index.embeddings.codec, folder / 'codec.npz')
+
+
+def _text_columns(index: Index, start: int, count: int) -> list[Any]:
+  """The columns id, name, location and text of some rows."""
+  import pyarrow as pa
+
+  passages = [index.passage(row) for row in range(start, start + count)]
+  columns = zip(*((p.id, p.name or None, p.location or None, p.text)
+                  for p in passages))
+  try:
+    return [pa.array(column, pa.string()) for column in columns]
+  except UnicodeEncodeError as e:
+    texts = [p.id + p.name + p.location + p.text for p in passages]
+    row = next(i for i, text in enumerate(texts) if e.object in text)
+    raise UserError(
+        f'Row {start + row} of {index.folder}, {passages[row].id!r}, has half a'
+        ' surrogate pair, which Parquet cannot hold. Repair the source of the'
+        ' text, and encode again.'
+    ) from e
+
+
+def _embedding_column(kind: Any, block: np.ndarray) -> Any:
+  """[b, width] as a column of lists, or of bytes, without a copy of float32."""
+  import pyarrow as pa
+
+  if pa.types.is_fixed_size_binary(kind):
+    content = pa.py_buffer(np.ascontiguousarray(block))
+    return pa.FixedSizeBinaryArray.from_buffers(
+        kind, len(block), [None, content]
+    )
+  values = np.ascontiguousarray(block, np.float32).reshape(-1)
+  return pa.FixedSizeListArray.from_arrays(pa.array(values), type=kind)
+
+
+def _write_codec(codec: Codec, path: pathlib.Path) -> None:
+  """Writes the arrays of a codec: transform_0_matrix, quantiser_score, ..."""
+  parts = {f'transform_{i}': part for i, part in enumerate(codec.transforms)}
+  arrays = {
+      f'{name}_{field}': np.asarray(value)
+      for name, part in (parts | {'quantiser': codec.quantiser}).items()
+      for field, value in vars(part).items()
+      if hasattr(value, 'shape')
+  }
+  if arrays:
+    # NumPy's stub takes any name for its flag allow_pickle.
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+class Form(NamedTuple):
+  """A form that indexes are written in.
+
+  Attributes:
+    text: a description for --help.
+    write: writes (index, its description, an empty folder).
+    library, extra: the library that it needs, and the extra that brings it.
+  """
+
+  text: str
+  write: Callable[[Index, Mapping[str, Any], pathlib.Path], None]
+  library: str
+  extra: str
 
 
 FORMS = {
-    'faiss': Form(
-        'index.faiss of an index, written without faiss', _write_faiss
-    ),
+    'faiss': Form('index.faiss of an index', _write_faiss, 'faiss', 'faiss'),
     'vectors': Form(
         'Parquet of an index: id, text, vector, for vector databases',
-        _write_parquet,
-        parquet_file.check_installed,
+        _write_parquet, 'pyarrow', 'data',
     ),
 }
