@@ -27,8 +27,10 @@ import workload
 from dualenc_jax import losses
 from dualenc_jax.cli import model_dir
 from dualenc_jax.data import Vocabulary
-from dualenc_jax.forecast import layers, slices, work
-from dualenc_jax.forecast.program import Forecast
+from dualenc_jax.data.text.text_rows import TextRows
+from dualenc_jax.forecast import slices, train_step
+from dualenc_jax.forecast.train_step import Forecast
+from dualenc_jax.models import cost, DualEncoder
 from dualenc_jax.retrieval.search import search_programs
 from dualenc_jax.retrieval.search.search_programs import BLOCK_ROWS
 from dualenc_jax.training import memory, Partitioner
@@ -90,7 +92,7 @@ def main() -> None:
 def ring(name: str, loss: str) -> str:
   """A line of the table."""
   # Of the tests; imported once the slice has set JAX up.
-  on = slices.find(name)
+  on = slices.find_slice(name)
   sys.path[:0] = [str(_TESTS / 'helpers'), str(_TESTS / 'losses')]
   import loss_programs
 
@@ -114,7 +116,7 @@ def ring(name: str, loss: str) -> str:
 
 def search(name: str) -> str:
   """A line of the table: a block, for the hits that top-100 keeps."""
-  on = slices.find(name)
+  on = slices.find_slice(name)
   run = search_programs.Programs(tuple(on.devices))
   program = run.lower_update_best(BLOCK_ROWS, _QUERIES, _DIM, _KEPT).compile()
   milliseconds = (
@@ -136,7 +138,7 @@ def step(
   file = folder / f'{words.file.stem}-{pairs}.jsonl'
   if not file.exists():
     write_pairs(file, words, pairs)
-  on = slices.find(slice_)
+  on = slices.find_slice(slice_)
   experiment = model_dir.build_experiment(
       [gin_file],
       [
@@ -152,7 +154,7 @@ def step(
   clock, link = clock_and_link(on)
 
   def measured(experiment: Experiment) -> Forecast:
-    compiled = memory.compile_program(*memory.lower_step(experiment))
+    compiled = memory.compile_step(experiment)
     timed = tpu_kernels.timed(compiled.as_text() or '', on)
     assert not timed.unknown, timed.unknown
     schedule = Schedule(timed.text)
@@ -163,13 +165,27 @@ def step(
         {'busy': int(schedule.cycles()), 'waited': int(clock * waited)}
     )
 
-  found = layers.of_all(experiment, measured, {})
+  found = train_step.extrapolate(experiment, measured)
   seconds = found.peak / clock
-  needed = work.work(experiment.objective.model, experiment.batches(0)).flops
+  needed = flops(experiment.objective.model, experiment.batches(0))
   share = needed / (seconds * on.generation.flops * len(on.devices))
   return (
       f'| {gin_file} | {slice_} | {1e3 * seconds:,.1f} |'
       f" {1e3 * found.parts['waited'] / clock:,.1f} | {share:.1%} |"
+  )
+
+
+def flops(model: DualEncoder, batch: dict[str, TextRows]) -> float:
+  """Operations of a step's matrix products for real tokens, in both passes.
+
+  Dropout, loss, optimizer, recomputation and padding do not count.
+  """
+  return sum(
+      # The backward pass has two products for each of the forward pass.
+      3 * cost.flops(model, side, int(length))
+      for name, side in (('queries', 'query'), ('passages', 'passage'))
+      for group in batch[name].groups
+      for length in np.ravel(group.lengths) if length
   )
 
 

@@ -142,7 +142,7 @@ def _bundles(
 def _compile_each(
     slice_name: str, folder: pathlib.Path, kernels: list[list[str]]
 ) -> Iterator[int]:
-  device = SingleDeviceSharding(slices.find(slice_name).devices[0])
+  device = SingleDeviceSharding(slices.find_slice(slice_name).devices[0])
 
   def structs(shapes: str, **where: Any) -> list[jax.ShapeDtypeStruct]:
     return [

@@ -7,17 +7,14 @@ With --fit_batch it also finds the largest batch that fits the device.
   dualenc check --gin_file=runs/finetune.gin ... --topology=v5e:4x4
 
 compiles the step for TPUs that this machine does not have, and reports whether
-it fits and what the devices send each other. With
---program=encode,search it reports the same for `encode` and `search`, and so
-for `evaluate`, which runs both.
+it fits and what the devices send each other.
 
   dualenc check --model_dir=MODEL_DIR
 
 reads all checkpoints of a run and names damaged tensors.
 """
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
@@ -26,10 +23,10 @@ from typing import Any
 import jax
 
 from dualenc_jax.checkpoints import integrity
-from dualenc_jax.cli import config, flags, on_topology, runtime, train
-from dualenc_jax.forecast import slices, step
+from dualenc_jax.cli import config, flags, runtime, train
+from dualenc_jax.forecast import slices, train_step
 from dualenc_jax.parallel.partitioning import leaf_paths
-from dualenc_jax.training import experiment as experiment_lib, fit_batch, memory
+from dualenc_jax.training import experiment as experiment_lib, memory
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import machine
 from dualenc_jax.utils.errors import UserError
@@ -42,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_checkpoints(pathlib.Path(args.model_dir).expanduser())
     return
   args.model_dir = args.model_dir or 'unused'
-  check_flags(args)
-  on = None if args.topology is None else slices.find(args.topology)
+  on = None if args.topology is None else slices.find_slice(args.topology)
   runtime.start(keep_programs=not on)
   experiment = train.build(args)
   available: Any = args.device_memory_gib or machine.device_memory()
@@ -52,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         experiment, partitioner=slices.on_slice(experiment.partitioner, on)
     )
     available = args.device_memory_gib or on.generation.memory
-    if on.generation.dimensions and (note := slices.version_note()):
+    if note := slices.version_note():
       print(note)
 
   print(config.operative_config())
@@ -65,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if split != 'train':
       task.for_split(split).fingerprint(split)
   print(f'Task {task.task_name}: splits {", ".join(splits)}.')
-  trains = on_topology.TRAIN in args.program
-  if trains and not args.fit_batch:
+  if not args.fit_batch:
     experiment.objective.check_batch(experiment)
   plan = experiment_lib.make_plan(experiment)
   for line in experiment_lib.describe(experiment, plan):
@@ -77,29 +72,35 @@ def main(argv: Sequence[str] | None = None) -> None:
   for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
   if args.fit_batch:
-    peak_of = functools.partial(step.peak, whole=args.whole) if on else None
-    experiment = largest_batch(experiment, available, peak_of)
-  batch = trains and experiment.objective.abstract_batch(experiment)
-  for key, array in jax.tree.leaves_with_path(batch or {}):
+    peak = functools.partial(train_step.peak, all_layers=args.whole)
+    experiment = largest_batch(experiment, available, peak if on else None)
+  batch = experiment.objective.abstract_batch(experiment)
+  for key, array in jax.tree.leaves_with_path(batch):
     name = jax.tree_util.keystr(key, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')
   if on and not args.no_compile:
-    on_topology.describe(experiment, args.program, available, args.whole)
+    found = train_step.forecast(experiment, args.whole)
+    for line in found.describe(on):
+      print(line)
+    print_memory(experiment, found.parts, available)
+    over = found.peak - available
+    if over > 0:
+      raise UserError(
+          f'The step does not fit {on.name}: it needs'
+          f' {memory.mib(found.peak)} MiB a device, {memory.mib(over)} more'
+          f' than there are. {memory.FEWER_PAIRS}'
+      )
+    print(f'The step fits {on.name}.')
   elif not args.no_compile:
-    print(f'Compiled memory a device at {experiment.batch_size:,} pairs, MiB:')
-    parts = memory.named(dataclasses.asdict(memory.by_part(experiment)))
-    for line in memory.table(parts, available):
-      print(f'  {line}')
+    print_memory(experiment, memory.parts(experiment), available)
 
 
-def check_flags(args: argparse.Namespace) -> None:
-  on_topology.check_names(args.program)
-  if args.program == [on_topology.TRAIN]:
-    return
-  if args.topology is None:
-    raise UserError('--program needs --topology: give both.')
-  if args.fit_batch:
-    raise UserError('--fit_batch works with --program=train only.')
+def print_memory(
+    experiment: Experiment, parts: Mapping[str, int], available: int | None
+) -> None:
+  print(f'Compiled memory a device at {experiment.batch_size:,} pairs, MiB:')
+  for line in memory.table(parts, available):
+    print(f'  {line}')
 
 
 def check_checkpoints(folder: pathlib.Path) -> None:
@@ -146,11 +147,8 @@ def make_parser() -> flags.Parser:
       ' about five sizes',
   )
   add('--topology', metavar='v5e:4x4',
-      help='compile for these TPUs (generation and chips per side) or GPUs'
-      ' (h100:8), without having them')
-  add('--program', type=flags.listed, default=[on_topology.TRAIN],
-      metavar='train,encode,search',
-      help='with --topology: programs to compile (default train)')
+      help='compile for these TPUs (generation and chips per side), without'
+      ' having them')
   add('--whole', action='store_true',
       help='with --topology: compile all layers, not two per encoder')
   add('--device_memory_gib', type=flags.gib,
@@ -164,7 +162,7 @@ def largest_batch(
 ) -> Experiment:
   """Reports, and returns the experiment with, the largest batch that fits.
 
-  Its device has `available` bytes; `peak_of` is as of `fit_batch.fit_batch`.
+  Its device has `available` bytes; `peak_of` is as of `memory.fit_batch`.
   """
   if available is None:
     raise UserError(
@@ -172,7 +170,7 @@ def largest_batch(
         ' device has; give --device_memory_gib.'
     )
   print(
-      f'Looking for the largest batch of at most {fit_batch.USABLE:.0%} of'
+      f'Looking for the largest batch of at most {memory.USABLE:.0%} of'
       f' {memory.mib(available)} MiB a device:'
   )
 
@@ -180,13 +178,13 @@ def largest_batch(
     text = 'too much to compile' if peak is None else f'{memory.mib(peak)} MiB'
     print(f'  batch {size:,}: {text}', flush=True)
 
-  fit = fit_batch.fit_batch(experiment, available, tell, peak_of)
+  fit = memory.fit_batch(experiment, available, tell, peak_of)
   if fit.too_large is not None:
     note = f'; {fit.too_large:,} do not fit, and what is between was not tried'
-  elif fit.batch_size < fit_batch.MAX_BATCH_SIZE // 2:
+  elif fit.batch_size < memory.MAX_BATCH_SIZE // 2:
     note = '; no larger one was tried, as there are so few examples'
   else:
-    note = f'; none above {fit_batch.MAX_BATCH_SIZE:,} is tried'
+    note = f'; none above {memory.MAX_BATCH_SIZE:,} is tried'
   partitioner: Any = experiment.partitioner
   on = getattr(partitioner, 'slice', None)
   kind = on.name if on else partitioner.mesh.devices.flat[0].device_kind

@@ -1,12 +1,11 @@
 """Contrastive training of a dual encoder: batches, embeddings, their loss."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import dataclasses
 import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from dualenc_jax import losses
 from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
@@ -85,22 +84,6 @@ class Contrastive(OfTowers):
   def chance(self, run: Run) -> float | None:
     chance = getattr(self.loss, 'chance', None)
     return chance and chance(run.batch_size, self.num_negatives)
-
-  def apart(
-      self, params: Any, batch: Any
-  ) -> tuple[Callable[..., Any], Any, Any, Any]:
-    """The loss, of the embeddings."""
-    embeddings = jax.eval_shape(
-        lambda params, batch: embed(self.model, params, batch), params, batch
-    )
-    names = ('query', 'passage', 'negatives')
-    vectors = {name: getattr(embeddings, name) for name in names}
-
-    def value(params, vectors, rest):
-      step = jnp.zeros((), jnp.int32)
-      return self.value(params, rest._replace(step=step, **vectors))
-
-    return value, params.get('loss', {}), vectors, embeddings
 
 
 def embed(

@@ -169,17 +169,6 @@ class Objective(Protocol):
     """Facts that no tensor of a model holds, as JSON for its checkpoints."""
     return {}
 
-  def apart(
-      self, params: Any, batch: Any
-  ) -> tuple[Callable[..., Any], Any, Any, Any] | None:
-    """A part of the value whose memory is reported by itself; None without one.
-
-    Returns a function (params, rows, rest) -> (value, metrics), which has
-    gradients for the first two, and its arguments, abstract: parameters of its
-    own, and trees with the leading axis over the data axis.
-    """
-    return None
-
 
 def check(name: str, objective: Any) -> None:
   """Raises UserError, with the name of the setting, unless it is one."""

@@ -1,9 +1,11 @@
-"""Memory of a train step as its compiler plans it; nothing is allocated."""
+"""Memory of a train step as its compiler plans it; nothing is allocated.
 
-from collections.abc import Iterator, Mapping
+`fit_batch` finds the largest batch that fits.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import math
-import re
 from typing import Any, NamedTuple
 
 import jax
@@ -11,19 +13,21 @@ import jax
 from dualenc_jax.training.experiment import Experiment, make_plan
 from dualenc_jax.utils.errors import UserError
 
-# What takes less memory.
+# Share of a device's memory that a step may plan to use. The rest is for the
+# next batch, the runtime's own buffers and fragmentation.
+USABLE = 0.95
+# The search for a batch ends when what fits and what does not are this close.
+TOLERANCE = 0.02
+# Pairs beyond which no batch is tried.
+MAX_BATCH_SIZE = 2**24
+# Most that a size tried differs from all before.
+_GROWTH = 16
 LESS = (
     'Encode in small micro-batches (--gin.MICRO_BATCH_SIZE=), shard the'
     ' parameters over the devices (--gin_file=partitioning/fsdp.gin), recompute'
     ' activations (--gin.models.T5Encoder.remat=True), use'
     ' --gin.DTYPE=bfloat16, fewer tokens, or a smaller model.'
 )
-# Of the largest arrays, which the TPU's compiler lists where it comes so far.
-_ALLOCATION = re.compile(
-    r'Size: ([\d.]+[KMGT])\n(?: *Operator: .*?op_name="([^"]*)".*\n)?'
-    r' *Shape: (\w+\[[\d,]*\])'
-)
-_LARGEST = 3
 FEWER_PAIRS = f'--fit_batch finds the largest batch that fits. {LESS}'
 
 
@@ -31,69 +35,54 @@ class OutOfMemory(UserError):
   """The compiler ran out of the device's memory."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
-  """Bytes a device that one train step needs; they add up to its peak.
+class Fit(NamedTuple):
+  """The largest batch that fits, in pairs, and bytes a device of its step.
 
-  `params`, `optimizer`, `memory` (of the objective, such as a negative cache)
-  and `batch` are the step's inputs, by shapes and shardings; new values of the
-  first three take the place of the old. The compiler plans the others.
-
-  Attributes:
-    activations: temporaries of the whole step less `loss`: activations that
-      wait for the backward pass, gradients, updates, buffers of collectives.
-    loss: temporaries of the part that the objective compiles apart and its
-      gradient, such as the loss of embeddings, without the embeddings and
-      gradients that enter and leave. 0 if it has no such part.
-    other: metrics, the program where it lies in the device's memory, and
-      padding of inputs to the device's tiles; less inputs that the step never
-      reads.
+  `too_large` is the smallest that was seen not to fit. Without one larger ones
+  may fit: the search stops at `MAX_BATCH_SIZE`, or at the last of the
+  objective's `batch_sizes`.
   """
 
-  params: int
-  optimizer: int
-  memory: int
-  batch: int
-  activations: int
-  loss: int
-  other: int
-
-  @property
-  def peak(self) -> int:
-    """All of the above: what the device must have free for a step."""
-    return sum(dataclasses.astuple(self))
+  batch_size: int
+  peak: int
+  too_large: int | None
 
 
-# What a table calls parts, where it is another name than their own.
-_NAMES = {
-    'params': 'parameters',
-    'optimizer': 'optimizer state',
-    'activations': 'activations, gradients',
-}
+def parts(experiment: Experiment) -> dict[str, int]:
+  """Compiles the train step; returns its `parts_of`."""
+  return parts_of(experiment, compile_step(experiment))
 
 
-def named(parts: Mapping[str, int]) -> dict[str, int]:
-  """Fields of `Parts` by their names in a table; `memory` only if any."""
-  shown = {n: size for n, size in parts.items() if size or n != 'memory'}
-  return {_NAMES.get(name, name): size for name, size in shown.items()}
+def parts_of(
+    experiment: Experiment, compiled: jax.stages.Compiled
+) -> dict[str, int]:
+  """Returns bytes a device of a compiled step, by name; the sum is its peak.
 
-
-class Stats(NamedTuple):
-  """Bytes a device that the compiler plans for a program.
-
-  Attributes:
-    total: bytes that must be free.
-    temporaries: their part that is neither inputs nor outputs.
+  The first are the step's inputs, by shapes and shardings; new parameters,
+  optimizer state and memory of the objective (such as a negative cache, absent
+  if it has none) take the place of the old. `temporaries` are activations that
+  wait for the backward pass, gradients, updates, the loss's matrices and
+  buffers of collectives. `other` is metrics, the program where it lies in the
+  device's memory, and padding of inputs to the device's tiles.
   """
-
-  total: int
-  temporaries: int
+  state = make_plan(experiment).abstract
+  found = {
+      'parameters': device_bytes(state.params),
+      'optimizer state': device_bytes((state.opt_state, state.step)),
+      'memory': device_bytes(state.memory),
+      'batch': device_bytes(_abstract_batch(experiment)),
+  }
+  if not found['memory']:
+    del found['memory']
+  temporaries = _analysis(compiled).temp_size_in_bytes
+  other = peak_of(compiled) - temporaries - sum(found.values())
+  return {**found, 'temporaries': temporaries, 'other': other}
 
 
 def table(
     parts: Mapping[str, int], available: int | None = None
 ) -> Iterator[str]:
-  """Lines of a table of bytes, in MiB, with their sum and the device's."""
+  """Yields lines of a table of bytes, in MiB, with their sum."""
   peak = sum(parts.values())
   for name, size in {**parts, 'peak': peak}.items():
     yield f'{name:<22} {mib(size):>12}'
@@ -107,142 +96,193 @@ def mib(size: float) -> str:
   return f'{size / 2**20:,.1f}'
 
 
-def measure(lowered: jax.stages.Lowered, what: str) -> Stats:
-  """Compiles a program and measures it; raises as `by_part`."""
-  return stats(compile_program(lowered, what))
+def compile_step(experiment: Experiment) -> jax.stages.Compiled:
+  """Compiles the train step for the devices of the mesh.
 
-
-def compile_program(
-    lowered: jax.stages.Lowered, what: str, less: str = FEWER_PAIRS
-) -> jax.stages.Compiled:
-  """Compiles; raises OutOfMemory with the program's name and a remedy."""
+  Raises:
+    OutOfMemory: the compiler ran out of the device's memory.
+  """
+  lowered = lower_step(experiment)
   try:
     return lowered.compile()
   except jax.errors.JaxRuntimeError as e:
     if 'RESOURCE_EXHAUSTED' not in str(e):
       raise
-    # As the TPU's compiler writes it.
-    found = re.search(
-        r'(?:\(([\d.]+[KMGT])\) exceeds available \w+ \(([\d.]+[KMGT])\)'
-        r'|Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm)',
-        str(e),
-    )
-    amount = 'can get on this device'
-    if found:
-      needed, available = filter(None, found.groups())
-      amount = f'may use: {needed}iB of {available}iB a device'
-    largest = '; '.join(
-        f'{size}iB for {shape}{place and f" of {place}"}'
-        for size, place, shape in _ALLOCATION.findall(str(e))[:_LARGEST]
-    )
     raise OutOfMemory(
-        f'{what} needs more memory than compiling it {amount}.'
-        f'{largest and f" Its largest arrays: {largest}."} {less}'
+        f'The train step of {experiment.batch_size:,} pairs needs more memory'
+        f' than the device has: {str(e).splitlines()[0]} {FEWER_PAIRS}'
     ) from e
 
 
-def stats(compiled: jax.stages.Compiled) -> Stats:
-  """The bytes of a compiled program.
-
-  The total is not `peak_memory_in_bytes`, which leaves the temporaries out on
-  the CPU.
-  """
-  found = compiled.memory_analysis()
-  if found is None:
-    raise UserError(
-        f'The backend {jax.default_backend()} does not report how much memory a'
-        ' compiled program needs; give --no_compile.'
-    )
-  arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes
-  total = arguments + outputs - found.alias_size_in_bytes
-  total += found.temp_size_in_bytes + found.generated_code_size_in_bytes
-  return Stats(total, found.temp_size_in_bytes)
-
-
-def by_part(experiment: Experiment) -> Parts:
-  """Compiles the train step, and the loss on its own, for their bytes."""
-  return parts_of(experiment, measure(*lower_step(experiment)))
-
-
-def parts_of(experiment: Experiment, step: Stats) -> Parts:
-  """`by_part` of a train step that is measured; compiles the loss alone."""
-  # Inside of the step the compiler may need less for the loss than on its own.
-  loss = min(_loss_bytes(experiment), step.temporaries)
-  inputs = input_bytes(experiment)
-  return Parts(
-      **inputs, activations=step.temporaries - loss, loss=loss,
-      other=step.total - sum(inputs.values()) - step.temporaries,
-  )
-
-
-def input_bytes(experiment: Experiment) -> dict[str, int]:
-  """The `Parts` of a step's inputs, by name; compiles nothing."""
-  state = make_plan(experiment).abstract
-  return {
-      'params': device_bytes(state.params),
-      'optimizer': device_bytes((state.opt_state, state.step)),
-      'memory': device_bytes(state.memory),
-      'batch': device_bytes(_batch(experiment)),
-  }
+def lower_step(experiment: Experiment) -> jax.stages.Lowered:
+  """Returns the train step lowered for the devices of the mesh."""
+  plan = make_plan(experiment)
+  step: Any = plan.train_step
+  return step.lower(plan.abstract, _abstract_batch(experiment))
 
 
 def peak(experiment: Experiment) -> int:
-  """All bytes a device of the compiled train step; raises as `by_part`."""
-  return measure(*lower_step(experiment)).total
+  """Compiles the train step; returns all bytes that it needs of a device."""
+  return peak_of(compile_step(experiment))
 
 
-def state(experiment: Experiment) -> int:
-  """Bytes a device of parameters and optimizer state; compiles nothing."""
+def peak_of(compiled: jax.stages.Compiled) -> int:
+  """Returns the bytes of a device that must be free for a compiled program.
+
+  That is not `peak_memory_in_bytes`, which lacks the temporaries on the CPU.
+  """
+  found = _analysis(compiled)
+  arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes
+  total = arguments + outputs - found.alias_size_in_bytes
+  return total + found.temp_size_in_bytes + found.generated_code_size_in_bytes
+
+
+def state_bytes(experiment: Experiment) -> int:
+  """Returns bytes a device of a run's state; compiles nothing."""
   return device_bytes(make_plan(experiment).abstract)
 
 
 def device_bytes(tree: Any) -> int:
-  """Bytes of abstract arrays on one device, by their shardings."""
+  """Returns bytes of abstract arrays on one device, by their shardings."""
   return sum(
       math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
       for leaf in jax.tree.leaves(tree)
   )
 
 
-def _batch(experiment: Experiment) -> Any:
-  return _on_rows(experiment.objective.abstract_batch(experiment), experiment)
+def _analysis(compiled: jax.stages.Compiled) -> Any:
+  found = compiled.memory_analysis()
+  if found is None:
+    raise UserError(
+        f'The backend {jax.default_backend()} does not report how much memory a'
+        ' compiled program needs; give --no_compile.'
+    )
+  return found
 
 
-def _on_rows(tree: Any, experiment: Experiment) -> Any:
+def _abstract_batch(experiment: Experiment) -> Any:
   rows = experiment.partitioner.rows
   return jax.tree.map(
-      lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=rows), tree
+      lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=rows),
+      experiment.objective.abstract_batch(experiment),
   )
 
 
-def lower_step(experiment: Experiment) -> tuple[jax.stages.Lowered, str]:
-  """The train step lowered for the devices of the mesh, and its name."""
-  plan = make_plan(experiment)
-  step: Any = plan.train_step
-  lowered = step.lower(plan.abstract, _batch(experiment))
-  return lowered, f'The train step of {experiment.batch_size:,} pairs'
+def fit_batch(
+    experiment: Experiment,
+    memory: int,
+    log: Callable[[int, int | None], None] = lambda size, peak: None,
+    peak_of_step: Callable[[Experiment], int] | None = None,
+) -> Fit:
+  """Finds the largest global batch whose train step fits, to `TOLERANCE`.
+
+  Memory is assumed to grow with the batch. It falls by some 20 MiB where the
+  loss turns from dense to ring, which matters on a device below about a GiB.
+  Every size tried is compiled, which takes as long as at the start of a run.
+
+  Args:
+    experiment: a run; the search begins at its batch size.
+    memory: bytes of a device.
+    log: called with each size compiled and its peak, None where the compiler
+      ran out of the device's memory.
+    peak_of_step: returns bytes a device of a step, or raises `OutOfMemory`;
+      None for `peak`.
+
+  Raises:
+    UserError: no batch fits.
+  """
+  limit = int(USABLE * memory)
+  state = state_bytes(experiment)
+  if state > limit:
+    raise _does_not_fit('the state of parameters and optimizer', state, memory)
+
+  def measure(size: int) -> float:
+    try:
+      found = (peak_of_step or peak)(
+          dataclasses.replace(experiment, batch_size=size)
+      )
+    except OutOfMemory:
+      found = None
+    log(size, found)
+    return math.inf if found is None else found
+
+  sizes = experiment.objective.batch_sizes(experiment)
+  smallest = max(sizes.step, 2)  # One pair has no negatives.
+  most = max(min(sizes.stop - 1, MAX_BATCH_SIZE), smallest)
+  sizes = range(smallest, most + 1, sizes.step)
+  peaks = search_sizes(measure, sizes, experiment.batch_size, state, limit)
+  fitting = [size for size, found in peaks.items() if found <= limit]
+  if not fitting:
+    what = f'the step of {sizes[0]:,} pairs'
+    raise _does_not_fit(what, peaks[sizes[0]], memory)
+  largest = max(fitting)
+  too_large = min((size for size in peaks if size > largest), default=None)
+  return Fit(largest, int(peaks[largest]), too_large)
 
 
-def _loss_bytes(experiment: Experiment) -> int:
-  """Temporaries of the part that is compiled apart, and of its gradient."""
-  plan = make_plan(experiment)
-  partitioner = experiment.partitioner
-  with partitioner.scope():
-    found = experiment.objective.apart(plan.abstract.params, _batch(experiment))
-  if found is None:
-    return 0
-  part, params, rows, rest = found
+def search_sizes(
+    measure: Callable[[int], float], sizes: range, start: int, fixed: int,
+    limit: float,
+) -> dict[int, float]:
+  """Measures few sizes; the largest that fits is then known to `TOLERANCE`.
 
-  def loss(params, rows, rest):
-    with partitioner.scope():
-      return part(params, rows, rest)
+  Memory is assumed affine in the size: the next size to measure is where a line
+  through two measured ones reaches the limit. Where that is slow, as memory is
+  not affine, the bracket is halved instead. If none fits, the first size is
+  measured; if all fit, the last.
 
-  whole, per_row = partitioner.replicated, partitioner.rows
-  gradient = jax.jit(
-      jax.value_and_grad(loss, argnums=(0, 1), has_aux=True),
-      out_shardings=(whole, (whole, per_row)),
+  Args:
+    measure: returns bytes of a size, infinite for too many to know.
+    sizes: the sizes to choose from.
+    start: the size near which the search begins.
+    fixed: bytes that every size needs.
+    limit: the bytes that are free.
+
+  Returns:
+    Bytes by measured size.
+  """
+  peaks: dict[int, float] = {}
+  gaps: list[float] = []
+  low, high = -1, len(sizes)  # Indices: the former fits, the latter does not.
+  index = min(max((start - sizes[0]) // sizes.step, 0), len(sizes) - 1)
+  while True:
+    found = peaks[sizes[index]] = measure(sizes[index])
+    low, high = (index, high) if found <= limit else (low, index)
+    step = max(int(TOLERANCE * low), 1)
+    if high - low <= step:
+      return peaks
+    if 0 <= low and high < len(sizes):
+      ends = sizes[low], sizes[high]
+      gaps.append(math.log(ends[1] / ends[0]))
+      slow = len(gaps) > 2 and gaps[-1] > gaps[-3] / 2
+      guess = None if slow else _crossing({s: peaks[s] for s in ends}, limit)
+      guess = guess or math.sqrt(ends[0] * ends[1])
+    else:
+      # Far from all that is measured the line is not trusted.
+      least, most = min(peaks) / _GROWTH, max(peaks) * _GROWTH
+      guess = _crossing({0: fixed, **peaks}, limit)
+      guess = guess or (least if low < 0 else most)
+      guess = max(min(guess, most), least)
+    index = int((guess - sizes[0]) // sizes.step)
+    last = high - (step if high < len(sizes) else 1)
+    index = max(min(index, last), low + step)
+
+
+def _crossing(peaks: dict[int, float], limit: float) -> float | None:
+  """Where the line through the two peaks nearest to the limit reaches it."""
+  points = [(size, p) for size, p in peaks.items() if math.isfinite(p)]
+  if len(points) < 2:
+    return None
+  (x, y), (u, v) = sorted(points, key=lambda p: abs(p[1] - limit))[:2]
+  slope = (v - y) / (u - x)
+  return x + (limit - y) / slope if slope > 0 else None
+
+
+def _does_not_fit(what: str, needed: float, memory: int) -> UserError:
+  needs = 'more than compiling it can get'
+  if math.isfinite(needed):
+    needs = f'{mib(needed)} MiB'
+  return UserError(
+      f'No batch fits: {what} needs {needs} a device, and at most {USABLE:.0%}'
+      f' of its {mib(memory)} MiB may be used. {LESS}'
   )
-  rows, rest = _on_rows((rows, rest), experiment)
-  lowered = gradient.lower(params, rows, rest)
-  what = f'The loss of {experiment.batch_size:,} pairs'
-  return measure(lowered, what).temporaries

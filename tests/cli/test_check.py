@@ -8,7 +8,7 @@ import tiny_evaluation
 import tiny_run
 
 from dualenc_jax.cli import check, main as cli
-from dualenc_jax.training import fit_batch
+from dualenc_jax.training import memory
 from dualenc_jax.utils.errors import UserError
 
 
@@ -22,7 +22,7 @@ def rows(out: str) -> dict[str, float]:
 @pytest.mark.slow
 def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
   # A coarse answer takes fewer compiles.
-  monkeypatch.setattr(fit_batch, 'TOLERANCE', 1.0)
+  monkeypatch.setattr(memory, 'TOLERANCE', 1.0)
   flags = tiny_run.flags(
       tmp_path, '--gin_file=optimizers/adamw.gin', '--gin.BATCH_SIZE=512',
       '--gin.LAYOUT=@data.Padded()',

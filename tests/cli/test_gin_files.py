@@ -132,7 +132,7 @@ def test_every_run_file_makes_a_step(run, tmp_path):
   if run.startswith('runs/tpu/'):
     tiny += ['--gin.MICRO_BATCH_SIZE=8']
   made = train.build(config.parse_args(train.make_parser(), tiny))
-  lowered, _ = memory.lower_step(made)
+  lowered = memory.lower_step(made)
   state, metrics = lowered.out_info
   assert state.step.shape == metrics['loss'].shape == ()
 

@@ -13,7 +13,7 @@ RUNS = [f for f in config.shipped_files() if f.startswith('runs/tpu/')]
 
 @pytest.mark.parametrize('run', RUNS)
 def test_sizes_divide_the_slice_and_the_state_leaves_room(run):
-  on = slices.find(f'v5e:{run.removesuffix(".gin").rpartition("_")[2]}')
+  on = slices.find_slice(f'v5e:{run.removesuffix(".gin").rpartition("_")[2]}')
   experiment = model_dir.build_experiment(
       [run],
       ['MODEL_DIR = "x"', 'TRAIN_FILE = "x"', 'VOCAB_SIZE = 8064',
@@ -26,4 +26,4 @@ def test_sizes_divide_the_slice_and_the_state_leaves_room(run):
   assert experiment.batch_size % micro == 0
   partitioner.check_batch_size('MICRO_BATCH_SIZE', micro)
   # Plans the parameters, so that theirs divide, too. Gradients are as many.
-  assert memory.state(experiment) < on.generation.memory / 4
+  assert memory.state_bytes(experiment) < on.generation.memory / 4

@@ -12,16 +12,14 @@ from dualenc_jax.utils.errors import UserError
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
-        ('v5e', 'does not give the chips.*one of 1x1, 2x2'),
-        ('v5e:3x3', 'no such slice of v5e; expected one of 1x1, 2x2, 2x4'),
-        ('v5:4x4', "no such TPU or GPU as 'v5'.*Did you mean 'v5"),
-        ('h200:12', 'has no number of GPUs.*such as h200:8'),
-        ('v5p:3x3x3', 'the compiler refuses it: .*three sides'),
+        ('v5e', 'the compiler refuses it: .*Expected the chips of each'),
+        ('v5:4x4', "no such TPU as 'v5'.*Did you mean 'v5"),
+        ('v5e:3x3', 'the compiler refuses it: .*not divisible'),
     ],
 )
 def test_unknown_slices(name, message):
   with pytest.raises(UserError, match=f'--topology={name}.*{message}'):
-    slices.find(name)
+    slices.find_slice(name)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,7 @@ def test_devices(name, devices, kind, model):
 
   The compiler refuses sums over its axes in other orders.
   """
-  found = slices.find(name)
+  found = slices.find_slice(name)
   assert {device.device_kind for device in found.devices} == {kind}
   mesh = slices.on_slice(Partitioner(model), found).mesh
   assert mesh.shape == {'data': devices // model, 'model': model}

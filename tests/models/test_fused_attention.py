@@ -138,7 +138,7 @@ def test_a_tpu_takes_the_kernel():
   from dualenc_jax.forecast import slices
   from dualenc_jax.training import Partitioner
 
-  partitioner = slices.on_slice(Partitioner(2), slices.find('v5e:2x2'))
+  partitioner = slices.on_slice(Partitioner(2), slices.find_slice('v5e:2x2'))
   shapes = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
       make_inputs(4, 48, 4, 64, 'bfloat16'),

@@ -82,14 +82,6 @@ class OnMesh:
         self._partitioner.mesh.shape['data'],
     )
 
-  def lower(
-      self, method: str, params: Any, rows: int, length: int
-  ) -> jax.stages.Lowered:
-    """The program of `batches` for chunks [rows, length], lowered."""
-    shape = self._partitioner.mesh.shape['data'], rows, length
-    tokens = jax.ShapeDtypeStruct(shape, np.int32)
-    return self._encode.lower(method, params, tokens)
-
   def batches(
       self,
       method: str | Callable[..., Any],
