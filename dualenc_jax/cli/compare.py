@@ -12,8 +12,9 @@ the model. With --qrels, run files (and the run.trec of folders) are measured
 anew, A+B fuses A and B by reciprocal ranks, and one system is measured alone.
 Tests are paired and two-sided.
 
-With --output_dir it writes comparison.json, .csv, .md and .tex, the papers'
-tables (tables.md, tables.tex), and figures of the relative improvements.
+With --output_dir it writes this table as comparison.md and .tex, every number
+and both tests as comparison.csv and .json, the papers' tables as tables.md and
+tables.tex, and figures of the relative improvements.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,6 @@ from dualenc_jax.cli import flags
 from dualenc_jax.evaluation.results import (
   comparison as comparison_lib,
   comparison_files,
-  improvement_figure,
   systems,
   tables as tables_lib,
 )
@@ -50,16 +50,12 @@ def main(argv: Sequence[str] | None = None) -> None:
       names = tables_lib.write_tables(args.output_dir, [baseline])
       print(f'Written to {args.output_dir}: {", ".join(names)}.')
     return
-  tables = [comparison_files.narrow_table(comparison)]
-  if args.wide:
-    tables = comparison_files.comparison_tables(comparison)
-  for table in tables:
-    print(table_lib.text(table))
+  print(table_lib.text(comparison_files.make_table(comparison)))
   if args.output_dir:
     output = args.output_dir
     names = comparison_files.write_comparison(output, comparison)
     try:
-      names += improvement_figure.save(comparison, output)
+      names += comparison_files.write_figures(output, comparison)
     except ImportError:
       print("No figures without matplotlib: pip install 'dualenc-jax[plots]'.")
     print(f'Written to {output}: {", ".join(names)}.')
@@ -94,10 +90,6 @@ def make_parser() -> flags.Parser:
   add(
       '--names', type=flags.listed, metavar='NAME[,NAME]',
       help='names of the systems, in order; {codec} in one is its codec',
-  )
-  add(
-      '--wide', action='store_true',
-      help='print all columns and tests, one table per model',
   )
   add(
       '--common_queries', action='store_true',

@@ -14,7 +14,7 @@ import pathlib
 import sys
 
 from dualenc_jax.cli import flags
-from dualenc_jax.evaluation.report import beside, contents, page
+from dualenc_jax.evaluation.report import comparisons, contents, page
 from dualenc_jax.utils import files
 from dualenc_jax.utils.untrusted import printable
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
   output = args.output or pathlib.Path(args.model_dir) / 'report.html'
   found = contents.read(args.model_dir)
-  others = beside.read(pathlib.Path(args.model_dir), args.beside)
+  others = comparisons.read(pathlib.Path(args.model_dir), args.beside)
   html, problems = page.render(found, others)
   for problem in (*problems, *others.notes):
     print(f'warning: {printable(problem)}', file=sys.stderr)

@@ -126,9 +126,9 @@ def test_results_of_other_data_are_refused(tmp_path):
       ({'corpus': {'source': 'x'}}, 'differ in "corpus": .* and .*source x'),
       (
           {'document_separator': '#'},
-          'differ in "document_separator": nothing and #.*--max_passage',
+          'differ in "document_separator": nothing and #.*same flags',
       ),
-      ({'relevance_level': 2}, '"relevance_level": nothing and 2.*both with'),
+      ({'relevance_level': 2}, '"relevance_level": nothing and 2.*same flags'),
   )):
     of_two(tmp_path / str(i), [0.5], [1.0], **change)
     with pytest.raises(UserError, match=message):
@@ -139,14 +139,12 @@ def test_the_depth_of_metrics_counts_and_not_that_of_run_files(tmp_path):
   for name, depths in (
       ('a', {'k': 10, 'depth': 100}),
       ('b', {'k': 50, 'depth': 100}),
-      ('older', {'k': 100}),
       ('deeper', {'k': 100, 'depth': 1000}),
   ):
     result_folders.of_column(tmp_path / name, 'MRR', [0.5], **depths)
     result_folders.of_column(tmp_path / name, 'MRR', [0.5], split='dev')
-  for name in ('b', 'older'):
-    assert compared(tmp_path, ('a', name)).differences[0].queries == 1
-  with pytest.raises(UserError, match='"depth": 100 and 1000.*result folders'):
+  assert compared(tmp_path, ('a', 'b')).differences[0].queries == 1
+  with pytest.raises(UserError, match='"depth": 100 and 1000. Evaluate both'):
     compared(tmp_path, ('a', 'deeper'))
 
 
@@ -157,8 +155,8 @@ def test_queries_of_only_one_side_are_an_error_or_left_out(tmp_path):
   result_folders.write(tmp_path / 'b', {'MRR': 0.5}, per_query=more)
   with pytest.raises(
       UserError,
-      match=r'MRR on pairs test has different queries: only .*a/.* has 4'
-      r' queries \(q2, q3, q4, \.\.\.\) and only .*b/.* has 1 query \(x\)',
+      match='have different queries with MRR: only one of them has 5, such as'
+      ' q2.',
   ):
     compared(tmp_path)
   (d,) = compared(tmp_path, common_queries=True).differences

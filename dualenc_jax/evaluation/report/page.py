@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 import dualenc_jax
 from dualenc_jax.evaluation.report import curves, summary, tables
-from dualenc_jax.evaluation.report.beside import Beside
+from dualenc_jax.evaluation.report.comparisons import Comparisons
 from dualenc_jax.evaluation.report.contents import Contents
 from dualenc_jax.evaluation.results.folder import Model
 from dualenc_jax.utils import untrusted
@@ -28,10 +28,10 @@ _TYPES = {'svg': 'image/svg+xml', 'png': 'image/png'}
 _LEFT_OUT = ('notes', 'digests')
 
 
-def render(contents: Contents, beside: Beside) -> tuple[str, list[str]]:
+def render(contents: Contents, others: Comparisons) -> tuple[str, list[str]]:
   """The page, the same for the same contents, and what is damaged."""
   results = {e.result.key: e.result for e in contents.evaluations}
-  runs = {beside.name: contents.curves, **beside.runs}
+  runs = {others.name: contents.curves, **others.runs}
   can_draw = importlib.util.find_spec('matplotlib') is not None
   spaces, problems = [], [*contents.problems]
   for analysis in contents.analyses:
@@ -58,7 +58,7 @@ def render(contents: Contents, beside: Beside) -> tuple[str, list[str]]:
   }
   page = environment.get_template('page.html').render(
       contents=contents,
-      beside=beside,
+      others=others,
       model=Model(contents.name, contents.command_path, results),
       charts=curves.charts(runs) if can_draw else None,
       has_curves=any(runs.values()),

@@ -1,6 +1,6 @@
 """Comparison of models with a baseline: differences, and their significance."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import math
 import pathlib
@@ -14,13 +14,12 @@ from dualenc_jax.evaluation.results.folder import Key, Model, PER_QUERY, Result
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.suggest import did_you_mean
 
-# Two results that differ in one of these are not of the same queries, or not
-# of the same corpus.
+# Results that differ in one of these have other queries, or another corpus.
 _OF_QUERIES = ('source', 'queries')
 _OF_CORPUS = (
     'corpus', 'passages', 'document_separator', 'depth', 'relevance_level'
 )
-# What is reported when training ends, the first that exists.
+# Metrics that are reported when training ends, the first that exists.
 _OF_TRAINING = ('MRR', 'nDCG@10', 'Top-20', 'log_likelihood')
 
 
@@ -114,7 +113,11 @@ def compare(
   sets = benchmarks.group(keys)
   metrics = _metrics_by_set(sets, everyone, options.metrics)
   compared = {key for s in sets if metrics[s] for key in s.keys}
-  _check_same(everyone, keys, options.common_queries)
+  for key in sorted(keys, key=str):
+    for model in models:
+      _check_same(
+          baseline.results[key], model.results[key], options.common_queries
+      )
   differences = [
       _difference(evaluated, name, metric, baseline, model, options)
       for evaluated, name in zip(sets, benchmarks.distinct_names(sets))
@@ -132,10 +135,10 @@ def compare(
 def _common_keys(models: Sequence[Model]) -> set[Key]:
   common = set.intersection(*({*model.results} for model in models))
   if not common:
-    found = '; '.join(
+    found = '; '.join(dict.fromkeys(
         f'{model.where} has {", ".join(sorted(map(str, model.results)))}'
-        for model in {model.where: model for model in models}.values()
-    )
+        for model in models
+    ))
     raise UserError(
         f'The results have no task and split in common: {found}. Evaluate all'
         ' systems on the same ones.'
@@ -144,50 +147,25 @@ def _common_keys(models: Sequence[Model]) -> set[Key]:
 
 
 def _check_same(
-    models: Sequence[Model], keys: Collection[Key], common_queries: bool,
-) -> None:
-  """Refuses results of different queries or corpora."""
-  baseline, *others = models
-  for key in sorted(keys, key=str):
-    for model in others:
-      try:
-        check_same(baseline.results[key], model.results[key], common_queries)
-      except UserError as e:
-        hint = ' Other sets can be compared by their result folders.'
-        raise UserError(f'{e}{hint * (len(keys) > 1)}') from e
-
-
-def check_same(
-    baseline: Result, result: Result, common_queries: bool = False
+    baseline: Result, result: Result, common_queries: bool
 ) -> None:
   """Raises UserError for two results of different queries or corpora.
 
-  It names the field of metrics.json in which they differ. `common_queries`
-  accepts other queries.
+  The error names the field of metrics.json in which they differ.
   """
   for field in (*_OF_QUERIES[2 * common_queries :], *_OF_CORPUS):
-    one, other = _fact(baseline, field), _fact(result, field)
+    one, other = baseline.provenance.get(field), result.provenance.get(field)
     if one == other:
       continue
-    hint = 'Evaluate both on the same data, at the same depth.'
+    hint = 'Evaluate both on the same data and by the same flags.'
     if field in _OF_QUERIES:
       hint += ' --common_queries compares the queries that both have.'
-    if field == 'document_separator':
-      hint = 'Evaluate both with it, or both without --max_passage.'
-    if field == 'relevance_level':
-      hint = 'Evaluate both with it, or both without --relevance_level.'
     if field == 'depth' and result.key.task == 'run':
       hint = f'--k={min(one, other)} uses the best hits of both.'
     raise UserError(
         f'{baseline.where} and {result.where} differ in "{field}":'
         f' {_shown(one)} and {_shown(other)}. {hint}'
     )
-
-
-def _fact(result: Result, field: str) -> Any:
-  """A field of metrics.json; of the depth the hits, where it is not there."""
-  facts = result.provenance
-  return facts.get('k' if field == 'depth' and field not in facts else field)
 
 
 def _shown(value: Any) -> str:
@@ -226,12 +204,12 @@ def _metrics_by_set(
             f'{lacking[metric][0]} has no {metric} on {evaluated.name}, unlike'
             ' others. Evaluate it again, or choose other --metrics.'
         )
+    chosen[evaluated] = []
     defaults = [benchmarks.paper_metrics(evaluated), benchmarks.OTHER_METRICS]
-    candidates = [wanted] if wanted else defaults
-    found = (
-        [m for m in those if not lacking.get(m, True)] for those in candidates
-    )
-    chosen[evaluated] = next(filter(None, found), [])
+    for choice in [wanted] if wanted else defaults:
+      chosen[evaluated] = chosen[evaluated] or [
+          metric for metric in choice if not lacking.get(metric, True)
+      ]
   if not any(chosen.values()):
     raise UserError(
         'The results have none of the default metrics in common. Choose'
@@ -282,15 +260,11 @@ def _paired(
           ' evaluate` again, or choose other --metrics.'
       )
   one, other = (r.per_query().column(metric) for r in both)
-  alone = sorted(one.keys() - other.keys()), sorted(other.keys() - one.keys())
-  if any(alone) and not options.common_queries:
-    found = ' and '.join(
-        f'only {r.where} has {_some(queries)}'
-        for r, queries in zip(both, alone)
-        if queries
-    )
+  alone = sorted(one.keys() ^ other.keys())
+  if alone and not options.common_queries:
     raise UserError(
-        f'{metric} on {result.key} has different queries: {found}.'
+        f'{baseline.where} and {result.where} have different queries with'
+        f' {metric}: only one of them has {len(alone):,}, such as {alone[0]}.'
         ' --common_queries compares those in common.'
     )
   common = [(value, other[q]) for q, value in one.items() if q in other]
@@ -300,13 +274,6 @@ def _paired(
         ' common.'
     )
   return np.array(common)
-
-
-def _some(queries: Sequence[str]) -> str:
-  """'2 queries (a, b)', the first three of many."""
-  names = ', '.join([*queries[:3], *['...'] * (len(queries) > 3)])
-  word = 'query' if len(queries) == 1 else 'queries'
-  return f'{len(queries):,} {word} ({names})'
 
 
 def _correct(differences: Sequence[Difference]) -> None:
@@ -320,7 +287,7 @@ def _correct(differences: Sequence[Difference]) -> None:
 
 
 def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
-  """Lines on each sub-corpus: before, after, and whether that is chance."""
+  """Yields lines on each sub-corpus: before training, after, and p."""
   for after in sorted(model_dir.glob(f'{folder.VALIDATION}/**/{folder.AFTER}')):
     group = after.parent.relative_to(model_dir)
     found = _paired_files(after.with_name(folder.BEFORE), after)
@@ -333,19 +300,16 @@ def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
     )
     if pair.after < pair.before and pair.p < 0.05:
       yield (
-          f'WARNING: {group} is worse than before training. Try a lower'
-          ' LEARNING_RATE, a larger BATCH_SIZE, fewer STEPS, and look at the'
-          ' data by `dualenc data check`: false negatives and wrong pairs'
-          ' are the most frequent causes.'
+          f'WARNING: {group} is worse than before training. Look at the data by'
+          ' `dualenc data check`, or try a lower LEARNING_RATE.'
       )
     if found := _paired_files(after.with_name(folder.OF_BM25), after):
       metric, pair = found
       yield f'{group}, BM25 and re-ranked: {pair.describe(metric)}.'
       if pair.after <= pair.before:
         yield (
-            'WARNING: it does not beat BM25, whose hits it orders, so it cannot'
-            ' teach yet. Train it longer, from a pretrained T5, or with'
-            ' harder negatives.'
+            'WARNING: the cross-encoder does not improve on BM25; do not use it'
+            ' as a teacher yet.'
         )
 
 

@@ -1,11 +1,12 @@
-"""The files of a comparison: tables, CSV, JSON and figures."""
+"""The files of a comparison: a table, CSV, JSON and figures."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import csv
 import dataclasses
 import io
 import json
 import pathlib
+import re
 from typing import Any
 
 from dualenc_jax.evaluation.results import benchmarks, tables
@@ -14,107 +15,58 @@ from dualenc_jax.evaluation.results.comparison import Comparison, Difference
 from dualenc_jax.evaluation.results.folder import (
   describe_copies,
   describe_seen,
+  Key,
   Model,
   SEEN,
 )
 from dualenc_jax.evaluation.results.newest import outdated
-from dualenc_jax.utils import files, table as table_lib
+from dualenc_jax.utils import figure as figure_lib, files, table as table_lib
+from dualenc_jax.utils.figure import Figure, fit_text
 from dualenc_jax.utils.table import Cell, MISSING, Row, Table
 
-_NAMED = 5  # Results that are left out, the others are only counted.
-# Sets by metrics that one table of all models has room for.
-_SIDE_BY_SIDE = 4
+# Results that are left out and named; more of them are only counted.
+_NAMED = 5
 # p below which a difference is marked.
 _LEVEL = 0.05
+_COLOURS = ('#2f6bd8', '#f28518', '#0f766e', '#b8327a', '#7c5a00', '#64748b')
+_GREY = '#8a8a8a'
+_FAINT = 0.35  # Opacity of a bar that may be chance.
 
 
-def comparison_tables(comparison: Comparison) -> list[Table]:
-  """A table for each model: it against the baseline, by set and metric.
-
-  In front of several, of few sets, is one of all.
-  """
-  found = [
-      _table(comparison, model, number)
-      for number, model in enumerate(comparison.models, start=1)
-  ]
-  several = len(found) > 1
-  if several and len(comparison.differences) <= _SIDE_BY_SIDE * len(found):
-    found.insert(0, _all_models(comparison))
-  return found
-
-
-def narrow_table(comparison: Comparison) -> Table:
-  """All models by set and metric, with the one test of them, in few columns."""
+def make_table(comparison: Comparison) -> Table:
+  """All models by set and metric, with the randomization test."""
   baseline, *others = comparison.baseline, *comparison.models
   several = len(others) > 1
-  columns = [m.name for m in (baseline, *others)]
+  columns = [model.name for model in (baseline, *others)]
   columns += [] if several else ['difference', 'p']
-  lines = []
-  for own in _by_place(comparison):
-    cells = [_percent(own[0].baseline_value) + ' ' * several]
-    if several:
-      marks = ('*' if d.randomization_holm < _LEVEL else ' ' for d in own)
-      cells += [_percent(d.value) + mark for d, mark in zip(own, marks)]
-    else:
-      (d,) = own
-      cells += [_percent(d.value), f'{100 * d.difference:+.2f}']
-      cells.append(_p(d.randomization_holm).text)
-    lines.append((own[0], map(Cell, cells)))
-  which = f'* p < {_LEVEL} against {baseline.name}' if several else 'p'
-  notes = [
-      f'{which}: two-sided paired randomization test over queries, corrected'
-      ' for all tasks and models by the same metric. --wide prints all tests.',
-      *_scope_notes(comparison),
-  ]
-  sizes = _sizes(comparison)
-  if any(map(any, sizes.values())):
-    found = (f'{name} {_bytes(size).text}' for name, size in sizes.items())
-    notes.append(f'Bytes of a passage in the index: {", ".join(found)}.')
-  for model in others:
-    notes += _notes_on(comparison, model)
-  return _by_task(
-      'comparison', comparison, 'All' if several else others[0].name,
-      [('', name) for name in columns], lines, dict.fromkeys(notes),
-  )
-
-
-def _by_place(comparison: Comparison) -> list[list[Difference]]:
-  """All models' differences by set and metric."""
   places: dict[tuple[EvaluatedSet, str], list[Difference]] = {}
   for d in comparison.differences:
     places.setdefault((d.evaluated, d.metric), []).append(d)
-  return list(places.values())
-
-
-def _by_task(
-    name: str, comparison: Comparison, who: str,
-    columns: Sequence[tuple[str, str]],
-    lines: Sequence[tuple[Difference, Iterator[Cell]]], notes: Iterable[str],
-) -> Table:
-  """A table with a row for each task and metric, ruled between tasks."""
-  sets = [d.evaluated for d, _ in lines]
+  sets = [evaluated for evaluated, _ in places]
   split = any(evaluated.split for evaluated in sets)
   rows: list[Row] = []
-  for task, (d, cells) in zip(benchmarks.task_names(sets), lines):
+  for task, group in zip(benchmarks.task_names(sets), places.values()):
+    d = group[0]
+    cells = [_percent(d.baseline_value)]
+    if several:
+      marks = ('*' if d.randomization_holm < _LEVEL else ' ' for d in group)
+      cells = [f'{cells[0]} ']
+      cells += [_percent(d.value) + mark for d, mark in zip(group, marks)]
+    else:
+      p = d.randomization_holm
+      cells += [_percent(d.value), f'{100 * d.difference:+.2f}']
+      cells.append('<0.0001' if p < 0.0001 else f'{p:.4f}')
     heads = (task, *[d.evaluated.split] * split, d.metric)
     new = bool(rows) and d.evaluated != sets[len(rows) - 1]
-    rows.append(Row(heads, tuple(cells), ruled=new))
-  title = f'{who} against {comparison.baseline.name} (%)'
-  heads = ('Task', *['Split'] * split, 'Metric')
-  return Table(name, title, heads, tuple(columns), tuple(rows), tuple(notes))
-
-
-def _sizes(comparison: Comparison) -> dict[str, list[int]]:
-  """By model the bytes of a passage on its sets, 0 without a codec."""
-  keys = [k for d in comparison.differences for k in d.evaluated.keys]
-  facts = {
-      m.name: [m.results[k].provenance for k in keys]
-      for m in (comparison.baseline, *comparison.models)
-  }
-  return {
-      name: sorted({fact.get('bytes_per_passage') or 0 for fact in own})
-      for name, own in facts.items()
-  }
+    rows.append(Row(heads, tuple(map(Cell, cells)), ruled=new))
+  return Table(
+      'comparison',
+      f'{"All" if several else others[0].name} against {baseline.name} (%)',
+      ('Task', *['Split'] * split, 'Metric'),
+      tuple(('', name) for name in columns),
+      tuple(rows),
+      tuple(dict.fromkeys(_notes(comparison))),
+  )
 
 
 def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
@@ -131,8 +83,8 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
   writer.writerows(rows)
   models = [comparison.baseline, *comparison.models]
   value = {
-      'baseline': _described(models[0], comparison),
-      'models': [_described(m, comparison) for m in models[1:]],
+      'baseline': _describe_model(models[0], comparison),
+      'models': [_describe_model(m, comparison) for m in models[1:]],
       'options': dataclasses.asdict(comparison.options),
       'differences': rows,
       'left_out': list(map(str, comparison.left_out)),
@@ -145,104 +97,47 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
     files.write(folder / name, text)
   return [
       *contents,
-      *table_lib.write(folder, 'comparison', comparison_tables(comparison)),
+      *table_lib.write(folder, 'comparison', [make_table(comparison)]),
       *tables.write_tables(folder, models),
   ]
 
 
-def _all_models(comparison: Comparison) -> Table:
-  """Values and p of all models, and the bytes of a passage by their codecs."""
-  models = comparison.baseline, *comparison.models
-  sizes = _sizes(comparison).values()
-  known = any(map(any, sizes))
-  columns = [('', 'bytes')] * known
-  cells = [[_bytes(size)] * known for size in sizes]
-  for found in _by_place(comparison):
-    first = found[0]
-    split = first.evaluated.split
-    # Of sets of one name it has the split already.
-    group = f'{first.set_name.removesuffix(f" {split}")} {split}'.strip()
-    columns += [(group, first.metric), (group, 'p, Holm')]
-    values = [first.baseline_value, *(d.value for d in found)]
-    tests = [None, *(d.randomization_holm for d in found)]
-    for own, value, p in zip(cells, values, tests):
-      best = value == max(values) > min(values)
-      own += [Cell(_percent(value), best), _p(p)]
-  return Table(
-      name='comparison-all',
-      title=f'All against {comparison.baseline.name} (%)',
-      heads=('Model',),
-      columns=tuple(columns),
-      rows=tuple(Row((m.name,), tuple(c)) for m, c in zip(models, cells)),
-      notes=(
-          'p: paired randomization test over queries, corrected for all models'
-          ' and tasks by the same metric.',
-          *[
-              'Bytes: of a passage in the index, by its codec;'
-              f' {MISSING} for embeddings without one.'
-          ] * known,
-          *_scope_notes(comparison),
-      ),
-  )
+def write_figures(folder: pathlib.Path, comparison: Comparison) -> list[str]:
+  """Writes a figure of the relative improvements for each metric.
+
+  It has the form of SamToNe's figure 4 and Dong 2022's figure 3. Sets with a
+  baseline of 0 are left out. Returns the names of the files.
+
+  Raises:
+    ImportError: matplotlib is not installed.
+  """
+  known = [d for d in comparison.differences if d.relative is not None]
+  saved = [
+      figure_lib.save(
+          _figure(comparison, metric, [d for d in known if d.metric == metric]),
+          folder,
+      )
+      for metric in dict.fromkeys(d.metric for d in known)
+  ]
+  return [names[kind] for names in saved for kind in ('png', 'svg', 'csv')]
 
 
 def _percent(value: float) -> str:
   return f'{100 * value:.2f}'
 
 
-def _bytes(sizes: Sequence[int]) -> Cell:
-  """All sizes of a model, which are one unless its sets had other codecs."""
-  return Cell(' / '.join(f'{size:,}' if size else MISSING for size in sizes))
-
-
-def _p(p: float | None) -> Cell:
-  if p is None:
-    return Cell(MISSING)
-  return Cell('<0.0001' if p < 0.0001 else f'{p:.4f}')
-
-
-def _table(comparison: Comparison, model: Model, number: int) -> Table:
-  own = [d for d in comparison.differences if d.model == model.name]
-  names = [comparison.baseline.name, model.name, 'difference', 'relative']
-  columns = [('', name) for name in (*names, 'better/equal/worse')]
-  columns += [
-      (test, p) for test in ('t-test', 'randomization') for p in ('p', 'Holm')
-  ]
-  options = comparison.options
-  notes = [
-      'Two-sided paired tests over queries; randomization with'
-      f' {options.permutations:,} permutations, exact where few queries differ.'
-      ' Holm: corrected for all tasks and models by the same metric.'
-  ]
-  if any(d.t_test is None for d in comparison.differences):
-    notes.append(
-        f'The t-test does not apply ({MISSING}) where all queries differ by the'
-        ' same: it has no variance to judge by.'
-    )
-  notes += [*_scope_notes(comparison), *_notes_on(comparison, model)]
-  return _by_task(
-      f'comparison-{number}', comparison, model.name, columns,
-      [(d, _cells(d)) for d in own], notes,
+def _notes(comparison: Comparison) -> Iterator[str]:
+  """Yields the test, the scope, and what differs between the results."""
+  baseline, *others = comparison.baseline, *comparison.models
+  mark = f'* p < {_LEVEL} against {baseline.name}' if others[1:] else 'p'
+  yield (
+      f'{mark}: two-sided paired randomization test over queries, corrected for'
+      ' all tasks and models by the same metric.'
   )
-
-
-def _cells(d: Difference) -> Iterator[Cell]:
-  both = (d.baseline_value, d.value)
-  for value in both:
-    yield Cell(_percent(value), value == max(both) > min(both))
-  yield Cell(f'{100 * d.difference:+.2f}')
-  yield Cell(MISSING if d.relative is None else f'{100 * d.relative:+.1f}%')
-  yield Cell(f'{d.better:,}/{d.equal:,}/{d.worse:,}')
-  for p in (d.t_test, d.t_test_holm, d.randomization, d.randomization_holm):
-    yield _p(p)
-
-
-def _scope_notes(comparison: Comparison) -> Iterator[str]:
-  """What the figures are of."""
   if comparison.options.common_queries:
     yield 'Only over queries that both have.'
-  sets = [d.evaluated for d in comparison.differences]
-  for name in sorted({s.name for s in sets if len(s.keys) > 1}):
+  evaluated = [d.evaluated for d in comparison.differences]
+  for name in sorted({s.name for s in evaluated if len(s.keys) > 1}):
     yield f'{name} is the mean of its parts.'
   if comparison.left_out:
     first = list(map(str, comparison.left_out[:_NAMED]))
@@ -252,35 +147,47 @@ def _scope_notes(comparison: Comparison) -> Iterator[str]:
         'Left out, since not all have them or these metrics of them:'
         f' {", ".join(first)}.'
     )
-
-
-def _notes_on(comparison: Comparison, model: Model) -> Iterator[str]:
-  """What the two models' results do not have in common, or each in its own."""
-  baseline = comparison.baseline
-  own = [d for d in comparison.differences if d.model == model.name]
-  names = {key: d.set_name for d in own for key in d.evaluated.keys}
-  sets: dict[tuple[str, ...], dict[str, None]] = {}
-  for key, name in names.items():
-    facts = [m.results[key].provenance for m in (baseline, model)]
-    dtypes = tuple(fact.get('embedding_dtype') or 'float32' for fact in facts)
-    sets.setdefault(dtypes, {})[name] = None
-  for (one, other), of in sets.items():
-    if one != other:
+  names = {key: d.set_name for d in comparison.differences
+           for key in d.evaluated.keys}
+  sizes = {
+      model.name: sorted({
+          model.results[key].provenance.get('bytes_per_passage') or 0
+          for key in names
+      })
+      for model in (baseline, *others)
+  }
+  if any(map(any, sizes.values())):
+    texts = (
+        name + ' ' + ' / '.join(f'{n:,}' if n else MISSING for n in each)
+        for name, each in sizes.items()
+    )
+    yield f'Bytes of a passage in the index: {", ".join(texts)}.'
+  for model in (baseline, *others):
+    for key, name in names.items():
+      facts = model.results[key].provenance
+      if counts := facts.get(SEEN):
+        yield f'{model.name} on {name}: {describe_seen(counts)}'
+      if what := outdated(model.results[key]):
+        yield f'{model.name} on {name} is {what}: evaluate it again.'
+      if copies := describe_copies(facts):
+        yield f'{name}: {copies}'
+  for model in others:
+    sets = [
+        name for key, name in names.items()
+        if _dtype(model, key) != _dtype(baseline, key)
+    ]
+    if sets:
       yield (
-          f'Passages are ranked by {one} embeddings of {baseline.name} and'
-          f' {other} ones of {model.name} on {", ".join(of)}.'
+          f'Embeddings of {model.name} have another dtype than those of'
+          f' {baseline.name} on {", ".join(sets)}.'
       )
-  for key, name in names.items():
-    for each in (baseline, model):
-      if counts := each.results[key].provenance.get(SEEN):
-        yield f'{each.name} on {name}: {describe_seen(counts)}'
-      if what := outdated(each.results[key]):
-        yield f'{each.name} on {name} is {what}: evaluate it again.'
-    if copies := describe_copies(baseline.results[key].provenance):
-      yield f'{name}: {copies}'
   yield from tables.mixed_notes(
-      {m.name: [m.results[key] for key in names] for m in (baseline, model)}
+      {m.name: [m.results[key] for key in names] for m in (baseline, *others)}
   )
+
+
+def _dtype(model: Model, key: Key) -> str:
+  return model.results[key].provenance.get('embedding_dtype') or 'float32'
 
 
 def _row(d: Difference) -> dict[str, Any]:
@@ -305,7 +212,7 @@ def _row(d: Difference) -> dict[str, Any]:
   }
 
 
-def _described(model: Model, comparison: Comparison) -> dict[str, Any]:
+def _describe_model(model: Model, comparison: Comparison) -> dict[str, Any]:
   """A model, and what each of its numbers depends on."""
   compared = {key for d in comparison.differences for key in d.evaluated.keys}
   return {
@@ -316,3 +223,69 @@ def _described(model: Model, comparison: Comparison) -> dict[str, Any]:
           for key in sorted(compared, key=str)
       },
   }
+
+
+def _figure(
+    comparison: Comparison, metric: str, shown: Sequence[Difference]
+) -> Figure:
+  """Bars by set and model; those of one model are sorted."""
+  name, (first, *others) = comparison.baseline.name, comparison.models
+  percents = [100 * (d.relative or 0) for d in shown]
+  if not others:
+    order = sorted(range(len(shown)), key=lambda i: -percents[i])
+    shown, percents = [shown[i] for i in order], sorted(percents, reverse=True)
+  words = f'improvement of {metric} over {name} (%)'
+  title = f'Relative {words}' if others else f'{first.name}: relative {words}'
+  sets = list(dict.fromkeys(d.set_name for d in shown))
+  return Figure(
+      name='relative_improvement_' + re.sub('[@-]', '_', metric.lower()),
+      title=title,
+      caption=f'Relative {words} by set. Pale: may be chance (p \u2265'
+      f' {_LEVEL}), by the randomization test with Holm correction.',
+      columns={
+          'set': [d.set_name for d in shown],
+          'split': [d.evaluated.split for d in shown],
+          'model': [d.model for d in shown],
+          'relative_improvement_percent': percents,
+          'baseline': [d.baseline_value for d in shown],
+          'value': [d.value for d in shown],
+          'p_randomization_holm': [d.randomization_holm for d in shown],
+      },
+      inches=(6.4, 1.0 + 0.18 * len(shown) + 0.09 * len(sets)),
+      draw=lambda canvas: _draw(canvas, shown, percents, sets, title),
+  )
+
+
+def _draw(
+    canvas: Any, shown: Sequence[Difference], percents: Sequence[float],
+    sets: Sequence[str], title: str,
+) -> None:
+  axis = canvas.subplots()
+  models = list(dict.fromkeys(d.model for d in shown))
+  height = 0.68 / len(models)
+  for number, model in enumerate(models):
+    bars = [(d, v) for d, v in zip(shown, percents) if d.model == model]
+    offset = (number - (len(models) - 1) / 2) * height
+    drawn = axis.barh(
+        [sets.index(d.set_name) + offset for d, _ in bars],
+        [value for _, value in bars],
+        height,
+        color=_COLOURS[number % len(_COLOURS)],
+        label=fit_text(model),
+    )
+    for bar, (d, _) in zip(drawn, bars):
+      bar.set_alpha(_FAINT if d.randomization_holm >= _LEVEL else None)
+    axis.bar_label(drawn, fmt='{:+.1f}', padding=3, fontsize=8.5)
+  if any(d.randomization_holm >= _LEVEL for d in shown):
+    axis.set_xlabel(f'pale: may be chance (p \u2265 {_LEVEL})')
+  axis.set_yticks(range(len(sets)), list(map(fit_text, sets)))
+  axis.invert_yaxis()
+  axis.axvline(0, color=_GREY, linewidth=0.8)
+  # Room for the labels on both sides.
+  axis.margins(x=0.12, y=0.02)
+  axis.grid(axis='x')
+  axis.spines[['left', 'bottom']].set_visible(False)
+  axis.tick_params(length=0)
+  canvas.suptitle(fit_text(title, canvas.get_figwidth()), fontsize=11)
+  if len(models) > 1:
+    canvas.legend(loc='outside lower left', ncols=min(len(models), 3))

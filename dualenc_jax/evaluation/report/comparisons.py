@@ -1,0 +1,101 @@
+"""Comparisons of a model with others: by their results, and their training.
+
+The others are those that are asked for, and BM25, hybrid search and re-ranking
+where `dualenc evaluate` has measured them with the model.
+"""
+
+from collections.abc import Mapping, Sequence
+import pathlib
+from typing import NamedTuple
+
+from dualenc_jax.evaluation.report import curves
+from dualenc_jax.evaluation.report.curves import Curves
+from dualenc_jax.evaluation.results import (
+  comparison,
+  comparison_files,
+  folder,
+  systems,
+)
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.table import Table
+
+_BM25 = folder.BASELINES[0]
+
+
+class Comparisons(NamedTuple):
+  """A model and others.
+
+  Attributes:
+    name: the model's name, distinct from the others'.
+    tables: those of `dualenc compare`, one for each baseline.
+    runs: training curves by the run's name, of those that have any.
+    notes: why there is no comparison, or what is damaged, a sentence each.
+  """
+
+  name: str
+  tables: Sequence[Table]
+  runs: Mapping[str, Curves]
+  notes: Sequence[str]
+
+
+def read(
+    model_dir: pathlib.Path, others: Sequence[pathlib.Path]
+) -> Comparisons:
+  """Compares a model with others by their results, and reads their curves.
+
+  The baselines are the first of the others, and BM25.
+
+  Raises:
+    UserError: one of the others is neither a model_dir nor a result folder, or
+      has results of other data.
+  """
+  runs: dict[str, Curves] = {}
+  notes, paths, tables = [], [], []
+  folders = [model_dir, *others]
+  model_name, *names = systems.distinct(
+      [path.resolve().name for path in folders], folders
+  )
+  for path, name in zip(others, names):
+    home, system = systems.split(path)
+    # Curves are those of the model, not of BM25 beside it.
+    read, problems = ({}, []) if system else curves.read(home / curves.FILE)
+    runs |= {name: read} if read else {}
+    notes += problems
+    if folder.found(home, system):
+      paths.append(path)
+    elif read:
+      notes.append(f'{path} has no results to compare: evaluate it first.')
+    else:
+      raise UserError(
+          f'--beside={path} has no results of `dualenc evaluate`. Give a'
+          f' model_dir, a result folder or MODEL_DIR:{_BM25}.'
+      )
+  measured = ['', *folder.SYSTEMS] if folder.found(model_dir) else []
+  ours = [
+      pathlib.Path(f'{model_dir}:{system}') if system else model_dir
+      for system in measured
+      if folder.found(model_dir, system)
+  ]
+  if paths and not ours:
+    why = f'{model_dir} has no results to compare: evaluate it first.'
+    if not runs:
+      raise UserError(why)
+    notes.append(why)
+  bm25 = pathlib.Path(f'{model_dir}:{_BM25}')
+  baselines = [(paths[0], paths)] if paths else []
+  if bm25 in ours and bm25 not in paths[:1]:
+    baselines.append((bm25, []))
+  for baseline, asked in baselines:
+    group = list(dict.fromkeys([baseline, *asked, *ours]))
+    if len(group) < 2:
+      continue
+    try:
+      first, *models = systems.read(group)
+      tables.append(
+          comparison_files.make_table(comparison.compare(first, models))
+      )
+    except UserError as e:
+      if asked:
+        raise UserError(f'--beside={baseline} cannot be compared: {e}') from e
+      notes.append(f'There is no comparison: {e}')
+  return Comparisons(model_name, tables, runs, notes)
