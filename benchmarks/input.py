@@ -24,7 +24,6 @@ import workload
 from dualenc_jax.data import (
   Batches,
   Cache,
-  Grouped,
   Packed,
   Padded,
   prepare as prepare_cache,
@@ -37,8 +36,6 @@ from dualenc_jax.data.text.ragged import fingerprints, lengths_to_offsets
 
 LAYOUTS = {
     'padded': Padded(),
-    'grouped 4': Grouped(4),
-    'grouped 8': Grouped(8),
     'packed': Packed(),
 }
 MS_MARCO = 8_841_823
@@ -247,9 +244,9 @@ def _batches(
 
 def _real_share(batch: dict[str, Any]) -> float:
   """Of the tokens of the rows."""
-  groups = batch['queries'].groups + batch['passages'].groups
-  real = sum(group.lengths.sum() for group in groups)
-  return float(real / sum(group.tokens.size for group in groups))
+  sides = batch['queries'], batch['passages']
+  real = sum(texts.lengths.sum() for texts in sides)
+  return float(real / sum(texts.tokens.size for texts in sides))
 
 
 def _resident() -> dict[str, int]:

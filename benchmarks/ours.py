@@ -16,12 +16,11 @@ import workload  # noqa: E402
 
 from dualenc_jax import losses, models, objectives, training  # noqa: E402
 from dualenc_jax.cli import process  # noqa: E402
-from dualenc_jax.data import Grouped, layouts, Packed, Padded, Ragged
-from dualenc_jax.data.picks import Pool  # noqa: E402
-from dualenc_jax.data.text import text_rows  # noqa: E402
+from dualenc_jax.data import layouts, Packed, Padded, Ragged
+from dualenc_jax.data.text.ragged import Pool  # noqa: E402
 from dualenc_jax.training import step as step_lib  # noqa: E402
 
-LAYOUTS = {'padded': Padded(), 'grouped': Grouped(), 'packed': Packed()}
+LAYOUTS = {'padded': Padded(), 'packed': Packed()}
 LOSSES = {'softmax': losses.InBatchSoftmax, 'samtone': losses.SamToNe}
 
 if jax.default_backend() == 'cpu':
@@ -187,7 +186,7 @@ def _batches(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _laid_out(
     layout: layouts.Layout, batches: list[np.ndarray], limit: int, cells: int
-) -> list[text_rows.TextRows]:
+) -> list[layouts.TextRows]:
   """Texts int32 [B, limit] of some batches, in a shape that holds them all."""
   lengths = [workload.lengths(tokens).reshape(cells, -1) for tokens in batches]
   shape = layout.shapes(np.concatenate(lengths), limit)[0]
@@ -196,7 +195,7 @@ def _laid_out(
     rows = np.arange(len(tokens)).reshape(cells, -1)
     offsets = np.concatenate([[0], np.cumsum(length)])
     flat = Ragged(tokens[tokens != workload.PAD], offsets)
-    pool = Pool([(flat, np.zeros(len(tokens), np.uint64))])
+    pool = Pool([(flat, {})])
     placement = layout.place(shape, length)
     result.append(layouts.lay_out(shape, placement, rows, length, pool.copy))
   return result
@@ -204,6 +203,6 @@ def _laid_out(
 
 def _rows_of(batch: dict[str, Any]) -> np.ndarray:
   """Tokens of each row of both towers, padding counted."""
-  groups = [*batch['queries'].groups, *batch['passages'].groups]
-  cells, rows, columns = zip(*(group.tokens.shape for group in groups))
+  sides = batch['queries'], batch['passages']
+  cells, rows, columns = zip(*(texts.tokens.shape for texts in sides))
   return np.repeat(columns, np.multiply(cells, rows))

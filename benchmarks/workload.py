@@ -19,7 +19,7 @@ DTYPES = ('float32', 'bfloat16')
 # The in-batch softmax scores queries against passages, and the reverse;
 # SamToNe scores queries against queries, too.
 NUM_BLOCKS = {'softmax': 2, 'samtone': 3}
-LAYOUTS = 'padded', 'grouped', 'packed'
+LAYOUTS = 'padded', 'packed'
 
 
 @dataclasses.dataclass(frozen=True)

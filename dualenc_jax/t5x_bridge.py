@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from t5x import metrics as t5x_metrics, models, optimizers
 
-from dualenc_jax.data import Dataset, seqio_adapter, Tokenizer
-from dualenc_jax.data.text import text_rows
+from dualenc_jax.data import Dataset, layouts, seqio_adapter, Tokenizer
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.objectives import Contrastive
 from dualenc_jax.objectives.contrastive import Batch, embed
@@ -174,8 +173,8 @@ def to_batch(features: Features) -> Batch:
   """The batch that `embed` takes, of what `PairConverter` makes."""
   passages, ids = features['passage_tokens'], features['passage_ids']
   batch = {
-      'queries': text_rows.from_tokens(features['query_tokens'][:, None]),
-      'passages': text_rows.from_tokens(passages),
+      'queries': layouts.padded_rows(features['query_tokens'][:, None]),
+      'passages': layouts.padded_rows(passages),
       'query_ids': features['query_ids'],
       'passage_ids': ids[:, 0],
   }

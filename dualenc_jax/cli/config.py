@@ -224,6 +224,9 @@ def with_moved_modules(text: str) -> str:
   """A saved config with the modules of today in place of older ones."""
   for old, new in _MOVED.items():
     text = re.sub(rf'^{old}$', new, text, flags=re.MULTILINE)
+  # A layout of the past, with the same values as the one of today.
+  text = re.sub(r'^data\.Grouped\..*\n', '', text, flags=re.MULTILINE)
+  text = text.replace('@data.Grouped()', '@data.Packed()')
   return re.sub(r'\brun\.(?=Experiment\b|UntilAligned\b)', 'training.', text)
 
 

@@ -19,7 +19,7 @@ VOCABULARY = 'vocabulary.model'
 # rounding.
 _FREE_TO_CHANGE = re.compile('|'.join([
     # Where the texts of a batch lie in rows.
-    r'LAYOUT|data\.(Grouped|Packed|Padded)\..*',
+    r'LAYOUT|data\.(Packed|Padded)\..*',
     # How the same loss and gradient are summed up.
     r'LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE',
     # Which device holds what: the mesh, and FSDP's rules.

@@ -4,7 +4,7 @@ from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.cache import Cache, prepare
 from dualenc_jax.data.columns import Column
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.data.layouts import Grouped, Layout, Packed, Padded
+from dualenc_jax.data.layouts import Layout, Packed, Padded
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.data.text.joined import Template
@@ -12,7 +12,7 @@ from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.data.text.tokenizer import Tokenizer, vocab_size, Vocabulary
 
 __all__ = [
-    'Batches', 'Cache', 'Column', 'Dataset', 'Grouped', 'Layout', 'Mixture',
-    'Packed', 'Padded', 'Ragged', 'SeqioTask', 'Template', 'Tokenizer',
+    'Batches', 'Cache', 'Column', 'Dataset', 'Layout', 'Mixture', 'Packed',
+    'Padded', 'Ragged', 'SeqioTask', 'Template', 'Tokenizer',
     'Vocabulary', 'example', 'prepare', 'vocab_size',
 ]

@@ -10,11 +10,10 @@ import numpy as np
 from dualenc_jax.data import columns as columns_lib, layouts
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
-from dualenc_jax.data.layouts import Layout, Padded, Shape
+from dualenc_jax.data.layouts import JointRows, Layout, Padded, Shape
 from dualenc_jax.data.picks import Picker, Picks
 from dualenc_jax.data.text.joined import Around, Joined
-from dualenc_jax.data.text.pool import Pool
-from dualenc_jax.data.together import Together
+from dualenc_jax.data.text.ragged import Pool
 from dualenc_jax.utils.errors import expect, UserError
 
 # Texts of the batches that a layout's shapes are chosen from, at most.
@@ -38,7 +37,7 @@ class Batches:
       first; of fewer, all.
     rates: share of each cache; None for one cache.
     cells: C, a multiple of the devices that feed on a batch and a divisor of B;
-      see `dualenc_jax.data.text.text_rows`.
+      see `dualenc_jax.data.layouts`.
     columns: columns per query or candidate; a cache without one has its
     default.
     around: joins the query and each of its passages to one text, for a
@@ -46,7 +45,7 @@ class Batches:
     num_others: how many passages of other pairs of the batch serve as hard
       negatives of a query, after its own.
     sides: the texts that a batch has, unless `around` joins them.
-    together: puts a query into the row and the segment, by number, of its
+    joint_rows: puts a query into the row and the segment, by number, of its
       passage, for a model that reads one and writes the other; such a batch has
       no hard negatives.
   """
@@ -64,7 +63,7 @@ class Batches:
   around: Around | None = None
   num_others: int = 0
   sides: Sequence[str] = ('queries', 'passages')
-  together: bool = False
+  joint_rows: bool = False
 
   def __post_init__(self):
     if not 1 <= self.batch_size <= self.num_examples:
@@ -78,9 +77,9 @@ class Batches:
         'Batches.num_others (NUM_OTHERS)', self.num_others,
         f'0 or more, and less than the batch size {self.batch_size}',
     )
-    if self.together and (self.num_negatives or len(self.names) != 2):
+    if self.joint_rows and (self.num_negatives or len(self.names) != 2):
       raise UserError(
-          'Batches.together puts a query beside its passage; expected both'
+          'Batches.joint_rows puts a query beside its passage; expected both'
           f' sides and no hard negatives, not {", ".join(self.names)} and'
           f' num_negatives {self.num_negatives}.'
       )
@@ -137,15 +136,15 @@ class Batches:
     A step takes the first that holds its texts, so that there are no more
     programs to compile than these.
     """
-    if self.together:
-      return self._together.shapes
-    found = [
+    if self.joint_rows:
+      return self._joint_rows.shapes
+    by_name = [
         self.layout.shapes(lengths, limit)
         for lengths, limit in zip(self._sample(), self.limits)
     ]
     return [
-        tuple(shapes[min(i, len(shapes) - 1)] for shapes in found)
-        for i in range(max(map(len, found)))
+        tuple(shapes[min(i, len(shapes) - 1)] for shapes in by_name)
+        for i in range(max(map(len, by_name)))
     ]
 
   def _sample(self) -> list[np.ndarray]:
@@ -161,9 +160,9 @@ class Batches:
     return [np.concatenate(lengths) for lengths in zip(*samples)]
 
   @functools.cached_property
-  def _together(self) -> Together:
+  def _joint_rows(self) -> JointRows:
     """Queries are targets, passages sources."""
-    return Together(self.layout, self.limits, *self._sample())
+    return JointRows(self.layout, self.limits, *self._sample())
 
   def __call__(
       self, step: int, cells: slice | np.ndarray = slice(None)
@@ -187,7 +186,7 @@ class Batches:
     shapes, placements = self._place(lengths)
     texts = [
         layouts.lay_out(
-            shape, placement.of(cells), row[cells], length[cells], pool.copy
+            shape, placement.select(cells), row[cells], length[cells], pool.copy
         )
         for shape, placement, row, length, pool in zip(
             shapes, placements, self._rows(picks), lengths, self._pools
@@ -236,8 +235,8 @@ class Batches:
   def _place(self, lengths):
     """The first shapes that hold the texts, and where these lie."""
     for shapes in self.shapes:
-      if self.together:
-        placements = self._together.place(shapes, *lengths)
+      if self.joint_rows:
+        placements = self._joint_rows.place(shapes, *lengths)
       else:
         placements = [*map(self.layout.place, shapes, lengths)]
       if placements is not None and None not in placements:

@@ -9,8 +9,7 @@ import numpy as np
 
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
-from dualenc_jax.data.text.pool import Pool
-from dualenc_jax.data.text.ragged import as_uint32_pairs
+from dualenc_jax.data.text.ragged import as_uint32_pairs, Pool
 
 # Positions of a mixture after which the rates hold exactly, as far as they can.
 BLOCK = 2**16

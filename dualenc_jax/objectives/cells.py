@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.data.text.text_rows import TextRows
+from dualenc_jax.data.layouts import TextRows
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
 from dualenc_jax.parallel import micro_batches
 
@@ -77,19 +77,15 @@ def encode_texts(
   `encode_rows` maps tokens [R, L], lengths and dropout numbers [R, S] to
   [R, S, D]; `numbers` uint32 [c, T] are those of the texts.
   """
-  found = []
-  for tokens, lengths, of_cell in texts.groups:
-    cells, rows, segments = lengths.shape
-    own = jnp.take_along_axis(
-        numbers, of_cell.reshape(cells, -1), axis=1, mode='clip'
-    )
-    group = encode_rows(
-        tokens.reshape(cells * rows, -1),
-        lengths.reshape(cells * rows, segments),
-        own.reshape(cells * rows, segments),
-    )
-    found.append(group.reshape(cells, rows * segments, -1))
-  encoded = jnp.concatenate(found, axis=1)
+  cells, rows, segments = texts.lengths.shape
+  own = jnp.take_along_axis(
+      numbers, texts.texts.reshape(cells, -1), axis=1, mode='clip'
+  )
+  encoded = encode_rows(
+      texts.tokens.reshape(cells * rows, -1),
+      texts.lengths.reshape(cells * rows, segments),
+      own.reshape(cells * rows, segments),
+  ).reshape(cells, rows * segments, -1)
   if texts.places is None:
     return encoded
   return jnp.take_along_axis(

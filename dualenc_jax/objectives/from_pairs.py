@@ -25,11 +25,10 @@ class FromPairs(Objective):
     num_negatives: K, hard negatives taken from each example.
     num_others: passages of other pairs that serve as hard negatives, too.
     micro_batch_size: pairs encoded at once; None for all of the batch.
-    layout: how texts are put into rows: `data.Padded()`, `data.Grouped()` or
-      `data.Packed()`.
+    layout: how texts are put into rows: `data.Packed()` or `data.Padded()`.
     sides: the texts that the objective reads.
     needs_passages: whether each query must have a passage.
-    together: whether a query and its passage share a row and segment.
+    joint_rows: whether a query and its passage share a row and segment.
     reads_scores: whether it can learn from a teacher's scores.
   """
 
@@ -40,7 +39,7 @@ class FromPairs(Objective):
   num_others: int = 0
   sides: Sequence[str] = ('queries', 'passages')
   needs_passages = True
-  together = False
+  joint_rows = False
   reads_scores = True
 
   def check_feeding(self) -> None:
@@ -49,8 +48,7 @@ class FromPairs(Objective):
     is_one = hasattr(self.layout, 'place') and not isinstance(self.layout, type)
     expect(
         is_one, f'{name}.layout', self.layout,
-        'a layout, in gin LAYOUT = @data.Packed(), @data.Grouped() or'
-        ' @data.Padded()',
+        'a layout, in gin LAYOUT = @data.Packed() or @data.Padded()',
     )
     expect(
         hasattr(self.model, 'init') and not isinstance(self.model, type),
@@ -77,7 +75,7 @@ class FromPairs(Objective):
         run.caches, run.batch_size, run.seed, run.tokenizer.query_length,
         run.tokenizer.passage_length, self.num_negatives, run.rates,
         self.layout, self._cells(run), run.extra_columns, self.around(run),
-        self.num_others, self.sides, self.together,
+        self.num_others, self.sides, self.joint_rows,
     )
 
   def abstract_batch(self, run: Run) -> Any:
@@ -204,11 +202,10 @@ def _describe_layout(batches: Batches, step: int) -> str:
   real = total = 0
   rows = {}
   for name in batches.names:
-    groups = batch[name].groups
-    real += sum(int(group.lengths.sum()) for group in groups)
-    total += sum(group.tokens.size for group in groups)
-    counts = [f'{g.tokens.shape[1]} x {g.tokens.shape[2]}' for g in groups]
-    rows[name] = ' + '.join(counts)
+    tokens = batch[name].tokens
+    real += int(batch[name].lengths.sum())
+    total += tokens.size
+    rows[name] = f'{tokens.shape[1]} x {tokens.shape[2]}'
   cells = f' in each of {batches.cells} cells' if batches.cells > 1 else ''
   texts = ', '.join(f'{name} {shapes}' for name, shapes in rows.items())
   return (

@@ -37,7 +37,7 @@ class Generation(FromPairs):
   micro_batch_size: int | None = None
   layout: Layout = Packed()
   num_negatives = 0
-  together = True
+  joint_rows = True
   reads_scores = False
 
   def __post_init__(self):
@@ -74,22 +74,19 @@ class Generation(FromPairs):
 
     def sum_cells(params, numbers, sources, targets, weights):
       """Of c cells: [c, P], rows and [c, P] -> [c, 3]."""
-      sums = 0.0
-      for source, target in zip(sources.groups, targets.groups):
-        count, rows, _ = target.lengths.shape
-        own = target.texts.reshape(count, -1)
-        of_segments = (
-            jnp.take_along_axis(x, own, axis=1, mode='clip')
-            for x in (numbers, weights)
-        )
-        found = self._sum_rows(
-            {'params': model_params(params)},
-            *(_flat(x) for x in (source.tokens, target.tokens)),
-            *(_flat(x) for x in (source.lengths, target.lengths)),
-            *(x.reshape(count * rows, -1) for x in of_segments), key,
-        )
-        sums += jnp.sum(found.reshape(count, rows, -1), axis=1)
-      return sums
+      count, rows, _ = targets.lengths.shape
+      own = targets.texts.reshape(count, -1)
+      of_segments = (
+          jnp.take_along_axis(x, own, axis=1, mode='clip')
+          for x in (numbers, weights)
+      )
+      sums = self._sum_rows(
+          {'params': model_params(params)},
+          *(_flat(x) for x in (sources.tokens, targets.tokens)),
+          *(_flat(x) for x in (sources.lengths, targets.lengths)),
+          *(x.reshape(count * rows, -1) for x in of_segments), key,
+      )
+      return jnp.sum(sums.reshape(count, rows, -1), axis=1)
 
     sums = map_cells(
         sum_cells, self.model, params, batch['numbers'], self.micro_batch_size,

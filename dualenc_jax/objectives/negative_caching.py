@@ -13,8 +13,8 @@ import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Padded
+from dualenc_jax.data.layouts import padded_rows
 from dualenc_jax.data.text.ragged import as_uint32_pairs
-from dualenc_jax.data.text.text_rows import from_tokens
 from dualenc_jax.losses import cache_sampling, cache_updating, negative_cache
 from dualenc_jax.losses.cache_sampling import Draw, Sample
 from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
@@ -192,11 +192,10 @@ class CachedNegatives(OfTowers):
     refreshed = [(drawn.rows.slots, encoded)]
     if self._refreshed:
       refreshed.append(self._encode_oldest(params, memory))
-    (of_texts,) = batch['passages'].groups
+    tokens = batch['passages'].tokens
     return value, metrics, cache_updating.update(
         memory, refreshed, own.passage,
-        of_texts.tokens.reshape(-1, of_texts.tokens.shape[-1]),
-        batch['passage_ids'],
+        tokens.reshape(-1, tokens.shape[-1]), batch['passage_ids'],
     )
 
   def _drawn(self, cache, own, similarity, order, key) -> Sample:
@@ -243,7 +242,7 @@ class CachedNegatives(OfTowers):
           self.model, params, 'encode_passage', texts, numbers, key
       )
 
-    texts = from_tokens(tokens)
+    texts = padded_rows(tokens)
     encoded = micro_batches.map_rows(
         encode_cells, at_once, functools.partial(abstract_params, self.model),
         params, texts, numbers,

@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.data.text.pool import Distinct
-from dualenc_jax.data.text.ragged import Ragged
+from dualenc_jax.data.text.ragged import Distinct, Ragged
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.utils import files, finite, json_file, machine, untrusted

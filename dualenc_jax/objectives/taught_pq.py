@@ -16,8 +16,7 @@ from dualenc_jax.checkpoints import loading, model_dirs, released_rankers
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.text.joined import Joined
-from dualenc_jax.data.text.pool import Distinct
-from dualenc_jax.data.text.ragged import from_uint32_pairs
+from dualenc_jax.data.text.ragged import Distinct, from_uint32_pairs
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors

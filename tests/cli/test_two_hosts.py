@@ -78,12 +78,12 @@ def test_each_leg_on_other_hosts_devices_and_layouts(tmp_path, capfd):
 
   end = f'--gin.STEPS={step + 4}'
   train.main(leg(
-      end, '--gin.LAYOUT=@data.Grouped()', '--gin.data.Grouped.groups=2',
+      end, '--gin.LAYOUT=@data.Packed()', '--gin.data.Packed.sample=64',
       '--gin.MICRO_BATCH_SIZE=8',
   ))
   said = capfd.readouterr().err
   assert f'Resuming from step {step + 2}' in said
-  assert 'MODEL_PARALLEL: 2 -> 1' in said and 'Layout: Grouped' in said
+  assert 'MODEL_PARALLEL: 2 -> 1' in said and 'Layout: Packed' in said
   assert 'An epoch is 2 batches of 40; of its 96 examples 16 are' in said
 
   train.main(flags(tmp_path, 'one', *given, end))

@@ -5,7 +5,7 @@ import pytest
 import text_reading
 from text_reading import pairs_of
 
-from dualenc_jax.data import Grouped, Packed, Padded
+from dualenc_jax.data import Packed, Padded
 from dualenc_jax.data.batches import abstract_batch, Batches
 from dualenc_jax.data.text.ragged import as_uint32_pairs, fingerprints, Ragged
 from dualenc_jax.utils.errors import UserError
@@ -17,7 +17,7 @@ NEGATIVES = [
     [[300 + 10 * i + k, 7, 1] for k in range(count)]
     for i, count in enumerate(COUNTS)
 ]
-LAYOUTS = [Padded(), Grouped(2), Grouped(8, step=4), Packed()]
+LAYOUTS = [Padded(), Packed()]
 
 
 def batches(**options):
@@ -31,10 +31,8 @@ def leaves(batch):
   out = {}
   for name, value in batch.items():
     if name in ('queries', 'passages'):
-      for i, group in enumerate(value.groups):
-        out |= {f'{name}/{i}/{k}': v for k, v in group._asdict().items()}
-      if value.places is not None:
-        out[f'{name}/places'] = value.places
+      arrays = value._asdict().items()
+      out |= {f'{name}/{k}': v for k, v in arrays if v is not None}
     else:
       out[name] = value
   return out
@@ -44,12 +42,12 @@ def test_shapes_dtypes_and_content():
   batch = batches(num_negatives=2)(0)
   # Three pairs in one cell, each text a row.
   expected = {
-      'queries/0/tokens': ((1, 3, 4), np.int32),
-      'queries/0/lengths': ((1, 3, 1), np.int32),
-      'queries/0/texts': ((1, 3, 1), np.int32),
-      'passages/0/tokens': ((1, 9, 6), np.int32),
-      'passages/0/lengths': ((1, 9, 1), np.int32),
-      'passages/0/texts': ((1, 9, 1), np.int32),
+      'queries/tokens': ((1, 3, 4), np.int32),
+      'queries/lengths': ((1, 3, 1), np.int32),
+      'queries/texts': ((1, 3, 1), np.int32),
+      'passages/tokens': ((1, 9, 6), np.int32),
+      'passages/lengths': ((1, 9, 1), np.int32),
+      'passages/texts': ((1, 9, 1), np.int32),
       'numbers': ((3,), np.uint32),
       'query_ids': ((3, 2), np.uint32),
       'passage_ids': ((3, 2), np.uint32),
@@ -124,7 +122,7 @@ def test_every_layout_has_the_pairs_of_the_padded_one(layout, k):
 
 
 @pytest.mark.parametrize(
-    'k, layout', [(1, Padded()), (2, Packed()), (3, Grouped(2)), (8, Padded())]
+    'k, layout', [(1, Padded()), (2, Packed()), (3, Packed()), (8, Padded())]
 )
 def test_negatives_rotate_by_epoch_and_fall_short_to_none(k, layout):
   data = batches(batch_size=11, num_negatives=k, layout=layout)

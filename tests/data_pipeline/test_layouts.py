@@ -4,25 +4,13 @@ import numpy as np
 import pytest
 import text_reading
 
-from dualenc_jax.data import (
-  batches as batches_lib,
-  Grouped,
-  layouts,
-  Packed,
-  Padded,
-)
+from dualenc_jax.data import batches as batches_lib, layouts, Packed, Padded
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.picks import Order
-from dualenc_jax.data.text.pool import Pool
-from dualenc_jax.data.text.ragged import Ragged
+from dualenc_jax.data.text.ragged import Pool, Ragged
 
 LIMIT = 64
-LAYOUTS = [Padded(), Grouped(1), Grouped(4), Grouped(8, step=1), Packed()]
-
-
-def tokens_of(shape):
-  """Tokens of a cell, padding counted."""
-  return sum(group.rows * group.length for group in shape)
+LAYOUTS = [Padded(), Packed()]
 
 
 def lengths_of(kind, cells, texts, seed=0):
@@ -61,7 +49,7 @@ def test_placements_are_sound(layout, kind, cells, texts):
   # The first holds all of the sample.
   for cell in sample:
     assert layout.place(shapes[0], cell[None]) is not None
-  sizes = [tokens_of(shape) for shape in shapes]
+  sizes = [shape.rows * shape.length for shape in shapes]
   assert sizes[-1] == max(sizes)
   for lengths in lengths_of(None, cells, texts):
     placements = [layout.place(shape, lengths) for shape in shapes]
@@ -72,69 +60,35 @@ def test_placements_are_sound(layout, kind, cells, texts):
         check_placement(shape, placement, lengths)
 
 
-@pytest.mark.parametrize('cost', [0, 20])
-def test_grouped_takes_the_fewest_tokens(cost, monkeypatch):
-  """Against all ways to cut the sorted texts into groups."""
-  monkeypatch.setattr(Grouped, 'GROUP_COST', cost)
-  monkeypatch.setattr(Grouped, 'MARGINS', (0.0, 0.05))
-  sample = lengths_of('natural', 1, 9)
-  most = np.sort(sample[0])[::-1]
-  for groups in (1, 2, 3):
-    best = np.inf
-    for cuts in np.ndindex(*[10] * (groups - 1)):
-      edges = [0, *sorted(cuts), 9]
-      best = min(
-          best,
-          sum(
-              cost + (end - start) * min(-(-int(most[start]) // 8) * 8, LIMIT)
-              for start, end in zip(edges, edges[1:])
-              if end > start
-          ),
-      )
-    shape = Grouped(groups).shapes(sample, LIMIT)[0]
-    assert tokens_of(shape) + cost * len(shape) == best
-    assert len(shape) <= groups
-
-
 def test_packed_is_near_the_fewest_rows():
   """As many as tokens / length rounded up, at best; well packed: 2% more."""
   lengths = lengths_of('natural', 20, 500)
   for cell in lengths:
-    rows = Packed().shapes(cell[None], LIMIT)[0][0].rows
+    rows = Packed().shapes(cell[None], LIMIT)[0].rows
     assert rows <= np.ceil(cell.sum() / LIMIT) * 1.02 + 1
 
 
 @pytest.mark.parametrize(
-    'layout, cells, k, count',
-    [(Grouped(8), 8, 0, 256), (Packed(), 1, 0, 256), (Packed(), 8, 3, 8)],
+    'cells, k, count', [(8, 0, 256), (1, 0, 256), (8, 3, 8)]
 )
 def test_few_shapes_and_most_steps_take_the_first(
-    layout, cells, k, count, monkeypatch
+    cells, k, count, monkeypatch
 ):
   monkeypatch.setattr(batches_lib, 'SAMPLE_BATCHES', count)
   cache = text_reading.random_cache(2000)
-  data = Batches([cache], 128, 0, 16, 64, k, layout=layout, cells=cells)
+  data = Batches([cache], 128, 0, 16, 64, k, layout=Packed(), cells=cells)
   assert len(data.shapes) <= 4
   seen = []
   for step in range(100):
     batch = data(step)
-    seen.append(
-        tuple(
-            group.tokens.shape
-            for name in ('queries', 'passages')
-            for group in batch[name].groups
-        )
-    )
+    seen.append((batch['queries'].tokens.shape, batch['passages'].tokens.shape))
   assert len(set(seen)) <= len(data.shapes)
   # A sample of few batches says less of those to come.
   usual = seen.count(max(set(seen), key=seen.count))
   assert usual >= (90 if count > 8 else 75)
 
 
-@pytest.mark.parametrize(
-    'layout', [Grouped(2), Packed(), Grouped(1, step=1)], ids=repr
-)
-def test_texts_longer_than_all_of_the_sample_find_room(layout, monkeypatch):
+def test_texts_longer_than_all_of_the_sample_find_room(monkeypatch):
   """Nothing is lost when a batch is not like the others."""
   monkeypatch.setattr(batches_lib, 'SAMPLE_TEXTS', 1)  # Eight batches.
   size, batch = 40_960, 32
@@ -146,15 +100,13 @@ def test_texts_longer_than_all_of_the_sample_find_room(layout, monkeypatch):
   passages = [[5] * (n - 1) + [1] for n in lengths]
   queries = [[i // 200 + 2, i % 200 + 2] for i in range(size)]
   cache = text_reading.make_cache(queries, passages, None, 4, LIMIT)
-  data = Batches([cache], batch, 0, 4, LIMIT, layout=layout)
+  data = Batches([cache], batch, 0, 4, LIMIT, layout=Packed())
   used = {}
   for step in (0, 77, 99):
     found = data(step)
-    shapes = [group.tokens.shape[1:] for group in found['passages'].groups]
-    used[step] = [
-        [(group.rows, group.length) for group in shape]
-        for _, shape in data.shapes
-    ].index(shapes)
+    used[step] = [shape[:2] for _, shape in data.shapes].index(
+        found['passages'].tokens.shape[1:]
+    )
     pairs = text_reading.pairs_of(found)
     examples = [200 * (q[0] - 2) + q[1] - 2 for q, *_ in pairs]
     assert sorted(examples) == sorted(order(step)[0].tolist())
@@ -162,13 +114,12 @@ def test_texts_longer_than_all_of_the_sample_find_room(layout, monkeypatch):
       assert passage == passages[example]
   # The usual shape, then the padded one, and one of the larger ones.
   assert used[0] == 0 and 0 < used[99] <= used[77]
-  padded = [(group.rows, group.length) for group in data.shapes[-1][1]]
-  assert padded == [(batch, LIMIT)] and used[77] > 0
+  assert data.shapes[-1][1] == (batch, LIMIT, 1) and used[77] > 0
 
 
-@pytest.mark.parametrize('layout', [Grouped(4), Packed()], ids=repr)
-def test_very_long_texts(layout):
+def test_very_long_texts():
   """More tokens than 16 bits hold."""
+  layout = Packed()
   lengths = np.array([[69_999, 3, 40_000, 12, 33_000, 5]])
   for shape in layout.shapes(lengths, 70_000):
     placement = layout.place(shape, lengths)

@@ -9,7 +9,7 @@ import sentencepiece
 import text_reading
 
 from dualenc_jax.cli import config, model_dir
-from dualenc_jax.data import Batches, Grouped, Packed
+from dualenc_jax.data import Batches, Packed, Padded
 from dualenc_jax.training.experiment import check_same_data, data_position
 from dualenc_jax.utils.errors import UserError
 
@@ -28,7 +28,7 @@ def caches():
   return made
 
 
-@pytest.mark.parametrize('layout, cells', [(Grouped(3), 1), (Packed(), 4)])
+@pytest.mark.parametrize('layout, cells', [(Padded(), 1), (Packed(), 4)])
 def test_pairs_are_of_the_caches_at_their_rates(layout, cells):
   data = Batches(caches(), 40, 0, 16, 64, 2, RATES, layout, cells)
   counts = collections.Counter()

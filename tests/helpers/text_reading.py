@@ -9,24 +9,23 @@ from dualenc_jax.data.text.ragged import fingerprints, Ragged
 
 def texts_of(rows):
   """The tokens of every text of a TextRows: a list [C][T] of lists."""
-  num_cells = rows.groups[0].tokens.shape[0]
+  num_cells = rows.num_cells
   cells = []
   for cell in range(num_cells):
     segments = []
-    for tokens, lengths, texts in rows.groups:
-      assert lengths.shape == texts.shape
-      for row, row_lengths in zip(tokens[cell], lengths[cell]):
-        start = 0
-        for length in row_lengths:
-          segments.append(row[start : start + length].tolist())
-          start += length
-        # Nothing but padding after the texts, and the texts fit.
-        assert start <= len(row) and not row[start:].any()
+    assert rows.lengths.shape == rows.texts.shape
+    for row, row_lengths in zip(rows.tokens[cell], rows.lengths[cell]):
+      start = 0
+      for length in row_lengths:
+        segments.append(row[start : start + length].tolist())
+        start += length
+      # Nothing but padding after the texts, and the texts fit.
+      assert start <= len(row) and not row[start:].any()
     places = range(len(segments)) if rows.places is None else rows.places[cell]
     cells.append([[] if p < 0 else segments[p] for p in places])
     seen = [p for p in places if p >= 0]
     assert len(seen) == len(set(seen)), 'two texts in one segment'
-    own = np.concatenate([g.texts[cell].ravel() for g in rows.groups])
+    own = rows.texts[cell].ravel()
     for text, (place, segment) in enumerate(zip(places, cells[-1])):
       assert not segment or own[place] == text
     assert sum(map(len, segments)) == sum(map(len, cells[-1]))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 
-from dualenc_jax.data.text import text_rows
+from dualenc_jax.data import layouts
 from dualenc_jax.losses import (
   init as loss_params,
   LearnableTemperature,
@@ -66,8 +66,8 @@ def padded(tokens):
     passages.append(tokens['negative_tokens'])
     batch['negative_valid'] = tokens['negative_tokens'].any(axis=-1)
   return batch | {
-      'queries': text_rows.from_tokens(tokens['query_tokens'][:, None]),
-      'passages': text_rows.from_tokens(np.concatenate(passages, axis=1)),
+      'queries': layouts.padded_rows(tokens['query_tokens'][:, None]),
+      'passages': layouts.padded_rows(np.concatenate(passages, axis=1)),
   }
 
 

@@ -61,7 +61,7 @@ def make_batch(bits, seed=0):
 
 def embed(objective, params, batch):
   """float64 [B, D]: queries as the model embeds them, without dropout."""
-  tokens = batch['queries'].groups[0].tokens[:, 0]
+  tokens = batch['queries'].tokens[:, 0]
   found = _encode(objective.model, model_params(params), tokens)
   return np.asarray(found, np.float64)
 

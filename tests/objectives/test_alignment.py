@@ -76,7 +76,7 @@ def apply(model, params, method, x):
 
 def embed(model, params, batch, tower):
   """float64 [B, D], of queries by either tower, without dropout."""
-  tokens = batch['queries'].groups[0].tokens[:, 0]
+  tokens = batch['queries'].tokens[:, 0]
   found = apply(model, params, f'encode_{tower}', tokens)
   return np.asarray(found, np.float64)
 

@@ -109,7 +109,7 @@ def test_gradients_are_those_of_finite_differences(tmp_path):
   of_query = differences.central(lambda x: loss(x, score), query)
 
   def towards(model_params):
-    tokens = batch['queries'].groups[0].tokens[:, 0]
+    tokens = batch['queries'].tokens[:, 0]
     own = objective.model.apply(
         {'params': model_params}, tokens, method='encode_query'
     )

@@ -12,7 +12,7 @@ import scipy.special
 import text_reading
 import tiny_training
 
-from dualenc_jax.data.text import text_rows
+from dualenc_jax.data import layouts
 from dualenc_jax.losses import LearnableTemperature, negative_cache, Similarity
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import CachedNegatives
@@ -41,7 +41,7 @@ def make_batch():
   query, _ = make_texts()
   others = (np.arange(BATCH) * 5 + 3) % SIZE
   return batch | {
-      'queries': text_rows.from_tokens(query[:, None]),
+      'queries': layouts.padded_rows(query[:, None]),
       'numbers': np.arange(BATCH, dtype=np.uint32),
       'positive_ids': ids_of(others)[:, None],
   }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.data.text.joined import Joined, Template
-from dualenc_jax.data.text.pool import Pool
+from dualenc_jax.data.text.ragged import Pool
 from dualenc_jax.data.text.tokenizer import EOS, Tokenizer, Vocabulary
 from dualenc_jax.utils.errors import UserError
 

@@ -8,7 +8,7 @@ import pytest
 import text_reading
 import tiny_training
 
-from dualenc_jax.data import Batches, Grouped, Packed, Padded
+from dualenc_jax.data import Batches, Packed, Padded
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import contrastive
 from dualenc_jax.training import Partitioner
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.devices(8)
 
 SIZE, QUERY, PASSAGE, NEGATIVES = 32, 12, 40, 3
 FSDP = (('embed', 'data'),)
-GROUPED, PACKED = Grouped(2, step=4), Packed()
+PACKED = Packed()
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def by_number(embeddings, batch):
 
 
 @pytest.mark.parametrize(
-    'layout, cells, micro', [(GROUPED, 4, None), (PACKED, 8, 8)], ids=repr
+    'layout, cells, micro', [(PACKED, 4, None), (PACKED, 8, 8)], ids=repr
 )
 def test_embeddings_equal_each_text_alone(layout, cells, micro):
   """Against `encode_query` and `encode_passage` of a text at a time."""

@@ -9,8 +9,7 @@ import re
 
 import numpy as np
 
-from dualenc_jax.data.text.pool import Pool
-from dualenc_jax.data.text.ragged import lengths_to_offsets, Ragged
+from dualenc_jax.data.text.ragged import lengths_to_offsets, Pool, Ragged
 from dualenc_jax.data.text.tokenizer import EOS, Tokenizer, Vocabulary
 from dualenc_jax.utils.errors import expect, UserError
 

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.data.text.pool import Pool
-from dualenc_jax.data.text.ragged import lengths_to_offsets, Ragged
+from dualenc_jax.data.text.ragged import lengths_to_offsets, Pool, Ragged
 from dualenc_jax.models import Seq2Seq
 from dualenc_jax.models.token_losses import token_losses
 from dualenc_jax.parallel.partitioning import Partitioner

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.text.joined import Around, Joined
-from dualenc_jax.data.text.pool import Pool
-from dualenc_jax.data.text.ragged import lengths_to_offsets, Ragged
+from dualenc_jax.data.text.ragged import lengths_to_offsets, Pool, Ragged
 from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.retrieval.encoding.calibration import Calibration
 from dualenc_jax.retrieval.encoding.embedder import Scorer
