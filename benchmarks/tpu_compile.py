@@ -27,7 +27,7 @@ import workload
 from dualenc_jax import losses
 from dualenc_jax.cli import model_dir
 from dualenc_jax.data import Vocabulary
-from dualenc_jax.data.text.text_rows import TextRows
+from dualenc_jax.data.layouts import TextRows
 from dualenc_jax.forecast import slices, train_step
 from dualenc_jax.forecast.train_step import Forecast
 from dualenc_jax.models import cost, DualEncoder
@@ -184,8 +184,7 @@ def flops(model: DualEncoder, batch: dict[str, TextRows]) -> float:
       # The backward pass has two products for each of the forward pass.
       3 * cost.flops(model, side, int(length))
       for name, side in (('queries', 'query'), ('passages', 'passage'))
-      for group in batch[name].groups
-      for length in np.ravel(group.lengths) if length
+      for length in np.ravel(batch[name].lengths) if length
   )
 
 
