@@ -13,17 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 import shlex
+from typing import Any
 
 import jax
 
 from dualenc_jax.cli import flags, process, queries as queries_lib, runtime
 from dualenc_jax.data.text import exact_length
-from dualenc_jax.evaluation.results import latency_table
 from dualenc_jax.retrieval.encoding import latency
+from dualenc_jax.retrieval.encoding.latency import Latency, WARM_UP
 from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils import files, machine, table as table_lib
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.table import Cell, MISSING, Row, Table
 
 _ANOTHER = 'another --output_dir'
 _LENGTHS = (8, 16, 32, 64)
@@ -37,9 +39,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"The names of {len(args.models)} models are {','.join(names)};"
         ' expected different ones. Give --names=a,b.'
     )
-  quality = None
-  if args.results:
-    quality = latency_table.quality(names, args.results, args.metric)
   if args.queries and args.lengths:
     raise UserError('Give either --queries or --lengths.')
   queries = _read(args.queries, args.count) if args.queries else None
@@ -68,13 +67,12 @@ def main(argv: Sequence[str] | None = None) -> None:
       'command': shlex.join(['dualenc', 'latency', *(argv or ())]),
       'versions': machine.versions(),
   }
-  table = latency_table.table(measured, settings, quality)
+  table = _make_table(measured, settings)
   print(table_lib.text(table))
   if args.output_dir:
     value = {
         'settings': settings,
         'measured': [dataclasses.asdict(m) for m in sum(measured, [])],
-        'quality': quality and dataclasses.asdict(quality),
     }
     files.write_json(args.output_dir / 'latency.json', value)
     table_lib.write(args.output_dir, 'latency', [table])
@@ -92,15 +90,6 @@ def make_parser() -> flags.Parser:
   add(
       '--names', type=flags.listed, metavar='NAME[,NAME]',
       help='names of the models (default their folders)',
-  )
-  add(
-      '--results', action='append', metavar='DIR',
-      help='results of `dualenc evaluate`, once for each model in order: shows'
-      ' quality beside cost, with p of the paired randomization test',
-  )
-  add(
-      '--metric', default='nDCG@10',
-      help='metric of --results (default %(default)s)',
   )
   add(
       '--queries', type=flags.path, metavar='FILE',
@@ -174,3 +163,62 @@ def _texts(
         name: exact_length.queries(model.tokenizer, length, count)
         for name, model in models.items()
     }
+
+
+def _make_table(
+    measured: Sequence[Sequence[Latency]], settings: Mapping[str, Any]
+) -> Table:
+  """A row for each length or set of queries, and model.
+
+  `measured` are models by set, in one order, the baseline first; `settings` as
+  in latency.json.
+  """
+  kinds = ('tower', 'with tokenizer')
+  columns = [('', name) for name in ('layers', 'parameters', 'MB', 'GFLOP')]
+  columns += [(kind, n) for kind in kinds for n in ('p50', 'p95', 'mean')]
+  columns += [('times as fast:', kind) for kind in kinds]
+  rows: list[Row] = []
+  for group in measured:
+    for number, one in enumerate(group):
+      tokens = f'{one.tokens_mean:.3g}'
+      if one.tokens_p95 != one.tokens_mean:
+        tokens += f', p95 {one.tokens_p95:.3g}'
+      new = bool(rows) and not number and len(group) > 1
+      cells = tuple(_cells(one, number == 0))
+      rows.append(Row((tokens, one.model), cells, ruled=new))
+  models, threads, devices = (
+      measured[0], settings['threads'], settings['devices']
+  )
+  dtypes = {f'{one.model} {one.dtype or "unknown"}': None for one in models}
+  return Table(
+      name='latency',
+      title='Latency of a query at batch 1 (ms)',
+      heads=('Tokens', 'Model'),
+      columns=tuple(columns),
+      rows=tuple(rows),
+      notes=(
+          f'{settings["cpu"]}, CPU threads: {threads}; {settings["device"]},'
+          f' devices: {devices}; dtype: {", ".join(dtypes)}; jax'
+          f' {settings["versions"]["jax"]}.',
+          f'{settings["count"]:,} calls a row, of one query each, models in'
+          f' turns, after {WARM_UP} or more to warm up; a call ends with the'
+          ' embedding on the host.',
+          'Tokens include prefix and EOS; MB is float32; times as fast as'
+          f' {models[0].model}: ratio of the p50, with its 95% bootstrap'
+          ' interval.',
+      ),
+  )
+
+
+def _cells(one: Latency, is_first: bool) -> Iterator[Cell]:
+  sizes = one.layers, one.parameters, one.megabytes, one.gflop
+  for value, form in zip(sizes, ('d', ',d', '.1f', '.3g')):
+    yield Cell(MISSING if value is None else format(value, form))
+  both = one.tower, one.with_tokenizer
+  for times in both:
+    for value in (times.p50, times.p95, times.mean):
+      yield Cell(f'{value:.2f}', exact=repr(value))
+  for times in both:
+    interval = f'({times.speedup_low:.2f} to {times.speedup_high:.2f})'
+    text = '1' if is_first else f'{times.speedup:.2f} {interval}'
+    yield Cell(text, exact=repr(times.speedup))
