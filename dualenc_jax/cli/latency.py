@@ -189,7 +189,7 @@ def _make_table(
   models, threads, devices = (
       measured[0], settings['threads'], settings['devices']
   )
-  dtypes = {f'{one.model} {one.dtype or "unknown"}': None for one in models}
+  dtypes = [f'{one.dtype or "unknown"} ({one.model})' for one in models]
   return Table(
       name='latency',
       title='Latency of a query at batch 1 (ms)',
