@@ -16,7 +16,7 @@ from dualenc_jax.data.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
 from dualenc_jax.evaluation.report import curves
 from dualenc_jax.evaluation.results import folder as results
 from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.compression import codec_file, model_codec
+from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.encoding import artifact, calibration
 from dualenc_jax.retrieval.encoding.artifact.manifest import of_file
@@ -105,12 +105,12 @@ def _codecs(folder: pathlib.Path) -> Reader:
   paths = []
   for number, codec in enumerate(made):
     paths.append(folder / f'{number}.safetensors')
-    codec_file.write(paths[-1], codec)
+    codec_lib.save(paths[-1], codec)
   facts = folder / 'facts.json'
   facts.write_text(json.dumps(model_codec.facts(trained)))
 
   def read():
-    found = [codec_file.read(path)[0] for path in paths]
+    found = [codec_lib.load(path)[0] for path in paths]
     known = json_file.read(facts)
     found.append(model_codec.from_arrays(known, model_codec.arrays(trained)))
     for codec in found:

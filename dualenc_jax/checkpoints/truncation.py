@@ -13,7 +13,6 @@ from typing import Any
 from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
 from dualenc_jax.checkpoints.weights import Weights
 from dualenc_jax.models import Projection
-from dualenc_jax.retrieval.compression.parts import Truncate
 from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
@@ -96,11 +95,11 @@ def _cut(
 
 def warn_of(codec: Any, model: Any, path: str) -> None:
   """Warns of a codec that cuts embeddings to what no model was trained for."""
-  # What stands behind another map is of no first components.
-  match next(iter(getattr(codec, 'parts', ())), None):
-    case Truncate(dim):
-      trained_dims = model.provenance.get(TRAINED_DIMS, ())
-      _warn(dim, model.dim, trained_dims, path)
+  # Behind another map the first components are not those of the embeddings.
+  first = next(iter(codec.parts), None)
+  if first is not None and first.kind == 'truncate':
+    trained_dims = model.provenance.get(TRAINED_DIMS, ())
+    _warn(first.number, model.dim, trained_dims, path)
 
 
 def _warn(dim: int, whole: int, trained_dims: Sequence[int], path: str) -> None:

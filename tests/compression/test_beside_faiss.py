@@ -5,7 +5,7 @@ import faiss
 import numpy as np
 import pytest
 
-from dualenc_jax.retrieval.compression import kmeans, opq
+from dualenc_jax.retrieval.compression import kmeans, linear
 
 pytestmark = pytest.mark.slow
 COUNT, DIM, PARTS, BITS = 10_000, 64, 8, 5
@@ -46,6 +46,6 @@ def test_opq_is_not_worse(rows):
   rotated = theirs.apply(rows)
   _, centroids = product_of_faiss(rotated)
   expected = compression_vectors.distortion(rotated, centroids)
-  rotation, found = opq.fit(rows, PARTS, BITS, 0, 10)
+  rotation, found = linear.opq(rows, PARTS, BITS, 0, 10)
   ours = compression_vectors.distortion(rows @ rotation.T, found)
   assert ours < 1.01 * expected

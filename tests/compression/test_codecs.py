@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.compression import codec_file, Coded
+from dualenc_jax.retrieval.compression import (
+  codec as codec_lib,
+  Coded,
+  quantisers,
+)
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.search.two_steps import search_of
 from dualenc_jax.utils.errors import UserError
@@ -103,14 +107,14 @@ def test_scores_are_products_with_what_codes_stand_for(
     scores = jax.jit(lambda q, c: q.scores(units, c))
     found = np.asarray(scores(codec.quantiser, codes))
     np.testing.assert_array_equal(found.T, host)
-  path = tmp_path / codec_file.FILE
-  codec_file.write(path, codec)
-  again, digest = codec_file.read(path)
+  path = tmp_path / codec_lib.FILE
+  codec_lib.save(path, codec)
+  again, digest = codec_lib.load(path)
   assert (again.name, again.dim, again.rescored) == (codec.name, D, None)
   np.testing.assert_array_equal(codes, again.encode(vectors[:500]), strict=True)
   np.testing.assert_array_equal(host, again.decode(codes))
   np.testing.assert_array_equal(own, again.queries(queries))
-  assert codec_file.read(path)[1] == digest and len(digest) == 64
+  assert codec_lib.load(path)[1] == digest and len(digest) == 64
 
 
 def ranked_by_hand(scores):
@@ -250,7 +254,7 @@ def test_a_folder_stands_for_its_codec(tmp_path):
   rng = np.random.default_rng(0)
   assign, score = rng.normal(size=(2, 4, 16, 2)).astype(np.float32)
   codec = compression.Codec('jpq:4x4', 8, (), Product(assign, score))
-  codec_file.write(tmp_path / codec_file.FILE, codec)
+  codec_lib.save(tmp_path / codec_lib.FILE, codec)
   spec = compression.spec(str(tmp_path))
   assert spec.name == 'jpq:4x4' and tuple(spec.shape(8)) == ('uint8', 2)
   vectors = rng.normal(size=(5, 8)).astype(np.float32)
@@ -262,3 +266,16 @@ def test_of_another_dim(vectors):
   codec = compression.spec('int8').fit(vectors)
   with pytest.raises(UserError, match=r'trained for \[rows, 24\]'):
     codec.encode(vectors[:, :12])
+
+
+@pytest.mark.parametrize('bits', range(1, 9))
+def test_each_level_of_a_normal_distribution_is_the_mean_of_its_cell(bits):
+  levels = quantisers.normal_levels(bits)
+  edges = (levels[1:] + levels[:-1]) / 2
+  assert levels.shape == (2**bits,) and (np.diff(levels) > 0).all()
+  np.testing.assert_array_equal(levels, -levels[::-1])
+  for level, low, high in zip(levels, [-12, *edges], [*edges, 12]):
+    x, weights = np.polynomial.legendre.leggauss(100)
+    x = (high + low) / 2 + x * (high - low) / 2
+    weights = weights * np.exp(-(x**2) / 2)
+    assert (x * weights).sum() / weights.sum() == pytest.approx(level, 1e-10)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.compression import codec_file, model_codec
+from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import safetensors_file
@@ -17,7 +17,7 @@ VECTORS = np.random.default_rng(0).normal(size=(64, D)).astype(np.float32)
 
 def write(path, name, change):
   """A codec's file whose plan and arrays a function has changed."""
-  codec_file.write(path, compression.spec(name).fit(VECTORS))
+  codec_lib.save(path, compression.spec(name).fit(VECTORS))
   metadata = dict(safetensors_file.metadata(path))
   arrays = {k: t.read() for k, t in safetensors_file.read(path).items()}
   plan = json.loads(metadata['codec'])
@@ -58,12 +58,12 @@ def test_it_is_named(tmp_path, name, change, message):
   path = tmp_path / 'codec.safetensors'
   write(path, name, change)
   with pytest.raises(UserError, match=f'codec.safetensors.*{message}'):
-    codec_file.read(path)
+    codec_lib.load(path)
 
 
 def test_damaged_files(tmp_path):
   path = tmp_path / 'codec.safetensors'
-  codec_file.write(path, compression.spec('int8').fit(VECTORS))
+  codec_lib.save(path, compression.spec('int8').fit(VECTORS))
   whole, nan = path.read_bytes(), np.float32(np.nan).tobytes()
   for content, message in (
       (whole[:-10], 'damaged or was cut'),
@@ -72,7 +72,7 @@ def test_damaged_files(tmp_path):
   ):
     path.write_bytes(content)
     with pytest.raises(UserError, match=f'codec.safetensors.*{message}'):
-      codec_file.read(path)
+      codec_lib.load(path)
 
 
 @pytest.mark.parametrize('fact, value', [('dim', 9), ('normalise', 3)])

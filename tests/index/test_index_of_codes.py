@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.index import Index, IndexBuild
 from dualenc_jax.utils.errors import UserError
 
@@ -73,11 +73,11 @@ def test_the_first_codec_is_kept(tmp_path):
 def test_shards_that_no_codec_fits_are_made_again(damage, message, tmp_path):
   right = trained()
   whole(tmp_path / 'index', right)
-  path = tmp_path / 'index' / codec_file.FILE
+  path = tmp_path / 'index' / codec_lib.FILE
   path.unlink()
   if damage != 'gone':
     wrong = trained('int8') if damage == 'another kind' else trained(seed=1)
-    codec_file.write(path, wrong)
+    codec_lib.save(path, wrong)
   with pytest.raises(UserError, match=message):
     Index.open(tmp_path / 'index')
   index = whole(tmp_path / 'index', right)

@@ -7,7 +7,11 @@ import numpy as np
 import tiny_training
 
 from dualenc_jax.models import model_params
-from dualenc_jax.retrieval.compression import Codec, codec_file, model_codec
+from dualenc_jax.retrieval.compression import (
+  Codec,
+  codec as codec_lib,
+  model_codec,
+)
 from dualenc_jax.retrieval.compression.linear import Linear
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.compression.quantisers import packed
@@ -28,7 +32,7 @@ def write_codec(folder, bits=3, rotated=True, seed=0):
       f'opq:{PARTS}x{bits}' if rotated else f'pq:{PARTS}x{bits}', DIM,
       [Linear(rotation)] if rotated else [], Product(assign, score),
   )
-  codec_file.write(folder / codec_file.FILE, codec)
+  codec_lib.save(folder / codec_lib.FILE, codec)
   return str(folder)
 
 

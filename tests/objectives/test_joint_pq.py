@@ -15,7 +15,7 @@ import tiny_training
 
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import JointPq
-from dualenc_jax.retrieval.compression import Codec, codec_file
+from dualenc_jax.retrieval.compression import Codec, codec as codec_lib
 from dualenc_jax.retrieval.compression.quantisers import Signs
 from dualenc_jax.training import Optimizer, step as step_lib
 from dualenc_jax.utils.errors import UserError
@@ -211,7 +211,7 @@ def test_what_cannot_be(tmp_path):
   with pytest.raises(UserError, match='JointPq trains the query tower alone'):
     JointPq(tiny_training.make_model())
   signs = Codec('sign', DIM, (), Signs(DIM))
-  codec_file.write(tmp_path / codec_file.FILE, signs)
+  codec_lib.save(tmp_path / codec_lib.FILE, signs)
   model = tiny_training.make_model(separate_towers=True)
   with pytest.raises(UserError, match='codec is sign; expected one of a prod'):
     _ = JointPq(model, str(tmp_path)).codec

@@ -4,19 +4,30 @@ The rules are those of faiss: the first centroids are rows drawn at random,
 then a fixed number of Lloyd's iterations, and after each of them a cluster
 that got no row takes half of the biggest one.
 
+Rows are split into lanes: a lane is a number of consecutive rows, which one
+device works on at a time. Where lanes begin depends on the rows alone, and
+their results are added on the host in their order, in float64. So the same rows
+give the same sums, bit for bit, on one device and on eight, and more rows than
+the devices hold cost no memory. Fits run on the devices of this host; each of
+several hosts comes to the same result by itself.
+
 Shapes: n vectors, M parts of each, d dims of a part, K centroids of a part, R
 rows of a lane.
 """
 
+import collections
+from collections.abc import Callable, Iterator
+import functools
 import logging
 from typing import Any
 
 import jax
 from jax import lax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
-from dualenc_jax.retrieval.compression import lanes
+from dualenc_jax.retrieval.search.search_programs import power_of_two
 
 # Vectors a centroid below which faiss warns.
 FEW = 39
@@ -27,6 +38,11 @@ _APART = 1 / 1024
 _FEW_DIMS = 16
 # Centroids that are looked at together, so that a row is read once for them.
 _TOGETHER = 8
+# Rows of a lane: with 256 centroids, the work of a device stays in its cache.
+_LANE_ROWS = 2048
+# Lanes of a device that may wait. A CPU works on several at a time.
+_IN_FLIGHT = 8
+_AXIS = 'devices'
 _LOG = logging.getLogger(__name__)
 
 
@@ -63,11 +79,11 @@ def fit(
   apart = _APART * np.std(parts, axis=0, dtype=np.float64)
   # Sums of what vectors have in common would cost the digits that differ.
   middle: Any = np.mean(parts, axis=0, dtype=np.float64).astype(np.float32)
-  blocks = list(lanes.blocks(parts, lambda x: (x - middle).transpose(2, 1, 0)))
+  blocks = list(split_lanes(parts, lambda x: (x - middle).transpose(2, 1, 0)))
   middle = middle[:, np.newaxis]
   found = np.asarray(start, np.float32) - middle
   for _ in range(iterations):
-    sums = lanes.total(_sums, blocks, found)
+    sums = sum_lanes(_sums, blocks, found)
     counts = np.rint(sums[:, :, -1]).astype(np.int64)
     means = sums[:, :, :-1] / np.maximum(counts, 1)[:, :, np.newaxis]
     means = np.where(counts[:, :, np.newaxis] > 0, means, found)
@@ -180,3 +196,93 @@ def _split(means: np.ndarray, counts: np.ndarray, apart: np.ndarray) -> None:
     size = counts[part, biggest]
     counts[part, empty] = size // 2
     counts[part, biggest] = size - size // 2
+
+
+def split_lanes(
+    vectors: Any, arrange: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[tuple[jax.Array, jax.Array]]:
+  """Yields the rows as lanes, one per device, the last padded with zeros.
+
+  Args:
+    vectors: an array [n, ...] or a store of rows.
+    arrange: maps the rows of a lane, float32 [R, ...], to a device's input.
+
+  Yields:
+    Lanes [devices, ...], and int32 [devices], how many rows of each count.
+  """
+  mesh = _mesh()
+  split = NamedSharding(mesh, PartitionSpec(_AXIS))
+  total, devices = len(vectors), mesh.size
+  # Few sizes, for the compiler.
+  rows = min(_LANE_ROWS, power_of_two(total))
+  for start in range(0, total, rows * devices):
+    lanes, counts = [], []
+    for first in range(start, start + rows * devices, rows):
+      part = np.asarray(vectors[min(first, total) : first + rows], np.float32)
+      counts.append(len(part))
+      missing = np.zeros((rows - len(part), *part.shape[1:]), np.float32)
+      lanes.append(arrange(np.concatenate([part, missing])))
+    yield tuple(
+        jax.device_put(x, split)
+        for x in (np.stack(lanes), np.array(counts, np.int32))
+    )
+
+
+def map_lanes(
+    function: Callable[..., jax.Array], lanes: Any, *everywhere: np.ndarray
+) -> Iterator[np.ndarray]:
+  """Yields `function(lane, count, *everywhere)` for each lane, in order.
+
+  Lanes come from `split_lanes`. The function is compiled once, and recognised
+  by its identity.
+  """
+
+  def used(results, counts):
+    counts = np.asarray(counts)
+    return (x for x, count in zip(np.asarray(results), counts) if count)
+
+  mesh = _mesh()
+  program = _compiled(function, mesh)
+  with jax.set_mesh(mesh):
+    everywhere = jax.device_put(
+        everywhere, NamedSharding(mesh, PartitionSpec())
+    )
+  waiting: collections.deque[Any] = collections.deque()
+  for block in lanes:
+    with jax.set_mesh(mesh):
+      waiting.append((program(*block, *everywhere), block[1]))
+    if len(waiting) > _IN_FLIGHT:
+      yield from used(*waiting.popleft())
+  while waiting:
+    yield from used(*waiting.popleft())
+
+
+def sum_lanes(*args: Any) -> np.ndarray:
+  """The sum of the results of `map_lanes`, float64."""
+  found: Any = 0
+  for part in map_lanes(*args):
+    found = found + part.astype(np.float64)
+  return found
+
+
+def _mesh() -> jax.sharding.Mesh:
+  """The devices of this host, each of which takes a lane at a time."""
+  return jax.sharding.Mesh(np.array(jax.local_devices()), (_AXIS,))
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(function: Callable[..., jax.Array], mesh: jax.sharding.Mesh):
+  """The function of one lane on every device."""
+  split, everywhere = PartitionSpec(_AXIS), PartitionSpec()
+
+  def on_device(lanes, counts, *rest):
+    return function(lanes[0], counts[0], *rest)[jnp.newaxis]
+
+  def program(lanes, counts, *rest):
+    return jax.shard_map(
+        on_device, mesh=mesh,
+        in_specs=(split, split, *(everywhere for _ in rest)), out_specs=split,
+        check_vma=False,
+    )(lanes, counts, *rest)
+
+  return jax.jit(program)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.compression.codec import Codec
 from dualenc_jax.retrieval.compression.linear import Linear
 from dualenc_jax.retrieval.compression.product import Product
@@ -43,12 +43,12 @@ def start(folder: str | None) -> Codec:
     )
   path = pathlib.Path(folder).expanduser()
   if path.is_dir():
-    path /= codec_file.FILE
+    path /= codec_lib.FILE
   if not path.is_file():
     raise UserError(
         f'CODEC_FROM is {folder}, but {path} does not exist. {make}'
     )
-  codec, _ = codec_file.read(path)
+  codec, _ = codec_lib.load(path)
   if not isinstance(codec.quantiser, Product):
     raise UserError(
         f'CODEC_FROM is {folder}, whose codec is {codec.name}; expected one of'
@@ -100,7 +100,7 @@ def from_arrays(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
   ]
   quantiser = Product(found[ASSIGN], found[SCORE])
   codec = Codec(known['name'], known['dim'], transforms, quantiser)
-  codec_file.check(codec, 'The codec of the model', again)
+  codec_lib.check(codec, 'The codec of the model', again)
   return codec
 
 

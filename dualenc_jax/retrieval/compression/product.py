@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.retrieval.compression import kmeans, lanes, quantisers
+from dualenc_jax.retrieval.compression import kmeans, quantisers
 from dualenc_jax.retrieval.compression.quantisers import packed, unpacked
 
 # Tables that are added up in one loop body.
@@ -119,11 +119,12 @@ def encode(vectors: Any, centroids: np.ndarray) -> np.ndarray:
   codes = np.empty((len(vectors), m), np.uint8)
   if not len(vectors):
     return codes
-  blocks = lanes.blocks(
+  blocks = kmeans.split_lanes(
       vectors, lambda x: x.reshape(-1, m, dims).transpose(2, 1, 0)
   )
   first = 0
-  for part in lanes.run(_codes, blocks, np.asarray(centroids, np.float32)):
+  centroids = np.asarray(centroids, np.float32)
+  for part in kmeans.map_lanes(_codes, blocks, centroids):
     rows = codes[first : first + len(part)]
     rows[:] = part[: len(rows)]
     first += len(part)

@@ -12,6 +12,7 @@ queries [Q, d] and codes [Q, n].
 """
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import jax
@@ -19,7 +20,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from dualenc_jax.retrieval.compression import lloyd_max
 from dualenc_jax.utils.errors import UserError
 
 # The half that follows them makes it nine bits, of a float32's 24.
@@ -169,7 +169,7 @@ class Levels(Quantiser):
   @classmethod
   def for_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
     """The levels for normal components of mean 0 and this deviation."""
-    levels = lloyd_max.levels(bits) * deviation
+    levels = normal_levels(bits) * deviation
     return cls(levels.astype(np.float32), dim, bits)
 
   @property
@@ -316,3 +316,36 @@ def unpacked(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
   each = each.reshape(len(codes), -1)[:, : count * bits]
   each = each.reshape(len(codes), count, bits).astype(xp.int32)
   return xp.sum(each << xp.arange(bits)[None, None], axis=2, dtype=xp.int32)
+
+
+@functools.cache
+def normal_levels(bits: int) -> np.ndarray:
+  """The 2^bits values that N(0, 1) is best rounded to, in squared error.
+
+  Each is the mean of the numbers that are rounded to it, and these end in the
+  middle between it and the next one (Max 1960; Lloyd 1982). They are float64
+  [2^bits], ascending and symmetric; read-only.
+  """
+  # Slow to import, and seldom needed.
+  from scipy import optimize
+  from scipy.special import ndtr, ndtri
+
+  def errors(values):
+    """How far levels [n] are from the means of their cells."""
+    between = (values[1:] + values[:-1]) / 2
+    edges = np.concatenate([[-np.inf], between, [np.inf]])
+    density = np.exp(-(edges**2) / 2) / np.sqrt(2 * np.pi)
+    # From the nearer tail, where the distribution has all its digits.
+    mass = np.where(
+        edges[:-1] > 0, ndtr(-edges[:-1]) - ndtr(-edges[1:]),
+        ndtr(edges[1:]) - ndtr(edges[:-1]),
+    )
+    return values - (density[:-1] - density[1:]) / mass
+
+  count = 2**bits
+  # The density of the best levels is that of N(0, 3), for many of them.
+  start = np.sqrt(3) * ndtri((np.arange(count) + 0.5) / count)
+  values = optimize.root(errors, start, tol=1e-13).x
+  values = (values - values[::-1]) / 2
+  values.setflags(write=False)
+  return values

@@ -13,109 +13,204 @@
                    scored again by the float query; binary:200, the 200 best
   hamming          a bit a dimension of passages and of queries
 
-pca and truncate may stand before another: truncate:256+int8. The folder
-of an index of codes stands for its codec, as it was trained there.
+pca and truncate may stand before another: truncate:256+int8. The folder of an
+index of codes stands for its codec, as it was trained there.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 import dataclasses
 import pathlib
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
-from dualenc_jax.retrieval.compression import codec_file, parts as parts_lib
+import numpy as np
+
+from dualenc_jax.retrieval.compression import (
+  codec as codec_lib,
+  kmeans,
+  linear,
+  quantisers,
+)
 from dualenc_jax.retrieval.compression.codec import Codec
-from dualenc_jax.retrieval.compression.quantisers import Floats
-from dualenc_jax.utils import untrusted
+from dualenc_jax.retrieval.compression.linear import Linear
+from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.utils import finite
 from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.suggest import did_you_mean_or_known
 
-# By dtype, the codecs that are nothing else.
+# By dtype, the names of the codecs that only round.
 FLOATS = {'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}
-# Candidates of the first step of two; BPR's.
-RESCORED = 1000
-
-
-def _int8(option: str | None = None) -> parts_lib.Part:
-  if option not in (None, 'uniform'):
-    raise ValueError
-  return parts_lib.Bytes(uniform=option is not None)
-
-
-def _number(kind: Callable[..., Any]) -> Callable[[str], Any]:
-  return lambda text: kind(_whole(text))
-
-
-def _product(kind: Callable[..., Any]) -> Callable[[str], Any]:
-  def make(text: str) -> Any:
-    parts, _, bits = text.partition('x')
-    return kind(_whole(parts), *([_whole(bits)] if bits else []))
-
-  return make
-
-
-def _whole(text: str) -> int:
-  if not untrusted.is_digits(text) or int(text) < 1:
-    raise ValueError
-  return int(text)
-
-
-_NAMES: dict[str, tuple[Callable[..., Any], str]] = {
-    **{
-        name: (lambda dtype=dtype: parts_lib.Float(dtype), name)
-        for dtype, name in FLOATS.items()
-    },
-    'int8': (_int8, 'int8 or int8:uniform'),
-    'pca': (_number(parts_lib.Pca), 'pca:256'),
-    'truncate': (_number(parts_lib.Truncate), 'truncate:256'),
-    'rotated': (_number(parts_lib.Rotated), 'rotated:4'),
-    'pq': (_product(parts_lib.Pq), 'pq:96 or pq:96x6'),
-    'opq': (_product(parts_lib.Opq), 'opq:96 or opq:96x6'),
-    'sign': (lambda: parts_lib.Sign(), 'sign'),
-    'binary': (
-        lambda count=str(RESCORED): parts_lib.Sign(_whole(count)),
-        'binary or binary:200',
-    ),
-    'hamming': (lambda: parts_lib.Sign(hamming=True), 'hamming'),
+# Vectors of the largest sample: 256 for each of 256 centroids.
+SAMPLE = 2**16
+# Candidates of the first of two steps, as in BPR.
+_RESCORED = 1000
+_BLOCK = 2**14
+_DTYPES = {name: dtype for dtype, name in FLOATS.items()}
+_NUMBER = '([1-9][0-9]*)'
+_PRODUCT = f':{_NUMBER}(?:x{_NUMBER})?'
+# Kinds of parts: what may follow the name, and examples.
+_OPTIONS = {
+    **{name: ('', name) for name in _DTYPES},
+    'int8': ('(?::uniform)?', 'int8 or int8:uniform'),
+    'pca': (f':{_NUMBER}', 'pca:256'),
+    'truncate': (f':{_NUMBER}', 'truncate:256'),
+    'rotated': (f':{_NUMBER}', 'rotated:4'),
+    'pq': (_PRODUCT, 'pq:96 or pq:96x6'),
+    'opq': (_PRODUCT, 'opq:96 or opq:96x6'),
+    'sign': ('', 'sign'),
+    'binary': (f'(?::{_NUMBER})?', 'binary or binary:200'),
+    'hamming': ('', 'hamming'),
 }
+_MAPS, _PRODUCTS = ('pca', 'truncate'), ('pq', 'opq')
+
+
+class Part(NamedTuple):
+  """A piece of a codec's name, such as pq:96x6.
+
+  Attributes:
+    kind: the name in front of the colon.
+    number: dims, parts, bits or candidates; 0 where the kind has none.
+    bits: bits of a part of a product codec.
+    is_uniform: whether int8 has one range for all dimensions.
+  """
+
+  kind: str
+  number: int = 0
+  bits: int = 8
+  is_uniform: bool = False
+
+  def check(self, dim: int) -> None:
+    """Raises UserError unless the part suits vectors of this dim."""
+    name = f'{self.kind}:{self.number}'
+    bits = self.number if self.kind == 'rotated' else self.bits
+    if bits > 8:
+      raise UserError(f'{self.kind} of {bits} bits: expected 1 to 8.')
+    if self.kind in _MAPS and self.number > dim:
+      raise UserError(
+          f'{name} of vectors of dim {dim}: expected at most {dim}.'
+      )
+    if self.kind in _PRODUCTS and dim % self.number:
+      divisors = [m for m in range(1, dim + 1) if not dim % m]
+      near = sorted(divisors, key=lambda m: abs(m - self.number))[:3]
+      raise UserError(
+          f'{name} of vectors of dim {dim}: the number of parts does not divide'
+          f' it. Take {" or ".join(map(str, sorted(near)))}.'
+      )
+
+  def shape(self, dim: int) -> tuple[str, int]:
+    """The dtype and the number of the codes of a vector of this dim."""
+    match self.kind:
+      case 'pca' | 'truncate':
+        return 'float32', self.number
+      case 'int8':
+        return 'uint8', dim
+      case 'rotated':
+        return 'uint8', -(-dim * self.number // 8)
+      case 'pq' | 'opq':
+        return 'uint8', -(-self.number * self.bits // 8)
+      case 'sign' | 'binary' | 'hamming':
+        return 'uint8', -(-dim // 8)
+    return _DTYPES[self.kind], dim
+
+  def least_vectors(self) -> int:
+    """The least number of vectors that train the part."""
+    if self.kind in _PRODUCTS:
+      return 2**self.bits
+    return self.number if self.kind == 'pca' else 1
+
+  def fit(self, training: '_Training') -> tuple[tuple[Linear, ...], Any]:
+    """Trains the part: linear maps, and a quantiser or None."""
+    dim, seed = training.dim, training.seed
+    match self.kind:
+      case 'pca':
+        return (Linear(linear.pca(training.blocks(), self.number)),), None
+      case 'truncate':
+        matrix = np.eye(self.number, dim, dtype=np.float32)
+        return (Linear(matrix, normalise=True),), None
+      case 'int8':
+        low, high = training.ranges()
+        if self.is_uniform:
+          low = np.full_like(low, low.min())
+          high = np.full_like(high, high.max())
+        return (), quantisers.Int8.from_ranges(low, high)
+      case 'rotated':
+        rotation = linear.random_rotation(dim, seed)
+        # A rotation leaves the sum of squares as it is.
+        squares = np.square(training.sample(), dtype=np.float64)
+        return (Linear(rotation),), quantisers.Levels.for_normal(
+            dim, self.number, float(np.sqrt(squares.mean()))
+        )
+      case 'pq':
+        vectors = training.sample(256 * 2**self.bits)
+        parts = vectors.reshape(len(vectors), self.number, -1)
+        centroids = kmeans.fit(parts, 2**self.bits, seed)
+        return (), Product(centroids, centroids)
+      case 'opq':
+        vectors = training.sample(256 * 2**self.bits)
+        rotation, centroids = linear.opq(vectors, self.number, self.bits, seed)
+        return (Linear(rotation),), Product(centroids, centroids)
+      case 'sign' | 'binary':
+        return (), quantisers.Signs(dim)
+      case 'hamming':
+        return (), quantisers.Hamming(dim)
+    return (), quantisers.Floats(dim, _DTYPES[self.kind])
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """A codec to train: linear maps, and perhaps a quantiser."""
+  """A codec to train.
+
+  Attributes:
+    name: as above.
+    parts: linear maps, and perhaps a quantiser.
+    trained: the codec where it is trained already; it has no parts then.
+  """
 
   name: str
-  parts: tuple[parts_lib.Part, ...]
+  parts: tuple[Part, ...]
+  trained: Codec | None = None
 
   @classmethod
   def from_codec(cls, codec: Codec) -> 'Spec':
-    """A codec that is trained already."""
-    return cls(codec.name, (parts_lib.Saved(codec),))
+    """The spec of a codec that is trained already."""
+    return cls(codec.name, (), codec)
 
   @property
   def floats(self) -> str | None:
     """The dtype of a codec that only rounds; None for others."""
-    match self.parts:
-      case (parts_lib.Float(dtype),):
-        return dtype
-    return None
+    return None if self.trained else _DTYPES.get(self.name)
 
   @property
   def is_product(self) -> bool:
-    return self.parts[-1].is_product
+    """Whether it has centroids, which JPQ trains."""
+    if self.trained:
+      return isinstance(self.trained.quantiser, Product)
+    return self.parts[-1].kind in _PRODUCTS
 
   @property
   def rescored(self) -> int | None:
-    return self.parts[-1].rescored
+    """As in `Codec`."""
+    if self.trained:
+      return self.trained.rescored
+    last = self.parts[-1]
+    return last.number if last.kind == 'binary' else None
 
   def check(self, dim: int, count: int | None = None) -> None:
     """Raises UserError unless it suits `count` vectors of this dim.
 
     A count of None is not known yet.
     """
+    if self.trained:
+      if dim != self.trained.dim:
+        raise UserError(
+            f'The codec {self.name} was trained for vectors of dim'
+            f' {self.trained.dim}, but these have {dim}.'
+        )
+      return
     for part in self.parts:
       part.check(dim)
       dim = part.shape(dim)[1]
-    least = max(part.least for part in self.parts)
+    least = max(part.least_vectors() for part in self.parts)
     if count is not None and count < least:
       raise UserError(
           f'The codec {self.name} needs at least {least:,} vectors for'
@@ -124,7 +219,9 @@ class Spec:
       )
 
   def shape(self, dim: int) -> tuple[str, int]:
-    """The dtype and the number of a passage's codes."""
+    """The dtype and the number of the codes of a vector of this dim."""
+    if self.trained:
+      return self.trained.code_dtype.name, self.trained.quantiser.width
     dtype = ''
     for part in self.parts:
       dtype, dim = part.shape(dim)
@@ -143,39 +240,101 @@ class Spec:
     """
     dim = vectors.shape[1]
     self.check(dim, len(vectors))
-    training, quantiser = parts_lib.Training(vectors, seed), None
+    if self.trained:
+      return self.trained
+    training, quantiser = _Training(vectors, seed), None
     for part in self.parts:
       transforms, quantiser = part.fit(training)
-      for transform in transforms:
-        training = training.after(transform)
+      training = training.behind(transforms)
     if quantiser is None:
-      quantiser = Floats(training.dim)
+      quantiser = quantisers.Floats(training.dim)
     return Codec(self.name, dim, training.transforms, quantiser, self.rescored)
 
 
 def spec(name: str) -> Spec:
-  """The codec of a name, see above; raises UserError for an unknown one."""
+  """Parses the name of a codec; raises UserError for an unknown one."""
   expect(isinstance(name, str), 'codec', name, 'a name, such as "int8"')
-  path = pathlib.Path(name).expanduser() / codec_file.FILE
+  path = pathlib.Path(name).expanduser() / codec_lib.FILE
   if path.is_file():
-    return Spec.from_codec(codec_file.read(path)[0])
-  parts: list[parts_lib.Part] = []
+    return Spec.from_codec(codec_lib.load(path)[0])
   pieces = name.split('+')
-  for piece in pieces:
-    kind, *options = piece.split(':')
-    if kind not in _NAMES:
-      raise UserError(
-          f'No codec is called {kind!r}.{did_you_mean_or_known(kind, _NAMES)}'
-      )
-    make, expected = _NAMES[kind]
-    try:
-      parts.append(make(*options))
-    except (KeyError, TypeError, ValueError):
-      raise UserError(f'The codec {piece!r}: expected {expected}.') from None
+  parts = [*map(_parse, pieces)]
   for piece, part in zip(pieces, parts[:-1]):
-    if not part.stands_before:
+    if part.kind not in _MAPS:
       raise UserError(
-          f'The codec {name!r}: nothing may follow {piece}; pca and'
-          ' truncate may precede another.'
+          f'The codec {name!r}: nothing may follow {piece}; pca and truncate'
+          ' may precede another.'
       )
   return Spec(name, tuple(parts))
+
+
+def _parse(piece: str) -> Part:
+  kind = piece.partition(':')[0]
+  if kind not in _OPTIONS:
+    raise UserError(
+        f'No codec is called {kind!r}.{did_you_mean_or_known(kind, _OPTIONS)}'
+    )
+  pattern, examples = _OPTIONS[kind]
+  found = re.fullmatch(kind + pattern, piece)
+  if not found:
+    raise UserError(f'The codec {piece!r}: expected {examples}.')
+  if kind == 'int8':
+    return Part(kind, is_uniform=piece != kind)
+  if kind == 'binary':
+    return Part(kind, int(found[1] or _RESCORED))
+  return Part(kind, *(int(group) for group in found.groups() if group))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Training:
+  """Vectors of passages behind some linear maps.
+
+  Attributes:
+    vectors: [N, D], an array or a store of rows, read block by block.
+    seed: seed of all that is random.
+    transforms: the maps, to dim d.
+  """
+
+  vectors: Any
+  seed: int
+  transforms: tuple[Linear, ...] = ()
+
+  @property
+  def dim(self) -> int:
+    """d, the dim behind the maps."""
+    last = self.transforms[-1].dim if self.transforms else None
+    return last or self.vectors.shape[1]
+
+  def blocks(self) -> Iterator[np.ndarray]:
+    """Yields all vectors in blocks, float32 [b, d]."""
+    for start in range(0, len(self.vectors), _BLOCK):
+      yield self._map(self.vectors[start : start + _BLOCK])
+
+  def ranges(self) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest components of each dimension, [d] each."""
+    found = [(b.min(axis=0), b.max(axis=0)) for b in self.blocks()]
+    lows, highs = zip(*found)
+    return np.min(lows, axis=0), np.max(highs, axis=0)
+
+  def sample(self, most: int = SAMPLE) -> np.ndarray:
+    """A sample without repeats, in their order: float32 [min(N, most), d]."""
+    count = len(self.vectors)
+    if count <= most:
+      return np.concatenate(list(self.blocks()))
+    drawn = np.random.default_rng(self.seed).choice(
+        count, most, replace=False, shuffle=False
+    )
+    return self._map(self.vectors[np.sort(drawn)])
+
+  def behind(self, transforms: tuple[Linear, ...]) -> '_Training':
+    """The same vectors behind more maps."""
+    return dataclasses.replace(
+        self, transforms=(*self.transforms, *transforms)
+    )
+
+  def _map(self, vectors: Any) -> np.ndarray:
+    vectors = np.asarray(vectors, np.float32)
+    finite.check_rows('vectors to train a codec on', vectors)
+    for transform in self.transforms:
+      vectors = transform(vectors)
+    return vectors

@@ -11,7 +11,7 @@ import shutil
 import filelock
 import numpy as np
 
-from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.compression.codec import Codec
 from dualenc_jax.retrieval.compression.quantisers import Floats
 from dualenc_jax.retrieval.index import shard as shard_lib
@@ -104,7 +104,7 @@ class IndexBuild:
         codec = self._make_codec()
       places.partial.mkdir()
       if codec is not None:
-        codec_file.write(places.partial / CODEC, codec)
+        codec_lib.save(places.partial / CODEC, codec)
       self.header.write(places.partial)
 
   def write(
@@ -180,7 +180,7 @@ class IndexBuild:
     """Whether all shards are by its codec; else it is trained again."""
     header = self.header
     try:
-      codec, digest = codec_file.read(base / CODEC)
+      codec, digest = codec_lib.load(base / CODEC)
       infos = [json_file.read(path, AGAIN) for path in base.glob(SHARD_INFOS)]
     except UserError:
       return False
@@ -198,7 +198,7 @@ class IndexBuild:
     dim, dtype = self.header.dim, self.header.dtype
     if self.header.codec is None:
       return Codec(dtype, dim, (), Floats(dim, dtype)), None
-    return codec_file.read(base / CODEC)
+    return codec_lib.load(base / CODEC)
 
   def _is_whole(
       self, base: pathlib.Path, shard: int, digest: str | None

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.compression.codec import Coded
 from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
 from dualenc_jax.retrieval.index.shard import CODEC, IDS, Passage, Places, Shard
@@ -180,7 +180,7 @@ class Index:
       raise UserError(f'{folder / FILE}: {"; ".join(wrong)}. {AGAIN}')
     codec = digest = None
     if header.codec is not None:
-      codec, digest = codec_file.read(folder / CODEC)
+      codec, digest = codec_lib.load(folder / CODEC)
       if (codec.name, codec.dim) != (header.codec, header.dim):
         raise UserError(
             f'{folder / CODEC}: this is another codec, {codec.name} for vectors'

@@ -11,7 +11,7 @@ from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.compression import Codec, Coded, FLOATS, Spec, spec
-from dualenc_jax.retrieval.compression.parts import SAMPLE
+from dualenc_jax.retrieval.compression.specs import SAMPLE
 from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.retrieval.index import encoding, header as header_lib
 from dualenc_jax.retrieval.index.binding import codec_of, encoded_by, open_index

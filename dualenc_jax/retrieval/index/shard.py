@@ -12,7 +12,7 @@ from typing import Any, IO
 
 import numpy as np
 
-from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
 from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
@@ -21,7 +21,7 @@ EMBEDDINGS, IDS, PASSAGES = 'embeddings.npy', 'ids.txt', 'passages.jsonl'
 OFFSETS, INFO = 'offsets.npy', 'shard.json'
 SHARD_INFOS = f'shard-*[0-9]/{INFO}'
 # Beside the header, of an index of codes.
-CODEC = codec_file.FILE
+CODEC = codec_lib.FILE
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
 _HEADS = f'{re.escape(FILE)}|{re.escape(CODEC)}'
 _OF_INDEX = re.compile(

@@ -13,7 +13,7 @@ import numpy as np
 
 from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
-from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.encoding import towers
 from dualenc_jax.retrieval.encoding.artifact import (
   export,
@@ -66,8 +66,8 @@ class Artifact(Loaded):
       # Until then the copy on the host is needed.
       params[name].block_until_ready()
     codec = None
-    if codec_file.FILE in manifest.files:
-      codec, _ = codec_file.read(folder / codec_file.FILE)
+    if codec_lib.FILE in manifest.files:
+      codec, _ = codec_lib.load(folder / codec_lib.FILE)
     return cls(
         params,
         Tokenizer(

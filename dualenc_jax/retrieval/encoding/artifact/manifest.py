@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data.text.tokenizer import LONGEST
-from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.encoding.towers import PassageTower
 from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
@@ -155,7 +155,7 @@ class Manifest:
         for param, shape in self.params.items()
         if not all(0 <= n < 2**31 for n in shape)
     ]
-    others = self.model_files.keys() - needed - {codec_file.FILE}
+    others = self.model_files.keys() - needed - {codec_lib.FILE}
     bad += [f'files lacks {n}, so it cannot be verified'
             for n in sorted(needed - self.files.keys())]
     bad += [f'files has {shown(n)}, which is no part of it'

@@ -9,7 +9,7 @@ import shutil
 
 from jax import export as jax_export
 
-from dualenc_jax.retrieval.compression import codec_file
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.encoding.artifact import (
   export,
   manifest as manifest_lib,
@@ -104,7 +104,7 @@ def fill(
       tower_digest.on_devices(params),
   )
   if loaded.codec is not None and passage_tower is None:
-    codec_file.write(folder / codec_file.FILE, loaded.codec)
+    codec_lib.save(folder / codec_lib.FILE, loaded.codec)
   return Manifest(
       loaded.dim,
       by_tower,
