@@ -3,20 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import enum
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from dualenc_jax.training.reporting import Reporter
 
 
-class Wish(enum.IntEnum):
-  """The wishes of a host at the end of a step, the weakest first."""
+class Request(enum.IntEnum):
+  """A host's request at the end of a step, the weakest first."""
 
-  GO_ON = 0
+  CONTINUE = 0
   SAVE = 1
   STOP = 2
 
@@ -86,19 +86,24 @@ class Hooks:
 
   def __init__(
       self, hooks: Sequence[Hook], first: int, last: int, reporter: Reporter,
-      wish: Callable[[], Wish] = lambda: Wish.GO_ON,
+      request: Callable[[], Request] = lambda: Request.CONTINUE,
       notes: dict[str, Any] | None = None,
   ):
-    """Hooks of the steps from `first`, those taken already, to `last`.
+    """Takes the hooks of the steps from `first`, already taken, to `last`.
 
-    `wish` is called once a step, before any hook. `notes` are those of the
-    checkpoint that the run resumes from: hooks due at its step, where the run
-    had stopped, are called first.
+    Args:
+      hooks: those of a run.
+      first: steps taken so far.
+      last: steps of the whole run.
+      reporter: shows numbers that hooks return.
+      request: called once a step, before any hook.
+      notes: those of the checkpoint that the run resumes from. Hooks due at its
+        step, where the run had stopped, are called first.
     """
     self._late = [hook for hook in hooks if hook.late]
     self._others = [hook for hook in hooks if not hook.late]
     self._first, self._last = first, last
-    self._reporter, self._wish = reporter, wish
+    self._reporter, self._request = reporter, request
     self._waiting: Training | None = None
     self.left = bool((notes or {}).pop(_LEFT, False))
 
@@ -113,11 +118,11 @@ class Hooks:
       self._waiting = dataclasses.replace(now, state=None)
     due = [hook for hook in self._others if self._is_due(hook, now.step)]
     rest = any(not hook.saves for hook in due)
-    wish = self._wish()
-    if wish is Wish.STOP and (rest or now.step < self._last):
+    request = self._request()
+    if request is Request.STOP and (rest or now.step < self._last):
       self._stop(now, rest)
       return
-    now.save = wish is Wish.SAVE and now.step > self._first
+    now.save = request is Request.SAVE and now.step > self._first
     if due or now.save or now.step == self._last:
       self._call_late()
     for hook in self._others:
@@ -168,47 +173,36 @@ class Hooks:
 
 
 class Agreement:
-  """The strongest wish of all hosts, once a step.
+  """The strongest request of all hosts, once a step.
 
-  One host has its own wish. Several have that of the step before, which devices
-  compute behind that step, so that no host waits; each must ask at each step.
+  One host has its own request. Several have that of the step before, which
+  devices compute behind that step, so that no host waits; each must ask at each
+  step.
   """
 
-  def __init__(self, wish: Callable[[], Wish]):
-    """`wish` is this host's."""
-    self._own = wish
+  def __init__(self, request: Callable[[], Request]):
+    """`request` is this host's."""
+    self._own = request
     self._pending: jax.Array | None = None
+    if jax.process_count() > 1:
+      axis = 'device'
+      mesh = jax.make_mesh((jax.device_count(),), (axis,))
+      self._each = NamedSharding(mesh, PartitionSpec(axis))
+      self._greatest = jax.jit(
+          jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec())
+      )
 
-  def __call__(self) -> Wish:
+  def __call__(self) -> Request:
+    own = self._own()
     if jax.process_count() == 1:
-      return self._own()
-    before, self._pending = self._pending, _greatest(self._own())
-    found = Wish.GO_ON if before is None else Wish(int(before))
-    if found is not Wish.GO_ON:
-      # That of now was made before anybody knew of this one.
+      return own
+    before = self._pending
+    each = np.full(jax.local_device_count(), own, np.int32)
+    self._pending = self._greatest(
+        jax.make_array_from_process_local_data(self._each, each)
+    )
+    agreed = Request.CONTINUE if before is None else Request(int(before))
+    if agreed is not Request.CONTINUE:
+      # The pending one was made before anybody knew of this one.
       self._pending = None
-    return found
-
-
-def _greatest(wish: Wish) -> jax.Array:
-  """The strongest of all hosts' wishes, still being computed."""
-  program, sharding, device = _program()
-  own = jax.device_put(np.full(1, wish, np.int32), device)
-  shape = (jax.process_count(),)
-  return program(
-      jax.make_array_from_single_device_arrays(shape, sharding, [own])
-  )
-
-
-@functools.cache
-def _program():
-  firsts: dict[int, jax.Device] = {}
-  for device in jax.devices():
-    firsts.setdefault(device.process_index, device)
-  hosts = [firsts[index] for index in sorted(firsts)]
-  mesh = jax.sharding.Mesh(np.array(hosts), ('host',))
-  spec = jax.sharding.PartitionSpec
-  each = jax.sharding.NamedSharding(mesh, spec('host'))
-  one = jax.sharding.NamedSharding(mesh, spec())
-  program = jax.jit(jnp.max, out_shardings=one)
-  return program, each, firsts[jax.process_index()]
+    return agreed

@@ -11,14 +11,16 @@ import jax
 
 from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.parallel.partitioning import leaf_paths
-from dualenc_jax.training import (
-  experiment as experiment_lib,
-  machine_use,
-  watches,
-)
+from dualenc_jax.training import experiment as experiment_lib, monitors
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.experiment import Experiment
-from dualenc_jax.training.hooks import Agreement, Hook, Hooks, Training, Wish
+from dualenc_jax.training.hooks import (
+  Agreement,
+  Hook,
+  Hooks,
+  Request,
+  Training,
+)
 from dualenc_jax.training.reporting import Reporter
 from dualenc_jax.training.step import Plan
 from dualenc_jax.training.stopping import Clock, Stopping
@@ -104,15 +106,15 @@ def train(
   run = Training(first, state, plan.train_step, batches, notes=notes)
   del state  # The first step takes it.
   clock = Clock(checkpoints, experiment.checkpoint_every_hours)
-  waiting = machine_use.Waiting()
+  timer = monitors.InputTimer()
 
-  def wish() -> Wish:
+  def request() -> Request:
     clock.ticks()
     # One step is taken at least, so that short times get on, too.
     spent = time.perf_counter() - began if run.step > first else 0.0
     if stopping.reason(spent, clock.step, clock.save):
-      return Wish.STOP
-    return Wish.SAVE if clock.is_due else Wish.GO_ON
+      return Request.STOP
+    return Request.SAVE if clock.is_due else Request.CONTINUE
 
   def save(now: Training) -> None:
     """A checkpoint, or notes beside that which the run goes on from."""
@@ -128,36 +130,34 @@ def train(
     checkpoints.save(now.state, now.step, kept)
 
   every = [
-      *_watches(experiment, plan, reporter),
-      machine_use.report_use(waiting, reporter),
+      *_monitors(experiment, plan, reporter),
+      monitors.report_resources(timer, reporter),
       *hooks,
       Hook(save, experiment.checkpoint_every, saves=True),
   ]
-  call_hooks = Hooks(every, first, steps, reporter, Agreement(wish), notes)
-  programs = machine_use.Programs(
-      len(batches.shapes), reporter.leave_out
-  )
+  call_hooks = Hooks(every, first, steps, reporter, Agreement(request), notes)
+  shapes = monitors.BatchShapes(len(batches.shapes), reporter.leave_out)
   with (
       stopping.between_steps(),
-      _closing(waiting.close, reporter.close, checkpoints.wait),
+      _closing(timer.close, reporter.close, checkpoints.wait),
   ):
     if first < steps or call_hooks.left:
       call_hooks(run)
     while run.step < steps and not (run.ended or run.stopped):
-      batch = waiting.batch(
+      batch = timer.batch(
           lambda: partitioner.to_device(run.batches(run.step, cells))
       )
       if constants:
         batch = {**batch, **constants}
       if complete is not None:
         batch = complete(run.state.params, batch)
-      with programs.step(run.step + 1, batch):
+      with shapes.step(run.step + 1, batch):
         with jax.transfer_guard('disallow'):
           run.state, run.metrics = run.train_step(run.state, batch)
-      waiting.runs(run.metrics['loss'])
+      timer.start_step(run.metrics['loss'])
       run.step += 1
       call_hooks(run)
-  machine_use.log_memory()
+  monitors.log_memory()
   asked_by = stopping.asked_by or 'another host was asked to stop'
   stopped = asked_by if run.stopped else None
   return Ended(run.step, run.ended, run.notes.get('best', {}), stopped)
@@ -186,14 +186,14 @@ def _closing(*closes: Callable[[], None]) -> Iterator[None]:
       ends.callback(close)
 
 
-def _watches(
+def _monitors(
     experiment: Experiment, plan: Plan, reporter: Reporter
 ) -> Iterator[Hook]:
-  """Looks at the numbers of every step, and reports them."""
+  """Yields the hooks that look at the numbers of every step."""
   paths = leaf_paths(plan.abstract.params)
-  chance, say = experiment.objective.chance(experiment), reporter.line
-  yield watches.non_finite(paths, experiment.optimizer.skip_non_finite, say)
-  yield watches.problems(experiment.objective, chance, say)
-  yield watches.report(reporter, chance)
-  yield watches.above_chance(chance, say)
-  yield watches.spikes(chance, say)
+  chance, log = experiment.objective.chance(experiment), reporter.line
+  skipped = experiment.optimizer.skip_non_finite
+  yield monitors.stop_at_non_finite(paths, skipped, log)
+  yield monitors.stop_at_problems(experiment.objective, chance, log)
+  yield monitors.report_metrics(reporter, chance)
+  yield monitors.warn_above_chance(chance, log)

@@ -299,7 +299,9 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
   )
 
 
-def non_finite_tensors(metrics: dict[str, Any], paths: list[str]) -> list[str]:
+def non_finite_tensors(
+    metrics: Mapping[str, Any], paths: Sequence[str]
+) -> list[str]:
   """Names of the loss, gradients, else new parameters that are not finite.
 
   `metrics` of a step are on the host; `paths` are of the parameters.

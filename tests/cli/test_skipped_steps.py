@@ -58,7 +58,7 @@ def test_steps_are_left_out_counted_and_told_or_end_the_run(
   assert interrupted.steps(model) == [2, 3, 4]
   one_to_four = [saved(model, step) for step in (2, 3, 4)]
   said = capfd.readouterr().err
-  assert said.count('The step is left out') == 2
+  assert said.count('The step is skipped') == 2
   assert 'WARNING: step 4: the ' in said
   assert 'number 1 of at most 1 in a row, 2 in all' in said
   said = run(2)

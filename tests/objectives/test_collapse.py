@@ -10,7 +10,7 @@ import tiny_run
 
 from dualenc_jax.cli import train
 from dualenc_jax.objectives import collapse
-from dualenc_jax.training import watches
+from dualenc_jax.training import monitors
 from dualenc_jax.utils.errors import UserError
 
 
@@ -74,8 +74,8 @@ def test_a_run_that_collapses_is_warned_of_and_stopped(
   (tmp_path / 'same.jsonl').write_text(
       ''.join(json.dumps(row) + '\n' for row in rows)
   )
-  monkeypatch.setattr(watches, '_WARM_UP', 3)
-  monkeypatch.setattr(watches, '_COLLAPSED', 6)
+  monkeypatch.setattr(monitors, '_WARM_UP', 3)
+  monkeypatch.setattr(monitors, '_COLLAPSED', 6)
   flags = tiny_run.flags(
       tmp_path, f'--gin.TRAIN_FILE={tmp_path / "same.jsonl"}',
       '--gin.VALIDATION_FILE=None', '--gin.TEST_FILE=None', '--gin.STEPS=20',
@@ -97,7 +97,7 @@ def test_a_run_that_collapses_is_warned_of_and_stopped(
 def test_a_loss_above_chance_after_the_warm_up_is_told(late, told):
   """By the second half of the first fifty steps."""
   said = []
-  call = watches.above_chance(4.174, said.append).call
+  call = monitors.warn_above_chance(4.174, said.append).call
   for step in range(1, 61):
     loss = 9.0 if step <= 25 or step > 50 else late
     call(types.SimpleNamespace(step=step, metrics={'loss': loss}))
