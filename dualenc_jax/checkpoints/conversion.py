@@ -13,6 +13,7 @@ from dualenc_jax.checkpoints import (
   opening,
   plain,
   sentence_transformers,
+  sentence_transformers_writer,
   t5x_legacy,
   two_towers,
   verify,
@@ -278,7 +279,7 @@ def describe(weights: Weights) -> str:
 FORMS = {
     'sentence_transformers': Form(
         'opens with SentenceTransformer(folder)',
-        sentence_transformers.write,
+        sentence_transformers_writer.write,
         verify.sentence_transformers,
         ('torch', 'sentence_transformers'),
     ),

@@ -18,7 +18,12 @@ from dualenc_jax.checkpoints import (
   hugging_face_tokenizer as tokenizer,
   two_towers,
 )
-from dualenc_jax.checkpoints.weights import EMBEDDING, PROJECTION, Weights
+from dualenc_jax.checkpoints.weights import (
+  EMBEDDING,
+  infer_encoder,
+  PROJECTION,
+  Weights,
+)
 from dualenc_jax.utils import files, untrusted
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import safetensors_file
@@ -163,7 +168,7 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
 
 def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
   rows, width = weights.tensors[EMBEDDING].shape
-  config = config_lib.of_encoder(weights.encoder, rows, width)
+  config = config_lib.make(weights.encoder, rows, width)
   files.make_folder(folder)
   tokenizer.write(weights.usage, folder)
   encoder = dict(weights.tensors)
@@ -190,16 +195,8 @@ def _read_tower(path: pathlib.Path) -> Weights:
   _refuse_others(path)
   theirs = safetensors_file.read(path)
   config, where = config_lib.read(folder), folder / config_lib.FILE
-  encoder = config_lib.encoder(config, theirs, where)
+  activations = config_lib.read_activations(config, where)
   table, left_out = _read_table(theirs, config, folder)
-  shape = tuple(
-      config_lib.size(config, name, where) for name in ('vocab_size', 'd_model')
-  )
-  if table.shape != shape:
-    raise UserError(
-        f'{table.where} has the shape {table.shape}, but (vocab_size, d_model)'
-        f' in {where} are {shape}. Give the config that belongs to the tensors.'
-    )
   tensors = {EMBEDDING: table}
   for name, tensor in theirs.items():
     if name in left_out or tensor is table:
@@ -217,10 +214,12 @@ def _read_tower(path: pathlib.Path) -> Weights:
           f' {", ".join(sorted(linear)) or "nothing"}; expected {LINEAR} alone.'
       )
     tensors[PROJECTION] = linear[LINEAR].transposed()
-  usage = tokenizer.read(folder)
-  return Weights(
-      KIND, str(path), tensors, encoder, usage=usage, left_out=left_out
+  weights = Weights(
+      KIND, str(path), tensors, infer_encoder(tensors, activations),
+      usage=tokenizer.read(folder), left_out=left_out,
   ).check()
+  config_lib.check_sizes(config, weights.encoder, table.shape, where)
+  return weights
 
 
 def _read_table(

@@ -1,18 +1,19 @@
 """The config.json of Hugging Face's T5 and mT5: sizes, activations, head."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
 
 from dualenc_jax.models import T5Encoder
-from dualenc_jax.models.t5_encoder import check_buckets
 from dualenc_jax.utils import json_file, untrusted
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import UserError
 
 FILE = 'config.json'
 MODEL_TYPES = ('t5', 'mt5', 'umt5')
-FEED_FORWARD = 'feed_forward_proj'
-# Their gated-gelu is the approximate GELU, as Flax's; their gelu is the exact.
+# Any value of a setting is accepted.
+ANY = None
+# By feed_forward_proj. gated-gelu is the approximate GELU, as Flax's; gelu is
+# the exact one, which T5 has not.
 _ACTIVATIONS = {
     'relu': ('relu',),
     'gated-gelu': ('gelu', 'linear'),
@@ -21,14 +22,19 @@ _ACTIVATIONS = {
     'gelu_new': ('gelu',),
     'silu': ('silu',),
 }
-_BUCKETS = 'relative_attention_num_buckets'
-# What the encoder here has built in; transformers' defaults, too.
+_FEED_FORWARD = 'feed_forward_proj'
+# Settings that are built into the encoder here.
 _BUILT_IN = {'relative_attention_max_distance': 128, 'layer_norm_epsilon': 1e-6}
-# Of what is compared or looked up; sizes have a check of their own.
+_ACCEPTED: dict[str, Sequence[Any]] = {
+    # A umt5 has a relative position bias in each layer.
+    'model_type': ('t5', 'mt5'),
+    _FEED_FORWARD: tuple(_ACTIVATIONS),
+    **{name: (value,) for name, value in _BUILT_IN.items()},
+}
+# Settings that are compared or looked up.
 _TYPES: dict[str, Any] = {
     'model_type?': str | None,
-    f'{FEED_FORWARD}?': str | None,
-    'dense_act_fn?': str | None,
+    f'{_FEED_FORWARD}?': str | None,
     'architectures?': list | None,
     'tie_word_embeddings?': bool | None,
     'transformers_version?': str | None,
@@ -37,9 +43,33 @@ _TYPES: dict[str, Any] = {
 _VERSION = '5.23.0'
 
 
+def check_settings(
+    settings: Mapping[str, Any], accepted: Mapping[str, Sequence[Any] | None],
+    where: Any, why: str = 'which is all that this library computes',
+) -> None:
+  """Checks settings of another library that vectors depend on.
+
+  Args:
+    settings: by name, as read; those that are not in `accepted` are ignored.
+    accepted: the values of each that are accepted; `ANY` for all.
+    where: the file, for messages.
+    why: the reason why no other value is accepted.
+
+  Raises:
+    UserError: a setting has another value.
+  """
+  for name, values in accepted.items():
+    if values is not ANY and name in settings and settings[name] not in values:
+      expected = ' or '.join(map(repr, values))
+      raise UserError(
+          f'{where}: {name} is {untrusted.shown(settings[name])}; expected'
+          f' {expected}, {why}.'
+      )
+
+
 def read(folder: pathlib.Path) -> dict[str, Any]:
   """The config of a folder; UserError where it is missing or damaged."""
-  absent = 'It has the sizes of the model; copy the whole folder.'
+  absent = 'It names the activations of the model; copy the whole folder.'
   return json_file.read(folder / FILE, absent=absent, **_TYPES)
 
 
@@ -51,42 +81,48 @@ def model_type(folder: pathlib.Path) -> str | None:
     return None
 
 
-def encoder(
-    config: Mapping[str, Any], names: Collection[str], path: pathlib.Path
-) -> T5Encoder:
-  """Sizes of the encoder: of a config read from `path`, tensors by name."""
-  if config.get('model_type') not in ('t5', 'mt5'):
-    raise UserError(
-        f'{path}: model_type is {config.get("model_type")!r}; expected t5 or'
-        ' mt5. A umt5 has a relative position bias in each layer, T5 one for'
-        ' all.'
-    )
-  for name, expected in _BUILT_IN.items():
-    value = config.get(name, expected)
-    only = f'{expected}, which is all that the encoder of this library has'
-    expect(value == expected, f'{path}: {name}', value, only)
-  activations = _activations(config, names, path)
-  # T5's, where the config has none.
-  buckets = config.get(_BUCKETS, T5Encoder.num_buckets)
-  check_buckets(buckets, f'{path}: {_BUCKETS}')
-  layers, *sizes = (
-      size(config, n, path) for n in ('num_layers', 'num_heads', 'd_kv', 'd_ff')
-  )
-  heads, head_dim, mlp_dim = sizes
-  return T5Encoder(
-      layers, heads, head_dim, mlp_dim, activations, num_buckets=buckets
-  )
+def read_activations(
+    config: Mapping[str, Any], where: pathlib.Path
+) -> tuple[str, ...]:
+  """The activations of a config; UserError if it computes something else."""
+  check_settings({'model_type': None} | config, _ACCEPTED, where)
+  # transformers has the same default.
+  feed_forward = config.get(_FEED_FORWARD, 'relu')
+  # A dense_act_fn that differs is what transformers computes.
+  expected = {'dense_act_fn': (_dense_act_fn(feed_forward),)}
+  why = f'as {_FEED_FORWARD} is {feed_forward!r}'
+  check_settings(config, expected, where, why)
+  return _ACTIVATIONS[feed_forward]
 
 
-def size(config: Mapping[str, Any], name: str, path: pathlib.Path) -> int:
-  """A size; raises UserError unless it is a whole number from 1."""
-  value = config.get(name)
-  if type(value) is not int or value < 1:
-    raise UserError(
-        f'{path}: {name} is {untrusted.shown(value)}; expected a whole number,'
-        ' 1 or more. Copy the config of this model.'
-    )
-  return value
+def _dense_act_fn(feed_forward: str) -> str:
+  """The function that transformers derives from feed_forward_proj."""
+  if feed_forward == 'gated-gelu':
+    return 'gelu_new'
+  return feed_forward.removeprefix('gated-')
+
+
+def check_sizes(
+    config: Mapping[str, Any], encoder: T5Encoder, table: tuple[int, ...],
+    where: pathlib.Path,
+) -> None:
+  """Raises UserError unless a config has the sizes of the tensors."""
+  sizes = {name: (n,) for name, n in _sizes(encoder, *table).items()}
+  why = 'the size of the tensors: give the config that belongs to them'
+  check_settings(config, sizes, where, why)
+
+
+def _sizes(encoder: T5Encoder, rows: int, width: int) -> dict[str, int]:
+  """Sizes by their names in a config; token embeddings are [rows, width]."""
+  return {
+      'vocab_size': rows,
+      'd_model': width,
+      'num_layers': encoder.num_layers,
+      'num_heads': encoder.num_heads,
+      'd_kv': encoder.head_dim,
+      'd_ff': encoder.mlp_dim,
+      'relative_attention_num_buckets': encoder.num_buckets,
+  }
 
 
 def ties_head(config: Mapping[str, Any]) -> bool | None:
@@ -105,7 +141,7 @@ def ties_head(config: Mapping[str, Any]) -> bool | None:
   return True
 
 
-def of_encoder(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
+def make(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
   """The config that T5EncoderModel.save_pretrained writes.
 
   Token embeddings are [rows, width]. UserError where transformers has no such
@@ -122,67 +158,22 @@ def of_encoder(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
   return {
       'architectures': ['T5EncoderModel'],
       'classifier_dropout': 0.0,
-      'd_ff': encoder.mlp_dim,
-      'd_kv': encoder.head_dim,
-      'd_model': width,
       'dense_act_fn': _dense_act_fn(feed_forward),
       'dropout_rate': 0.1,
       'dtype': 'float32',
       'eos_token_id': 1,
-      FEED_FORWARD: feed_forward,
+      _FEED_FORWARD: feed_forward,
       'initializer_factor': 1.0,
       'is_decoder': False,
       'is_encoder_decoder': False,
       'is_gated_act': feed_forward.startswith('gated-'),
       'model_type': 't5',
       'num_decoder_layers': encoder.num_layers,
-      'num_heads': encoder.num_heads,
-      'num_layers': encoder.num_layers,
       'pad_token_id': 0,
-      _BUCKETS: encoder.num_buckets,
       **_BUILT_IN,
+      **_sizes(encoder, rows, width),
       'scale_decoder_outputs': True,
       'tie_word_embeddings': True,
       'transformers_version': _VERSION,
       'use_cache': False,
-      'vocab_size': rows,
   }
-
-
-def _activations(
-    config: Mapping[str, Any], names: Collection[str], path: pathlib.Path
-) -> tuple[str, ...]:
-  feed_forward = config.get(FEED_FORWARD)
-  if feed_forward is None:
-    gated = any('.wi_0.' in name for name in names)
-    meant, version = ('gated-gelu', '1.1') if gated else ('relu', '1.0')
-    raise UserError(
-        f'{path} has no {FEED_FORWARD}, which says what the feed-forward blocks'
-        f' compute. If it is a T5 {version}, as its tensors look, add this line'
-        f' to the config: "{FEED_FORWARD}": "{meant}",'
-    )
-  if feed_forward not in _ACTIVATIONS:
-    exact = (
-        ' It is the exact GELU; the one of T5 and Flax is the approximate one.'
-        if feed_forward == 'gelu'
-        else ''
-    )
-    raise UserError(
-        f'{path}: {FEED_FORWARD} is {feed_forward!r}; expected one of'
-        f' {", ".join(_ACTIVATIONS)}.{exact}'
-    )
-  expected = _dense_act_fn(feed_forward)
-  if config.get('dense_act_fn', expected) != expected:
-    raise UserError(
-        f'{path}: dense_act_fn is {config["dense_act_fn"]!r}, but'
-        f' {FEED_FORWARD} is {feed_forward!r}, whose function is {expected}.'
-        ' transformers would use the former; make them agree.'
-    )
-  return _ACTIVATIONS[feed_forward]
-
-
-def _dense_act_fn(feed_forward: str) -> str:
-  """The function that transformers derives from feed_forward_proj."""
-  if feed_forward == 'gated-gelu':
-    return 'gelu_new'
-  return feed_forward.removeprefix('gated-')

@@ -8,7 +8,10 @@ import tiny_weights
 from tiny_weights import assert_same, SHIPPED
 import towers
 
-from dualenc_jax.checkpoints import sentence_transformers
+from dualenc_jax.checkpoints import (
+  sentence_transformers,
+  sentence_transformers_writer as writer,
+)
 from dualenc_jax.checkpoints.weights import Usage
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 
@@ -56,9 +59,9 @@ def random(name, usage=tiny_weights.USAGE):
 def test_the_library_gives_our_vectors(tmp_path, caplog, name):
   weights, folder = random(name), tmp_path / 'model'
   counts = MODELS[name][1]
-  notes = ' '.join(sentence_transformers.write(weights, folder))
+  notes = ' '.join(writer.write(weights, folder))
   assert ('Queries are cut at 16 tokens' in notes) == (counts[0] == 1)
-  assert ('towers of their own' in notes) == (name != 'SDE')
+  assert ('have their own towers' in notes) == (name != 'SDE')
   assert ('share the encoder, which' in notes) == (name == 'own embedder')
   with warnings.catch_warnings():
     warnings.simplefilter('error')
@@ -79,7 +82,7 @@ def test_the_library_gives_our_vectors(tmp_path, caplog, name):
 def test_one_prompt_of_both_sides_is_that_of_encode(tmp_path):
   usage = Usage(SHIPPED.file, None, 40, 40, 'text: ', 'text: ')
   weights = random('SDE', usage)
-  notes = sentence_transformers.write(weights, tmp_path / 'model')
+  notes = writer.write(weights, tmp_path / 'model')
   assert not notes
   plain = st.open_model(tmp_path / 'model').encode(st.TEXTS)
   ours, _ = towers.embed(weights, st.TEXTS)

@@ -16,8 +16,12 @@ import tiny_towers
 import tiny_weights
 from tiny_weights import assert_same, USAGE
 
-from dualenc_jax.checkpoints import conversion, opening, verify
-from dualenc_jax.checkpoints.sentence_transformers import modules
+from dualenc_jax.checkpoints import (
+  conversion,
+  opening,
+  sentence_transformers,
+  verify,
+)
 from dualenc_jax.cli import convert, new_model_dir, train
 from dualenc_jax.utils.errors import UserError
 
@@ -124,7 +128,7 @@ def test_what_is_compared_are_the_own_calls_of_the_source(
   run(folder, 'safetensors', tmp_path / 'plain')
   assert f'the source in {st}: largest cosine' in capsys.readouterr().out
   wrong = {f'{side}_prefix': 'wrong: ' for side in ('query', 'passage')}
-  monkeypatch.setattr(modules, 'read_prompts', lambda _: wrong)
+  monkeypatch.setattr(sentence_transformers, 'read_prompts', lambda _: wrong)
   with pytest.raises(UserError, match='the source in sentence_tr.*at most 1e'):
     run(folder, 'safetensors', tmp_path / 'wrong')
   assert not (tmp_path / 'wrong').exists()

@@ -144,7 +144,7 @@ def test_a_default_prompt_is_kept(model, tmp_path):
 
   folder = convert_to(model, 'sentence_transformers', 'st')
   assert settings(folder)['default_prompt_name'] is None
-  shared = dict.fromkeys(('query', 'document', 'passage'), 'text: ')
+  shared = dict.fromkeys(('query', 'document'), 'text: ')
   for number, (default, prompts) in enumerate((
       ('find', PROMPTS), (None, shared), ('query', shared)
   )):

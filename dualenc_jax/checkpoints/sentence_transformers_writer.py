@@ -1,14 +1,17 @@
 """Writes towers as a folder that sentence-transformers opens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import json
 import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.checkpoints import hugging_face, two_towers
-from dualenc_jax.checkpoints.sentence_transformers import modules
+from dualenc_jax.checkpoints import (
+  hugging_face,
+  sentence_transformers as modules,
+  two_towers,
+)
 from dualenc_jax.checkpoints.weights import PROJECTION, Usage, Weights
 from dualenc_jax.utils import files
 from dualenc_jax.utils.tensor_files import safetensors_file
@@ -49,9 +52,9 @@ scores = model.encode_query(queries) @ model.encode_document(passages).T
 def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   """Writes a new folder whose `encode_query` and `encode_document` are ours.
 
-  Towers that differ are two routes of a Router; of a module that they share
-  there is one. Weights are written one tensor at a time. Returns what a user
-  must know about the folder, a sentence each.
+  Towers that differ are two routes of a Router; a module that they share is
+  written once. Weights are written one tensor at a time. Returns notes for the
+  user, a sentence or two each.
   """
   files.make_folder(folder)
   own_transformer = any(_has_own(weights, part) for part in _TRANSFORMER_PARTS)
@@ -82,7 +85,7 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
     _write_modules(folder, dict(zip(names, modules.KINDS)))
   notes = _notes(weights, own_transformer)
   files.write_json(folder / modules.CONFIG, _config(weights.usage))
-  files.write(folder / 'README.md', model_card(weights, notes))
+  files.write(folder / 'README.md', _model_card(weights, notes))
   return notes
 
 
@@ -92,7 +95,7 @@ def _has_own(weights: Weights, part: str) -> bool:
 
 
 def _names(route: str, own_transformer: bool, own_dense: bool) -> list[str]:
-  """Folders of a route's modules; those that are shared bear no route."""
+  """Folders of a route's modules; names of shared ones have no route."""
   prefix = f'{route}_' if own_transformer else ''
   dense = f'{route}_2_Dense' if own_dense else '2_Dense'
   return [f'{prefix}0_Transformer', f'{prefix}1_Pooling', dense, '3_Normalize']
@@ -101,7 +104,7 @@ def _names(route: str, own_transformer: bool, own_dense: bool) -> list[str]:
 def _write_tower(
     tower: Weights, folder: pathlib.Path, names: list[str]
 ) -> None:
-  """Writes the modules of a tower that another has not written before."""
+  """Writes the modules of a tower that the other has not written before."""
   transformer, pooling, dense, normalize = (folder / name for name in names)
   kernel = tower.tensors[PROJECTION]
   width, dim = kernel.shape
@@ -124,7 +127,7 @@ def _write_tower(
         'in_features': width,
         'out_features': dim,
         'bias': False,
-        'activation_function': 'torch.nn.modules.linear.Identity',
+        'activation_function': modules.IDENTITY,
     }
     files.make_folder(dense)
     files.write_json(dense / 'config.json', settings)
@@ -155,32 +158,29 @@ def _lengths(usage: Usage) -> dict[str, Any]:
   return {'max_seq_length': longest, 'do_lower_case': False, **own}
 
 
-def _config(texts: Usage) -> dict[str, Any]:
+def _config(usage: Usage) -> dict[str, Any]:
   """The model's prompts, and how its vectors are compared."""
-  query, passage = texts.query_prefix, texts.passage_prefix
-  prompts = {'query': query, 'document': passage, 'passage': passage}
+  default = usage.default_prompt
+  if default is None:
+    default = modules.implied_default(usage.query_prefix, usage.passage_prefix)
   return {
       'model_type': 'SentenceTransformer',
-      'prompts': prompts | dict(texts.prompts),
+      'prompts': {
+          'query': usage.query_prefix, 'document': usage.passage_prefix,
+          **usage.prompts,
+      },
       # For `encode`, which knows no side.
-      'default_prompt_name': _default(texts),
+      'default_prompt_name': default or None,
       'similarity_fn_name': 'cosine',
   }
 
 
-def _default(texts: Usage) -> str | None:
-  """Name of the prompt of `encode`."""
-  if texts.default_prompt is not None:
-    return texts.default_prompt or None
-  return modules.implied_default(texts.query_prefix, texts.passage_prefix)
-
-
 def _notes(weights: Weights, own_transformer: bool) -> list[str]:
-  """What is not as one might expect."""
-  notes, texts = [], weights.usage
+  """Restrictions of the folder that a user might not expect."""
+  notes, usage = [], weights.usage
   if own_transformer or _has_own(weights, PROJECTION):
     notes.append(
-        'Queries and passages have towers of their own; `encode` takes that of'
+        'Queries and passages have their own towers; `encode` takes that of'
         ' passages. sentence-transformers 5.0 or later is needed.'
     )
   for part, name in zip(_TRANSFORMER_PARTS, ('token embedder', 'encoder')):
@@ -189,11 +189,11 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
           f'The towers share the {name}, which this format cannot express: it'
           ' is written twice.'
       )
-  lengths = {texts.query_length, texts.passage_length} - {None}
+  lengths = {usage.query_length, usage.passage_length} - {None}
   if not own_transformer and len(lengths) == 2:
     notes.append(
-        f'Queries are cut at {texts.query_length} tokens by `encode_query`, and'
-        f' passages at {texts.passage_length} by `encode_document`;'
+        f'Queries are cut at {usage.query_length} tokens by `encode_query`, and'
+        f' passages at {usage.passage_length} by `encode_document`;'
         ' sentence-transformers 6.0 or later is needed. For older ones remove'
         f' query_length and document_length from {modules.TRANSFORMER_CONFIG}:'
         ' both are then cut at the longer one.'
@@ -204,33 +204,30 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         ' SentenceTransformer(folder, truncate_dim=...) takes any of them;'
         ' compare by cosine then.'
     )
-  if texts.prompts:
+  if usage.prompts:
     notes.append(
-        f'Other prompts: {", ".join(map(_quoted, texts.prompts))};'
+        f'Other prompts: {", ".join(map(_quoted, usage.prompts))};'
         ' `encode_query(queries, prompt_name=...)` takes one.'
     )
-  if texts.default_prompt:
+  default = _config(usage)['default_prompt_name']
+  if usage.default_prompt or usage.query_prefix != usage.passage_prefix:
+    prompt = f'the prompt {_quoted(default)}' if default else 'no prompt'
     notes.append(
-        f'`encode` puts the prompt {_quoted(texts.default_prompt)} in front of'
-        ' a text; `encode_query` and `encode_document` those of the table.'
-    )
-  elif texts.query_prefix != texts.passage_prefix:
-    notes.append(
-        '`encode` puts no prompt in front of a text; `encode_query` and'
-        ' `encode_document` do.'
+        f'`encode` puts {prompt} in front of a text; `encode_query` and'
+        ' `encode_document` those of the table.'
     )
   return notes
 
 
-def model_card(weights: Weights, notes: Sequence[str]) -> str:
-  """The card of a dual encoder, with these sentences at its end."""
+def _model_card(weights: Weights, notes: list[str]) -> str:
+  """The README of a folder, with the notes at its end."""
   usage = weights.usage
   passage_encoder = weights.passage_encoder or weights.encoder
   card = _CARD.format(
       kind=weights.kind,
       dim=weights.tensors[PROJECTION].shape[1],
-      query_length=usage.query_length or 'not known',
-      passage_length=usage.passage_length or 'not known',
+      query_length=usage.query_length,
+      passage_length=usage.passage_length,
       query_prompt=_quoted(usage.query_prefix),
       passage_prompt=_quoted(usage.passage_prefix),
       query_layers=weights.encoder.num_layers,
@@ -240,10 +237,10 @@ def model_card(weights: Weights, notes: Sequence[str]) -> str:
 
 
 def _quoted(prompt: str) -> str:
-  """A prompt as JSON, with its spaces to be seen, in a cell of a table."""
+  """A prompt as JSON, which shows its spaces, for a cell of a table."""
   if not prompt:
     return 'none'
   text = json.dumps(prompt, ensure_ascii=False).replace('|', r'\|')
-  # Longer than any within it, or that one would end it.
+  # A fence as long as one within the text would end there.
   fence = '`' * (1 + max(map(len, re.findall('`+', text)), default=0))
   return f'{fence}{text}{fence}'
