@@ -4,7 +4,7 @@
   dualenc data prepare train.jsonl validation.jsonl --split=train
 
 Give the same flags or --gin_file as for the run: vocabulary, lengths and cache
-folder must be the same. An interrupted build continues where it stopped.
+folder must be the same. An interrupted build starts again.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from dualenc_jax.cli import config, data_command, flags
 from dualenc_jax.data import Dataset, prepare
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.files import gigabytes
 from dualenc_jax.utils.progress import Progress
-from dualenc_jax.utils.sizes import gigabytes
 from dualenc_jax.utils.suggest import did_you_mean
 
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with Progress(f'{task.label}, {split}', None, 'examples') as progress:
       cache = prepare(
           task, split, tokenizer, inputs.folder,
-          threads=args.workers or -1, progress=progress.reach,
+          threads=args.workers or -1, progress=progress,
       )
     columns: list[Any] = [
         cache.query_tokens, cache.passage_tokens, cache.negative_tokens

@@ -14,8 +14,8 @@ from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.utils import files, finite, json_file, machine, untrusted
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.files import gigabytes
 from dualenc_jax.utils.progress import Progress
-from dualenc_jax.utils.sizes import gigabytes
 
 # Of a device's memory; the rest is for the step.
 _SHARE_OF_MEMORY = 0.6

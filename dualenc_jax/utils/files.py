@@ -131,6 +131,13 @@ def default_cache_dir() -> pathlib.Path:
   )
 
 
+def gigabytes(size: float) -> str:
+  """'1.23 GB', or '45.6 MB' below one."""
+  if size < 1e9:
+    return f'{size / 1e6:,.1f} MB'
+  return f'{size / 1e9:,.2f} GB'
+
+
 class GrowingFolder:
   """A folder that grows beside its place and is renamed when it is complete.
 

@@ -1,9 +1,7 @@
 """Finding, building and reusing token caches."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
-import dataclasses
-import errno
 import glob
 import hashlib
 import itertools
@@ -14,7 +12,6 @@ import pathlib
 import shutil
 from typing import Any
 
-import filelock
 import numpy as np
 
 from dualenc_jax.data import columns
@@ -33,10 +30,9 @@ from dualenc_jax.data.text.ragged import (
   Ragged,
 )
 from dualenc_jax.data.text.tokenizer import Tokenizer
-from dualenc_jax.utils import files, sizes
+from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 from dualenc_jax.utils.files import GrowingFolder
-from dualenc_jax.utils.sizes import gigabytes
 
 FORMAT = 5
 _UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})
@@ -45,13 +41,9 @@ CHUNK = 4096
 # `<name>.lock` is locked by the process that builds it.
 BUILDING = '.building'
 _INSTEAD = 'another folder with --gin.CACHE_DIR'
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# The first examples may be longer than the others: a forecast is refused only
-# where it exceeds by so much what is free.
-_CLEARLY = 1.25
 
 Log = Callable[[str], None]
-Progress = Callable[[int, int | None], None]
+Progress = Callable[[int], None]
 Example = Mapping[str, Any]
 Arrays = dict[str, Ragged | np.ndarray]
 
@@ -59,7 +51,7 @@ Arrays = dict[str, Ragged | np.ndarray]
 def prepare(
     task: Dataset, split: str, tokenizer: Tokenizer,
     cache_dir: str | os.PathLike, log: Log = logging.getLogger(__name__).info,
-    threads: int = -1, progress: Progress = lambda done, total: None,
+    threads: int = -1, progress: Progress = lambda count: None,
 ) -> Cache:
   """The token cache of a task's split, built if there is none yet.
 
@@ -71,12 +63,12 @@ def prepare(
   Where the source or seqio is missing, the newest cache that agrees in all but
   the source serves, and the log says that the source was not checked.
 
-  `threads` tokenise, -1 for one on each core; `progress` is called with how
-  many examples are done, and about how many there are, None if not known.
+  `threads` tokenise, -1 for one on each core; `progress` is called with the
+  examples of every chunk that is done.
 
   Raises:
-    UserError: bad data, no examples, a folder that cannot be written or has no
-      room, or seqio is needed and missing.
+    UserError: bad data, no examples, a folder that cannot be written, or seqio
+      is needed and missing.
   """
   cache_dir = pathlib.Path(cache_dir).expanduser()
   key = {
@@ -97,27 +89,48 @@ def prepare(
     table = columns.kept(task, split)
     key['columns'] = {column.name: column.form for column in table}
     key['source'] = task.fingerprint(split)
-    text = json.dumps(key, sort_keys=True).encode()
-    name = _prefix(key) + hashlib.sha256(text).hexdigest()[:16]
-    build = CacheBuild(
-        cache_dir, name, key, task, table, tokenizer, threads, log, progress
-    )
-    with contextlib.suppress(DamagedCache):
-      return Cache.open(build.folder)
-    with build.locked():
-      if build.folder.exists():
-        try:
-          return Cache.open(build.folder)  # Another process was quicker.
-        except DamagedCache as damage:
-          log(f'Rebuilding a damaged token cache: {damage}.')
-          shutil.rmtree(build.folder)
-      build.run()
-    return Cache.open(build.folder)
   except SourceUnavailable as error:
-    return _unchecked(cache_dir, key, error, log)
+    return _find_unchecked(cache_dir, key, error, log)
+  text = json.dumps(key, sort_keys=True).encode()
+  name = _prefix(key) + hashlib.sha256(text).hexdigest()[:16]
+  folder = cache_dir / name
+  with contextlib.suppress(DamagedCache):
+    return Cache.open(folder)
+  growing = GrowingFolder(folder, cache_dir / BUILDING / name)
+  waiting = f'Waiting for another process, which builds {folder}.'
+  with (
+      files.writing(folder, _INSTEAD),
+      growing.locked(lambda: log(waiting)),
+  ):
+    if folder.exists():
+      try:
+        return Cache.open(folder)  # Another process was quicker.
+      except DamagedCache as damage:
+        log(f'Rebuilding a damaged token cache: {damage}.')
+        shutil.rmtree(folder)
+    log(f'Tokenising task {task.label!r}, split {split!r}, into {folder}.')
+    # A killed process may have left a part.
+    shutil.rmtree(growing.partial, ignore_errors=True)
+    try:
+      with CacheWriter(growing.partial, key) as writer:
+        examples = rows(task, split)
+        while chunk := list(itertools.islice(examples, CHUNK)):
+          writer.append(stack(chunk, table, tokenizer, threads))
+          progress(len(chunk))
+        if not writer.examples:
+          raise UserError(
+              f'Task {task.label!r} has no examples in split {split!r}.'
+              f' Options: {dict(task.options)}.'
+          )
+        writer.finish()
+      growing.complete()
+    finally:
+      shutil.rmtree(growing.partial, ignore_errors=True)
+  log(f'Tokenised {writer.examples:,} examples.')
+  return Cache.open(folder)
 
 
-def _unchecked(
+def _find_unchecked(
     cache_dir: pathlib.Path, key: dict[str, Any], error: SourceUnavailable,
     log: Log,
 ) -> Cache:
@@ -135,137 +148,15 @@ def _unchecked(
       )
       return cache
   raise UserError(
-      f'{error} If another machine has the data, prepare the token cache there'
-      f' and copy it to {cache_dir}: there is none here for task'
-      f' {key["task"]!r}, split {key["split"]!r} with this vocabulary and these'
-      ' lengths.'
+      f'{error} Or prepare the token cache where the data is, and copy it to'
+      f' {cache_dir}: there is none here for task {key["task"]!r}, split'
+      f' {key["split"]!r}, with this vocabulary and these lengths.'
   ) from error
 
 
 def _prefix(key: Mapping[str, Any]) -> str:
   """What the folders of all caches of a task and split begin with."""
   return f'{key["task"]}-{key["split"]}-'.translate(_UNSAFE)
-
-
-@dataclasses.dataclass(frozen=True)
-class CacheBuild:
-  """A token cache `cache_dir/name`, to be built with arguments of `prepare`.
-
-  `key` is its header, beside counts and files; the columns of `table` are kept.
-  """
-
-  cache_dir: pathlib.Path
-  name: str
-  key: Mapping[str, Any]
-  task: Dataset
-  table: Sequence[Column]
-  tokenizer: Tokenizer
-  threads: int
-  log: Log
-  progress: Progress
-
-  @property
-  def folder(self) -> pathlib.Path:
-    """Of the complete cache."""
-    return self.cache_dir / self.name
-
-  @property
-  def _growing(self) -> GrowingFolder:
-    return GrowingFolder(self.folder, self.cache_dir / BUILDING / self.name)
-
-  @contextlib.contextmanager
-  def locked(self) -> Iterator[None]:
-    """Holds off other processes; UserError where the folder is read-only."""
-    waiting = f'Waiting for another process, which builds {self.folder}.'
-    with contextlib.ExitStack() as held:
-      with files.writing(self.folder, _INSTEAD):
-        held.enter_context(self._growing.locked(lambda: self.log(waiting)))
-      yield
-
-  def run(self) -> None:
-    """Builds it.
-
-    Raises:
-      UserError: bad data, no examples, or a disk that is full, will be full or
-        cannot be written. What was built is removed.
-    """
-    self._remove_parts()
-    work = self._growing.partial
-    writer, total = None, None
-    try:
-      with CacheWriter(work, self.key) as writer:
-        examples, total = self._examples()
-        self._append(writer, examples, total)
-        writer.finish()
-      self._growing.complete()
-    except UserError:
-      shutil.rmtree(work, ignore_errors=True)
-      raise
-    except OSError as error:
-      held = sum(path.stat().st_size for path in work.glob('*'))
-      shutil.rmtree(work, ignore_errors=True)
-      if error.errno not in _FULL:
-        with files.writing(self.folder, _INSTEAD):
-          raise
-      needed = 'some more'
-      if total and writer and writer.examples:
-        needed = f'about {gigabytes(writer.size / writer.examples * total)}'
-      raise UserError(
-          f'The disk is full ({error}). {self.folder} needs {needed} in all;'
-          f' {gigabytes(held)} of it were removed;'
-          f' {gigabytes(_free(self.cache_dir))} are free now. Make room, or'
-          f' give {_INSTEAD}.'
-      ) from error
-    self.log(f'Tokenised {writer.examples:,} examples.')
-
-  def _remove_parts(self) -> None:
-    """Removes what killed processes have left of this and other caches."""
-    shutil.rmtree(self._growing.partial, ignore_errors=True)
-    for part in (self.cache_dir / BUILDING).glob('*/'):
-      lock = filelock.FileLock(part.with_name(f'{part.name}.lock'), timeout=0)
-      with contextlib.suppress(OSError), lock:  # Timeout is one, too.
-        shutil.rmtree(part)
-
-  def _examples(self) -> tuple[Iterator[dict[str, Any]], int | None]:
-    """The examples, and about how many there are."""
-    split, task = self.key['split'], self.task
-    self.log(
-        f'Tokenising task {task.label!r}, split {split!r}, into {self.folder}.'
-    )
-    examples = rows(task, split)
-    head = list(itertools.islice(examples, CHUNK))
-    if not head:
-      raise UserError(
-          f'Task {task.label!r} has no examples in split {split!r}. Options:'
-          f' {dict(task.options)}.'
-      )
-    total = sizes.count(head) if len(head) == CHUNK else len(head)
-    return itertools.chain(head, examples), total
-
-  def _append(
-      self, writer: CacheWriter, examples: Iterator[Example], total: int | None
-  ) -> None:
-    self.progress(0, total)
-    while chunk := list(itertools.islice(examples, CHUNK)):
-      writer.append(stack(chunk, self.table, self.tokenizer, self.threads))
-      self.progress(writer.examples, total)
-      if len(chunk) == writer.examples and total:
-        self._check_room(writer, total)
-
-  def _check_room(self, writer: CacheWriter, total: int) -> None:
-    """Raises UserError where the disk has no room, by the first examples."""
-    size = writer.size / writer.examples * total
-    needed, free = size - writer.size, _free(self.cache_dir)
-    if needed > _CLEARLY * free:
-      raise UserError(
-          f'{self.folder} does not fit the disk: {gigabytes(size)} for about'
-          f' {total:,} examples; {gigabytes(needed)} are to be written and'
-          f' {gigabytes(free)} are free. Make room, or give {_INSTEAD}.'
-      )
-
-
-def _free(folder: pathlib.Path) -> int:
-  return shutil.disk_usage(folder).free
 
 
 def stack(

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 
-_DTYPES = [np.dtype(code).name for code in np.typecodes['AllInteger'] + 'efd?']
+# A file's name ends with the dtype of its numbers.
+_FILE = re.compile(r'\w+(\.\w+)?\.(u?int(8|16|32|64)|float(16|32|64)|bool)')
 _BLOCK = 2**20  # Values that are written at once where one is repeated.
 HEADER = 'header.json'
 # Arrays with a value, or a row, an example.
@@ -23,8 +25,6 @@ _OF_EXAMPLES = (
     'passage_fingerprints', 'query_texts', 'passage_texts', 'query_ids',
     'passage_ids', 'names', 'locations', 'relevances',
 )
-# Of a header: (values, bytes) by file.
-_SHAPE = {'examples': int, 'files': {str: [int]}}
 
 
 class ArrayWriter:
@@ -87,7 +87,7 @@ class ArrayWriter:
 
 def map_array(path: pathlib.Path, rows: int) -> np.ndarray:
   """Maps the file of an `ArrayWriter` that has `rows` values, read-only."""
-  dtype = _dtype(path.name)
+  dtype = np.dtype(path.suffix[1:])
   if not rows:  # An empty file cannot be mapped.
     return np.zeros(0, dtype)
   # The plain view indexes faster than np.memmap's own subclass.
@@ -97,17 +97,15 @@ def map_array(path: pathlib.Path, rows: int) -> np.ndarray:
 
 def read_header(path: pathlib.Path) -> dict[str, Any]:
   """A header; UserError where no `CacheWriter` has written it."""
-  header = json_file.read(path)
-  json_file.check(header, _SHAPE, path)
+  header = json_file.read(path, examples=int, files={str: [int]})
   for file, sizes in header['files'].items():
-    where = f'{path}: files'
-    if pathlib.Path(untrusted.check_name(file, where)).name != file:
-      raise UserError(f'{where}: {file!r} is in another folder.')
-    itemsize = _dtype(file).itemsize
+    if not _FILE.fullmatch(file):
+      raise UserError(f'{path}: {file!r} is not a file of numbers.')
+    itemsize = np.dtype(file.rpartition('.')[2]).itemsize
     rows, size = sizes if len(sizes) == 2 else (-1, -1)
     # An array of equal values is kept as one of them.
     if rows < 0 or size not in (rows * itemsize, itemsize * (rows > 0)):
-      raise UserError(f'{where}: {file} has {sizes}; expected values, bytes.')
+      raise UserError(f'{path}: {file} has {sizes}; expected values, bytes.')
   return header
 
 
@@ -118,14 +116,6 @@ def _check_offsets(path: pathlib.Path, offsets: np.ndarray, end: int) -> None:
     fits &= bool((np.diff(offsets[start : start + _BLOCK + 1]) >= 0).all())
   if not fits:
     raise DamagedCache(f'{path}: offsets do not ascend from 0 to {end}')
-
-
-def _dtype(file: str) -> np.dtype:
-  """The dtype of a file's numbers, which ends its name; raises UserError."""
-  name = file.rpartition('.')[2]
-  if name not in _DTYPES:
-    raise UserError(f'{file} is not an array of {", ".join(_DTYPES)}.')
-  return np.dtype(name)
 
 
 class DamagedCache(Exception):
@@ -227,11 +217,6 @@ class CacheWriter(contextlib.ExitStack):
     self.examples = 0
     self._key = dict(key)
     self._files: dict[str, ArrayWriter] = {}
-
-  @property
-  def size(self) -> int:
-    """Bytes of all files."""
-    return sum(file.size for file in self._files.values())
 
   def append(self, arrays: Mapping[str, Ragged | np.ndarray]) -> None:
     """Writes what `stack` makes of examples."""

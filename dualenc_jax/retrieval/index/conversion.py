@@ -34,8 +34,8 @@ from dualenc_jax.retrieval.index.index import Index
 from dualenc_jax.retrieval.index.shard import IDS, Places, SHARD_INFOS
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.files import gigabytes
 from dualenc_jax.utils.progress import Progress
-from dualenc_jax.utils.sizes import gigabytes
 
 METADATA = b'dualenc'
 # Rows that are read at once: 50 MB of float32 at 768 dimensions.

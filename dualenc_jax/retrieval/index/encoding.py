@@ -18,8 +18,8 @@ from dualenc_jax.retrieval.index.build import IndexBuild
 from dualenc_jax.retrieval.index.shard import Passage
 from dualenc_jax.utils import finite
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.files import gigabytes
 from dualenc_jax.utils.progress import Progress
-from dualenc_jax.utils.sizes import gigabytes
 
 # Texts by which the disk that all of them will take is estimated.
 _SAMPLE = 256
