@@ -198,10 +198,11 @@ def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
 
     def look(run: Training) -> None:
       nonlocal last
+      del run
       now = time.monotonic()
       if now - last > _LOOK_SECONDS:
         last = now
-        lock.check(f' at step {run.step}')
+        lock.check()
 
     try:
       yield [Hook(look, every=1, late=True)]

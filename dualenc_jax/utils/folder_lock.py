@@ -33,21 +33,18 @@ class FolderLock:
     """Makes this process the owner of the folder."""
     files.write(self._folder / _OWNER, self._owner)
 
-  def check(self, when: str = '') -> None:
-    """Raises UserError if the folder is gone or has another owner.
-
-    `when` is part of the message: ' at step 3'.
-    """
+  def check(self) -> None:
+    """Raises UserError if the folder is gone or has another owner."""
     try:
       owner = _read_owner(self._folder)
     except (FileNotFoundError, NotADirectoryError):
-      problem = f'{self._folder} is gone{when}: removed, moved or unmounted.'
+      problem = f'{self._folder} is gone: removed, moved or unmounted.'
     except OSError:
       return  # A server that is away for a moment.
     else:
       if owner == self._owner:
         return
-      problem = f'{self._folder} has another writer{when}: {owner}.'
+      problem = f'{self._folder} has another writer: {owner}.'
     raise UserError(
         f'{problem} The run has stopped. Put the folder back, or run the same'
         ' command again to start from what is there.'

@@ -66,8 +66,8 @@ def test_where_there_are_no_locks_the_last_one_writes(
       patch.setattr(fcntl, 'flock', none)
       with folder_lock.lock_folder(tmp_path, 'trains', 'a third'):
         assert 'cannot be locked' in caplog.text
-        with pytest.raises(UserError, match='another writer at step 3: proc'):
-          own.check(' at step 3')
+        with pytest.raises(UserError, match='another writer: proc'):
+          own.check()
 
 
 @pytest.mark.parametrize('content', [None, b'\xff' * 1001, b'\x1b[2J'])
@@ -84,23 +84,23 @@ def test_a_record_that_is_none_is_in_nobodys_way(tmp_path, content):
 def test_a_folder_that_goes_is_noticed(tmp_path, monkeypatch):
   folder = tmp_path / 'model'
   for spoil, words in [
-      (lambda: shutil.rmtree(folder), 'model is gone at step 3: removed'),
+      (lambda: shutil.rmtree(folder), 'model is gone: removed'),
       (
           lambda: (shutil.rmtree(folder), folder.mkdir()),
-          'model is gone at step 3',
+          'model is gone',
       ),
       (
           lambda: (folder / '.writer').write_text('process 7 on far'),
-          'model has another writer at step 3: process 7 on far.',
+          'model has another writer: process 7 on far.',
       ),
   ]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     with folder_lock.lock_folder(folder, 'trains', 'another') as own:
-      own.check(' at step 2')
+      own.check()
       spoil()
       with pytest.raises(UserError, match=words):
-        own.check(' at step 3')
+        own.check()
 
   def away(*args):
     raise OSError(5, 'Input/output error')
