@@ -12,6 +12,7 @@ from typing import Any
 from dualenc_jax.data.readers import (
   Beir,
   Documents,
+  hard_negatives,
   MsMarco,
   MultiReQA,
   OpenNQ,
@@ -20,7 +21,6 @@ from dualenc_jax.data.readers import (
   rows,
   Texts,
 )
-from dualenc_jax.data.readers.hard_negatives import HardNegatives
 from dualenc_jax.evaluation import teacher_scores, trec
 from dualenc_jax.utils.errors import UserError
 
@@ -194,11 +194,16 @@ def _hard_negatives(folder: pathlib.Path) -> Reader:
       *write(folder, {'gpl.tsv': '1\t5\t7\t1.5\n1\t5\t8\t-2\n'}),
   ]
   known = {'100': ['0'], '101': ['1'], '1': ['5']}
-  found = [
-      HardNegatives(path, strict=strict, scored=path is paths[-1])
-      for path, strict in itertools.product(paths, _STRICT)
-  ]
-  return Reader(paths, lambda: _all(*(f.read(known) for f in found)))
+
+  def read():
+    _all(*(
+        hard_negatives.read(
+            path, known, strict=strict, scored=path is paths[-1]
+        )
+        for path, strict in itertools.product(paths, _STRICT)
+    ))
+
+  return Reader(paths, read)
 
 
 def _judgements(folder: pathlib.Path) -> Reader:
@@ -252,17 +257,11 @@ def _dpr(folder: pathlib.Path) -> Reader:
 
 
 def _msmarco(folder: pathlib.Path) -> Reader:
-  names = 'collection', 'queries.train', 'qrels.train', 'triples.train.small'
+  names = 'collection', 'queries.train', 'qrels.train'
   paths = _copied(folder, 'msmarco', *(f'{name}.tsv' for name in names))
-  of_qrels = MsMarco(root=str(folder), tolerance=1.0)
-  triples = dataclasses.replace(of_qrels, train_from='triples', strict=False)
+  task = MsMarco(root=str(folder), tolerance=1.0)
   return Reader(
-      paths,
-      lambda: _all(
-          of_qrels.examples('train'),
-          of_qrels.examples('corpus'),
-          triples.examples('train'),
-      ),
+      paths, lambda: _all(task.examples('train'), task.examples('corpus'))
   )
 
 

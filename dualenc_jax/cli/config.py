@@ -41,6 +41,8 @@ _MOVED = {
         'from dualenc_jax.pipelines import recipes',
     'from dualenc_jax import run': 'from dualenc_jax import training',
 }
+# What configs of runs set and nothing has any more.
+_REMOVED = r'data\.Grouped\..*', r'readers\.MsMarco\.train_from = .*'
 
 
 def gin_root() -> pathlib.Path:
@@ -225,8 +227,9 @@ def with_moved_modules(text: str) -> str:
   for old, new in _MOVED.items():
     text = re.sub(rf'^{old}$', new, text, flags=re.MULTILINE)
   # A layout of the past, with the same values as the one of today.
-  text = re.sub(r'^data\.Grouped\..*\n', '', text, flags=re.MULTILINE)
   text = text.replace('@data.Grouped()', '@data.Packed()')
+  for line in _REMOVED:
+    text = re.sub(rf'^{line}\n', '', text, flags=re.MULTILINE)
   return re.sub(r'\brun\.(?=Experiment\b|UntilAligned\b)', 'training.', text)
 
 

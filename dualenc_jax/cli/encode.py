@@ -21,7 +21,7 @@ import shlex
 
 from dualenc_jax.checkpoints import truncation
 from dualenc_jax.cli import config, flags, model_dir, runtime
-from dualenc_jax.data.readers import rows, Texts
+from dualenc_jax.data.readers import Texts
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.index import header as header_lib, of_model
 from dualenc_jax.retrieval.index.encoding import default_split, Source
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     truncation.warn_of(chosen, model, args.model_dir)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
-    task = Texts(args.corpus, not args.skip_bad_rows, rows.SKIP, '--corpus')
+    task = Texts(args.corpus, not args.skip_bad_rows)
     experiment = dataclasses.replace(experiment, task=task)
     split = 'queries' if args.tower == 'query' else 'corpus'
   else:

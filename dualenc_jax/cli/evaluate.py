@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
     truncation.warn_of(codec, model, args.model_dir)
   learnt = None
   if args.learnt_queries is not None:
-    texts = Texts(args.learnt_queries, flag='', given='--learnt_queries')
+    texts = Texts(args.learnt_queries)
     learnt = [row['query'] for row in texts.examples('queries')]
   of_all = evaluate.Options(
       args.k,

@@ -25,7 +25,7 @@ def read(path: pathlib.Path, flag: str = '--queries') -> list[tuple[str, str]]:
     return [(str(i), line) for i, line in enumerate(lines, start=1)]
   found = [
       (row['query_id'], row['query'])
-      for row in Texts(str(path), flag='', given=flag).examples('queries')
+      for row in Texts(str(path)).examples('queries')
   ]
   if not found:
     raise UserError(f'{flag} {path} has no query.')

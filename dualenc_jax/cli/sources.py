@@ -11,7 +11,7 @@ import numpy as np
 
 from dualenc_jax.cli import bm25, data_command, flags, model_dir, tasks
 from dualenc_jax.data.corpus import Corpus
-from dualenc_jax.data.readers import rows, Texts
+from dualenc_jax.data.readers import Texts
 from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.pipelines.mining import candidates
@@ -144,7 +144,7 @@ def asked(args: argparse.Namespace) -> Asked:
   inputs = dataclasses.replace(inputs, task=task)
   if args.queries is None:
     return Asked(inputs, split, RetrievalSet.of_split(inputs, split), model)
-  texts = Texts(args.queries, not args.skip_bad_rows, rows.SKIP, '--queries')
+  texts = Texts(args.queries, not args.skip_bad_rows)
   return Asked(inputs, split, _unlabelled(inputs, split, texts), model)
 
 

@@ -124,7 +124,7 @@ def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   Errors name file and line.
   """
   qrels: dict[str, dict[str, int]] = {}
-  read = qrels_reader.read(pathlib.Path(path), flag='an editor')
+  read = qrels_reader.read(pathlib.Path(path))
   for query_id, passage_id, grade, _ in read.judgements:
     qrels.setdefault(query_id, {})[passage_id] = grade
   return qrels

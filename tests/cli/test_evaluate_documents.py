@@ -144,7 +144,7 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
   both = ['--max_passage']
   for message, flags, where in (
       # Judged documents where passages are ranked.
-      ("passage 'n.*test.tsv:.*STRICT=False", [], {}),
+      ("test.tsv:.*passage 'n.*STRICT=False", [], {}),
       (
           "no passage id with '/' in it .*'n.*--document_separator",
           [*both, '--document_separator=/'], {},
@@ -181,7 +181,7 @@ def test_judged_documents_are_read_without_a_text(tmp_path):
   # A query must be there, and what is trained on has texts.
   path = tmp_path / 'qrels' / 'test.tsv'
   path.write_text(path.read_text() + 'lost\tn1\t1\n')
-  with pytest.raises(UserError, match="query 'lost' at .*test.tsv:"):
+  with pytest.raises(UserError, match="test.tsv:33: query 'lost' does"):
     list(reader.examples('test'))
   path.rename(path.with_name('train.tsv'))
   with pytest.raises(UserError, match="passage 'n"):

@@ -13,7 +13,7 @@ import tiny_evaluation
 from tiny_evaluation import examples_of, link_model, result_of, run, run_of
 
 from dualenc_jax.cli import model_dir
-from dualenc_jax.data.readers import rows
+from dualenc_jax.data.readers import files
 from dualenc_jax.evaluation.results import systems
 from dualenc_jax.evaluation.results.folder import read_per_query
 from dualenc_jax.utils import machine
@@ -122,8 +122,8 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'task': 'beir', 'dataset': 'scifact', 'label': 'beir-scifact',
       'split': 'test', 'files': {}, 'queries': 46, 'queries_counted': 46,
       'passages': 130, 'k': 1000, 'depth': 1000, 'document_separator': None,
-      'embedding_dtype': 'float32', 'source': rows.fingerprint(sources),
-      'corpus': {'split': 'corpus', 'source': rows.fingerprint(sources[2:])},
+      'embedding_dtype': 'float32', 'source': files.fingerprint(sources),
+      'corpus': {'split': 'corpus', 'source': files.fingerprint(sources[2:])},
       'model_dir': 'model',
       'vocabulary': trained.experiment.tokenizer.vocabulary.sha256,
       'query_length': 8, 'passage_length': 16, 'seed': 0, 'unjudged_copies': 32,

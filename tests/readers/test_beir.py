@@ -79,15 +79,11 @@ def test_splits_are_those_of_the_files(toy):
   (toy / 'qrels' / 'dev.tsv').rename(toy / 'qrels' / 'val.tsv')
   assert reader.splits() == ('train', 'test', 'corpus')
   refused(lambda: reader.check_split('validation'), 'dev.tsv',
-          f'Its splits: train, test, corpus. No split reads {toy}/qrels/val.tsv'
-          '; expected qrels/train.tsv, ', error=SourceUnavailable)
+          'Its splits: train, test, corpus.', error=SourceUnavailable)
   refused(lambda: reader.check_split('tset'), "Did you mean 'test'")
   for name in ('corpus.jsonl', 'queries.jsonl', 'qrels/test.tsv'):
     pack(toy / name)
   assert pairs(read(toy, 'test')) == TEST
-  (toy / 'qrels' / 'train.tsv').unlink()
-  refused(lambda: reader.check_split('train'), 'corpus alone: --gin_file=tasks'
-          f'/documents.gin --gin.DOCUMENTS={toy}/c', error=SourceUnavailable)
 
 
 def test_generated_queries_and_hard_negatives_by_system():
@@ -110,17 +106,17 @@ def test_generated_queries_and_hard_negatives_by_system():
 
 def test_unknown_ids_are_counted(toy, caplog):
   append(toy / 'qrels' / 'test.tsv', 'q9\td1\t1', 'q1\td9\t1')
-  first = f"query 'q9' at {toy}/qrels/test.tsv:6"
-  error_of(toy, 'test', '2 judgements name queries', first, '.STRICT=False')
+  first = f"{toy}/qrels/test.tsv:6: query 'q9' does not exist"
+  error_of(toy, 'test', first, '.STRICT=False')
   assert pairs(read(toy, 'test', strict=False)) == TEST
-  assert '2 judgements name' in caplog.text
+  assert 'skipped 2 judgements: 1 the query does not exist' in caplog.text
   mined = write(toy / 'mined', {'qid': 'q1', 'neg': ['d2', 'x', 'y']})
-  first = "the first passage 'x' of query 'q1'"
+  first = "hard negative 'x' of query 'q1' is no passage"
   options = {'hard_negatives': str(mined)}
-  error_of(toy, 'train', '2 hard negatives name', first, **options)
+  error_of(toy, 'train', first, **options)
   found = read(toy, 'train', strict=False, **options)
   assert pairs(found)[0] == ('q1', 'd1', 1, 'd2')
-  assert '2 hard negatives' in caplog.text
+  assert 'skipped 2 hard negatives' in caplog.text
 
 
 @pytest.mark.parametrize('name, id_', [('corpus', 'd1'), ('queries', 'q1')])
@@ -131,13 +127,13 @@ def test_duplicate_ids(toy, caplog, name, id_):
   where = f'{path}:{len(others) + 2}: id {id_!r} is also that of {path}:1'
   error_of(toy, 'train', where)
   assert pairs(read(toy, 'train', strict=False)) == TRAIN
-  assert 'Skipped 1 rows with ids of earlier rows' in caplog.text
+  assert 'skipped 1 rows: 1 the id of an earlier row' in caplog.text
 
 
 @pytest.mark.parametrize('name, line, reason', [
-    ('corpus.jsonl', {'_id': 'd6', 'title': 'x'}, "'text' is missing"),
+    ('corpus.jsonl', {'_id': 'd6', 'title': 'x'}, 'no column of texts (text, '),
     ('corpus.jsonl', {'_id': 'x', 'text': 'x', 'title': 3}, "'title' holds"),
-    ('corpus.jsonl', {'id': 'x', 'text': 'x'}, "empty; it has id, text. Mend"),
+    ('corpus.jsonl', {'title': 'x', 'text': 'x'}, '; it has title, text. Mend'),
 ])
 def test_bad_rows_name_file_and_line(toy, name, line, reason):
   path = append(toy / name, line)

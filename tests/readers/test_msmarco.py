@@ -5,9 +5,8 @@ import json
 import shutil
 
 import pytest
-from reading import append, column, DATA, judged, refused, write
+from reading import append, DATA, judged, refused, write
 
-from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.msmarco import MsMarco
 
 TOY = DATA / 'msmarco'
@@ -52,33 +51,6 @@ def test_official_files():
   assert reader.corpus_split('validation') == 'corpus'
 
 
-def test_triples_are_streamed():
-  reader = make(TOY, train_from='triples')
-  assert reader.splits() == ('train', 'validation', 'test', 'corpus')
-  found = list(reader.examples('train'))
-  assert [(e['query'], e['passage'], *e['negatives']) for e in found] == [
-      ('what causes tides', 'The moon pulls the sea.', 'Basalt is a rock.'),
-      ('what causes tides', 'The moon pulls the sea.', 'Bread rises.'),
-  ]
-  path = TOY / 'triples.train.small.tsv'
-  assert found[1]['location'] == f'{path}:2'
-  assert len(list(reader.examples('validation'))) == 1
-  assert reader.fingerprint('train') == rows.fingerprint([path])
-  strict = make(TOY, train_from='triples', tolerance=None)
-  message = '2 triples, published 39,780,811'
-  refused(lambda: strict.examples('train'), message)
-
-
-def test_a_triple_whose_negative_is_its_positive(toy):
-  names = 'negative\tquery\tpositive'
-  path = write(toy / 'triples.train.small.tsv', names, 'p \tq\tp', 'n\tq\tp')
-  reader = make(toy, train_from='triples')
-  message = f'{path}:2: the negative is the positive'
-  refused(lambda: reader.examples('train'), message)
-  kept = make(toy, train_from='triples', strict=False)
-  assert column(kept.examples('train'), 'negatives') == [[], ['n']]
-
-
 def test_first_lines_of_names_decide_the_columns(toy):
   expected = judged(make(toy).examples('validation'))
   for name, names in (('collection', 'text\tpid'),
@@ -89,20 +61,9 @@ def test_first_lines_of_names_decide_the_columns(toy):
   assert judged(make(toy).examples('validation')) == expected
 
 
-@pytest.mark.parametrize('place', ['', 'msmarco', '../beir/msmarco'])
-def test_a_folder_in_beirs_layout(tmp_path, place):
-  root = tmp_path / 'msmarco'
-  root.mkdir()
-  shutil.copytree(DATA / 'beir' / 'toy', root / place, dirs_exist_ok=True)
-  reader = MsMarco(data_root=str(tmp_path), tolerance=1.0)
-  assert column(reader.examples('train'), 'query_id') == ['q1', 'q3']
-  strict = MsMarco(data_root=str(tmp_path))
-  refused(lambda: strict.examples('train'), 'published 532,751')
-
-
 @pytest.mark.parametrize('name, line, reason', [
-    ('collection.tsv', '5 text', '1 columns, expected 2 (passage_id, passage)'),
-    ('queries.train.tsv', '5\t ', "'query' is empty"),
+    ('collection.tsv', '5 text', '1 columns, expected 2 (id, text)'),
+    ('queries.train.tsv', '5\t ', 'the text is empty'),
 ])
 def test_bad_rows_name_file_and_line(toy, name, line, reason):
   path = append(toy / name, line)

@@ -34,14 +34,12 @@ def test_sentence_transformers_form(tmp_path):
   assert negatives(scored) == [[BASALT, BREAD], [], []]
 
 
-def test_passages_with_texts_are_those_of_the_collection(tmp_path, caplog):
-  path = TOY / 'hard_negatives_with_texts.jsonl'
-  # The one without an id has the file's own text, title in front.
-  assert negatives(path) == [[BASALT, 'Bread It rises.'], [], []]
-  entries = [{'text': MOON}, {'title': 'Bread', 'text': 'It rises.'}]
+def test_ids_of_passages_that_have_texts_too(tmp_path, caplog):
+  entries = [{'docid': str(i), 'text': 'x'} for i in (1, 2)]
   row = {'query_id': 100, 'negative_passages': entries}
-  assert negatives(write(tmp_path / 'a', row))[0] == ['Bread It rises.']
-  assert 'left out 1 hard negatives with the text' in caplog.text
+  assert negatives(write(tmp_path / 'a', row))[0] == [BASALT, BREAD]
+  row = {'query_id': 100, 'negative_passages': [{'text': MOON}]}
+  refused(lambda: negatives(write(tmp_path / 'a', row)), 'has no id')
 
 
 def test_tsv_form():
@@ -73,10 +71,10 @@ def test_a_positive_among_the_negatives(tmp_path, caplog, line):
 
 
 @pytest.mark.parametrize('line, reason', [
-    ({'qid': 1}, "nor 'negative_passages' exists; it has qid. Pairs are"),
+    ({'qid': 1}, "nor 'negative_passages' exists; it has qid. Expected"),
     ({'neg': {'a': ['1']}}, 'the query id is missing or empty'),
     ({'qid': '100', 'neg': {'a': '1'}}, 'are str, not a list'),
-    ({'qid': '100', 'neg': {'a': [None]}}, 'neither an id nor a text'),
+    ({'qid': '100', 'neg': {'a': [None]}}, 'has no id'),
     ('100', '1 columns, expected 2'),
     ('100 Q0 1 1 0.5 bm25', 'a TREC run; expected query id'),
     ('100\t1\twho is it\tA passage of words.', 'as top1000.dev has them'),

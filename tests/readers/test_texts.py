@@ -10,13 +10,13 @@ from dualenc_jax.data.readers import Beir, Texts
 TOY = DATA / 'beir' / 'toy'
 
 
-def read(path, split='corpus', flag='--skip', **options):
+def read(path, split='corpus', **options):
   """(id, name, text, line) of every row."""
   side = 'query' if split == 'queries' else 'passage'
   return [
       (row[f'{side}_id'], row['name'], row[side],
        int(row['location'].rpartition(':')[2]))
-      for row in Texts(path=str(path), flag=flag, **options).examples(split)
+      for row in Texts(path=str(path), **options).examples(split)
   ]
 
 
@@ -59,7 +59,6 @@ def test_a_first_line_of_names_decides_the_columns(
 
 
 @pytest.mark.parametrize('name, lines, message', [
-    ('q.tsv', ['1\twho', '', '2\twhat'], ':2: the line is empty'),
     ('q.tsv', ['who is it'], ':1: 1 columns, expected 2 (id, text)'),
     ('q.tsv', ['docno\tbody'], ' query_id or qid), and none of texts (text, q'),
     ('q.tsv', ['id\ttext\ttext'], " has two columns 'text'"),
@@ -74,13 +73,11 @@ def test_bad_rows_are_named(tmp_path, name, lines, message):
 
 def test_bad_rows_may_be_left_out(tmp_path, caplog):
   path = write(tmp_path / 'a.tsv', '1\tone', '', '2', '3\t ', '1\tagain')
-  refused(lambda: read(path), 'a.tsv:2: ', 'rows with --skip.')
-  told = refused(lambda: read(path, flag=''), 'a.tsv:2: ')
-  assert told.endswith('Mend the file.')
+  refused(lambda: read(path), 'a.tsv:3: ', '--skip_bad_rows')
   # A passage may be blank.
   assert read(path, strict=False) == [('1', '', 'one', 1), ('3', '', '', 4)]
-  assert '1 the line is empty' in caplog.text
-  assert "'1' at" in caplog.text
+  assert '1 1 columns, expected 2' in caplog.text
+  assert '1 the id of an earlier row' in caplog.text
   write(path, '1\tone', '2\ttwo', '1\tthree')
   message = f"a.tsv:3: id '1' is also that of {path}:1"
-  refused(lambda: read(path), message, '--skip')
+  refused(lambda: read(path), message)

@@ -8,8 +8,7 @@ from dualenc_jax.data.readers.multireqa import MultiReQA
 from dualenc_jax.data.readers.open_nq import OpenNQ
 from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.data.readers.python_code import PythonCode
-from dualenc_jax.data.readers.queries import Queries
-from dualenc_jax.data.readers.texts import Texts
+from dualenc_jax.data.readers.texts import Queries, Texts
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.suggest import did_you_mean
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers.files_dataset import FilesDataset
+from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.texts import Texts
 from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
 
@@ -141,7 +141,7 @@ class Documents(FilesDataset):
           ' --gin.DOCUMENTS=... (JSONL or TSV of id, text and title, or'
           " BEIR's layout)."
       )
-    return Texts(self.path, self.strict, given='--gin.DOCUMENTS')
+    return Texts(self.path, self.strict)
 
 
 def _clozes(

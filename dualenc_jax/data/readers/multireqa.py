@@ -7,8 +7,8 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.data.readers import multireqa_join, rows
-from dualenc_jax.data.readers.files_dataset import FilesDataset
+from dualenc_jax.data.readers import files, multireqa_join, rows
+from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.multireqa_join import (
   Candidate,
   Candidates,
@@ -91,9 +91,9 @@ class MultiReQA(FilesDataset):
     """MRQA's and MultiReQA's file of a split."""
     if split not in self.splits():
       raise self.no_split(split, self.splits())
-    root = rows.folder_of('multireqa', self.root, self.data_root)
+    root = files.task_folder('multireqa', self.root, self.data_root)
     mrqa, candidates = (
-        rows.find(root, names, 'multireqa', hint)
+        files.find(root, names, 'multireqa', hint)
         for names, hint in self._set.files(split)
     )
     return mrqa, candidates

@@ -9,13 +9,14 @@ from typing import Any
 
 from dualenc_jax.data.dataset import example
 from dualenc_jax.data.readers import (
+  files,
   json_array,
   list_cells,
   pairs_formats,
   quoted,
   rows,
 )
-from dualenc_jax.data.readers.files_dataset import FilesDataset
+from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.utils.errors import expect, SourceUnavailable
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
@@ -112,10 +113,10 @@ class OpenNQ(FilesDataset):
   def paths(self, split: str) -> list[pathlib.Path]:
     if split not in _FILES:
       raise self.no_split(split, _FILES)
-    root = rows.folder_of('open_nq', self.root, self.data_root)
+    root = files.task_folder('open_nq', self.root, self.data_root)
     path, size, names = _FILES[split]
     hint = f'Get it at {_URL}{path} ({size}).'
-    return [rows.find(root, names, 'open_nq', hint)]
+    return [files.find(root, names, 'open_nq', hint)]
 
   def corpus_split(self, split: str) -> str | None:
     return None if split in ('train', 'corpus') else 'corpus'

@@ -16,7 +16,7 @@ from dualenc_jax.data.readers import (
   pairs_formats,
   rows,
 )
-from dualenc_jax.data.readers.files_dataset import FilesDataset
+from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import hub, untrusted
 from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
@@ -201,7 +201,7 @@ class Pairs(FilesDataset):
       raise UserError(f'{path} has no rows.')
     self._check_seen(path, unseen, columns)
     faults.warn(path)
-    if listed.count and rows.collected() is None:
+    if listed.count:
       _LOG.warning(
           '%s: %d rows have a text that is a list, the first at %s. It is taken'
           ' as it is, with brackets and quotes; --gin.LIST_CELLS=True reads the'

@@ -63,7 +63,7 @@ class Qrels:
 
 
 def read(
-    path: pathlib.Path, strict: bool = True, flag: str = rows.LENIENT
+    path: pathlib.Path, strict: bool = True
 ) -> Qrels:
   """Reads a qrels file, plain or .gz, of a form that its content tells.
 
@@ -76,9 +76,10 @@ def read(
   A header line, which has the name of a column and no grade, says which
   columns these are, of any number in any order.
 
-  `strict` and `flag` are as of `rows.checked`. No rows, two grades for the
-  same query and passage, a header that lacks one of the three columns or has it
-  twice, and a run are a UserError, too.
+  `strict` is as of `rows.checked`; it also decides whether two grades for the
+  same query and passage are an error, or the first counts. No rows, a header
+  that lacks one of the three columns or has it twice, and a run are a
+  UserError.
   """
   numbered = rows.lines(path)
   first = list(itertools.islice(numbered, 1))
@@ -95,9 +96,9 @@ def read(
     numbered = numbered if columns else itertools.chain(first, numbered)
     is_trec = functools.cache(lambda: _is_trec(path))
     parse = functools.partial(_parse, columns, is_trec)
-    found = rows.checked(path, numbered, parse, strict, flag)
+    found = rows.checked(path, numbered, parse, strict)
   judgements: dict[tuple[str, str], Judgement] = {}
-  count = 0
+  count, faults = 0, rows.Faults(strict, 'judgements')
   for line, (query_id, passage_id, grade) in found:
     count += 1
     before = judgements.setdefault(
@@ -105,13 +106,12 @@ def read(
     )
     if before.grade == grade:
       continue
-    if (bad := rows.collected()) is None:
-      raise UserError(
-          f'{path}:{line}: grade {grade} for query {query_id!r} and passage'
-          f' {passage_id!r}, which line {before.line} gives {before.grade}.'
-          ' Expected one grade per pair.'
-      )
-    bad.add('another grade than in an earlier row', f'{path}:{line}')
+    faults.add(
+        'another grade than in an earlier row', f'{path}:{line}',
+        f'grade {grade} for query {query_id!r} and passage {passage_id!r},'
+        f' which line {before.line} gives {before.grade}',
+    )
+  faults.warn(path)
   if not count:
     raise UserError(f'{path} has no judgements.')
   query_id = next(iter(judgements))[0]

@@ -1,35 +1,23 @@
-"""Rows of source files: found, read, checked; bad rows stop or are counted."""
+"""Rows of source files: parsed and checked; bad rows stop or are counted."""
 
-import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import contextvars
 import dataclasses
-import hashlib
-import itertools
 import logging
 import math
-import os
 import pathlib
 from typing import Any, TypeVar
 
 from dualenc_jax.data.readers import text_lines
 from dualenc_jax.data.readers.text_lines import lines
 from dualenc_jax.utils import json_file, untrusted
-from dualenc_jax.utils.errors import SourceUnavailable, UserError
+from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.suggest import did_you_mean
 
 S = TypeVar('S')
 T = TypeVar('T')
-# The flags by which every reader leaves out and counts what is wrong: of a
-# task, and of commands that are given a file.
-LENIENT, SKIP = '--gin.STRICT=False (strict)', '--skip_bad_rows'
 SHOWN = 3
-# Rows after a first bad one, to see whether a file has good ones.
-_LOOKED_AT = 100
-# A file beyond this is fingerprinted by its size and blocks spread over it.
-WHOLE = 2**28
-_BLOCKS, _BLOCK = 64, 2**20
 
 
 class BadRow(Exception):
@@ -55,8 +43,8 @@ class Found:
   count: int = 0
   places: list[str] = dataclasses.field(default_factory=list)
 
-  def add(self, place: str) -> None:
-    self.count += 1
+  def add(self, place: str, count: int = 1) -> None:
+    self.count += count
     if len(self.places) < SHOWN:
       self.places.append(place)
 
@@ -67,11 +55,11 @@ class BadRows(dict[str, Found]):
   REASONS = 20
   OTHERS = 'other reasons'
 
-  def add(self, reason: str, place: str) -> None:
+  def add(self, reason: str, place: str, count: int = 1) -> None:
     # A reason may quote the row: there may be as many as rows.
     if len(self) >= self.REASONS and reason not in self:
       reason = self.OTHERS
-    self.setdefault(reason, Found()).add(place)
+    self.setdefault(reason, Found()).add(place, count)
 
 
 _COLLECTED: contextvars.ContextVar[BadRows | None] = contextvars.ContextVar(
@@ -81,7 +69,7 @@ _COLLECTED: contextvars.ContextVar[BadRows | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def collecting() -> Iterator[BadRows]:
-  """Readers leave bad rows out, if strict too; yields where these count."""
+  """Readers skip bad rows, if strict too; yields where these count."""
   bad = BadRows()
   token = _COLLECTED.set(bad)
   try:
@@ -90,54 +78,51 @@ def collecting() -> Iterator[BadRows]:
     _COLLECTED.reset(token)
 
 
-def collected() -> BadRows | None:
-  """What `collecting` has yielded; None outside of it."""
-  return _COLLECTED.get()
-
-
-@dataclasses.dataclass
 class Faults:
-  """What is wrong in a source: the first is an error, or all are left out.
+  """What is wrong in a source: the first is an error, or all are skipped.
 
-  Within `collecting` none is an error. `things` are called so in messages,
-  `flag` unsets `strict`, and `counts` says how many are left out, by reason.
+  Within `collecting` all are skipped and counted there. Otherwise they are
+  counted here, to be logged by `warn`.
+
+  Attributes:
+    stops: whether the first fault raises an error.
+    bad: the faults that were skipped, by reason.
   """
 
-  strict: bool
-  things: str = 'rows'
-  flag: str = LENIENT
-  counts: collections.Counter[str] = dataclasses.field(
-      default_factory=collections.Counter
-  )
+  def __init__(self, strict: bool, things: str = 'rows'):
+    """`things` is what messages call that which is skipped."""
+    collected = _COLLECTED.get()
+    self._things, self._logs = things, collected is None
+    self.stops = strict and self._logs
+    self.bad = BadRows() if collected is None else collected
 
   def add(
       self, reason: str, place: str, error: str = '', count: int = 1
   ) -> None:
-    """Counts what is wrong at one place; raises UserError if strict.
+    """Counts what is wrong at one place, or raises UserError.
 
     `reason` says it in few words, `error` in full, with what was expected.
     """
-    if (bad := collected()) is not None:
-      bad.add(reason, place)
-    elif self.strict:
-      instead = f', or leave out such {self.things} with {self.flag}'
-      instead *= bool(self.flag)
+    if self.stops:
       raise UserError(
-          f'{place}: {error or reason}. Mend the file{instead}.'
+          f'{place}: {error or reason}. Mend the file, or skip such'
+          f' {self._things} with --gin.STRICT=False (or --skip_bad_rows).'
       ) from None
-    self.counts[reason] += count
+    self.bad.add(reason, place, count)
 
   def warn(self, place: Any, total: int | None = None, more: str = '') -> None:
-    """Logs the counts, of a total if it is known, unless all were collected."""
-    if self.counts and collected() is None:
+    """Logs the counts, of a total if it is known."""
+    if self._logs and self.bad:
       of = '' if total is None else f' of {total}'
+      count = sum(found.count for found in self.bad.values())
       logging.getLogger(__name__).warning(
           '%s: skipped %d %s%s%s: %s',
-          place, self.counts.total(), self.things, of, more, self,
+          place, count, self._things, of, more, self,
       )
 
   def __str__(self) -> str:
-    return ', '.join(f'{n} {reason}' for reason, n in self.counts.most_common())
+    ordered = sorted(self.bad.items(), key=lambda pair: -pair[1].count)
+    return ', '.join(f'{found.count} {reason}' for reason, found in ordered)
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
@@ -147,59 +132,6 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
         f'{name} is {value!r}; expected {" or ".join(map(repr, known))}.'
         + did_you_mean(str(value), known)
     )
-
-
-def folder_of(
-    task: str, root: str | None, data_root: str | None
-) -> pathlib.Path | None:
-  """The folder of a task's files: `root`, else its own in `data_root`."""
-  if root is None and data_root is None:
-    return None
-  folder = pathlib.Path(data_root or '', task) if root is None else root
-  return pathlib.Path(folder).expanduser()
-
-
-def find(
-    root: str | os.PathLike | None, names: Sequence[str], task: str, hint: str
-) -> pathlib.Path:
-  """The first of several names of a file that exists.
-
-  `root` is None if the user has given no folder; `hint` says where to get the
-  file and how large it is. Raises SourceUnavailable.
-  """
-  if root is None:
-    raise SourceUnavailable(
-        f'{task} needs {names[0]}, and no folder is given: set'
-        f' --gin.DATA_ROOT, below which {task} has a folder of its own. {hint}'
-    )
-  paths = [pathlib.Path(root).expanduser() / name for name in names]
-  for path in paths:
-    if path.is_file():
-      return path
-  others = f' (or {", ".join(names[1:])})' if len(names) > 1 else ''
-  raise SourceUnavailable(
-      f'{task}: {untrusted.why_no_file(paths[0])}{others}. {hint}'
-  )
-
-
-def fingerprint(paths: Sequence[pathlib.Path]) -> str:
-  """Hash of the files' content, in this order.
-
-  Of a file larger than `WHOLE` bytes it is of the size and of 64 blocks of one
-  MiB, at equal distances, the first and the last among them.
-  """
-  digest = hashlib.sha256()
-  for path in paths:
-    size = path.stat().st_size
-    digest.update(f'{size}\0'.encode())
-    with text_lines.opened(path) as stream:
-      if size <= WHOLE:
-        digest.update(hashlib.file_digest(stream, 'sha256').digest())
-        continue
-      for block in range(_BLOCKS):
-        stream.seek((size - _BLOCK) * block // (_BLOCKS - 1))
-        digest.update(stream.read(_BLOCK))
-  return digest.hexdigest()
 
 
 def parsed(
@@ -214,7 +146,6 @@ def checked(
     numbered: Iterable[tuple[int, S]],
     parse: Callable[[S], T],
     strict: bool = True,
-    flag: str = LENIENT,
 ) -> Iterator[tuple[int, T]]:
   """Yields (number, parse(raw)) of the good ones of a file's numbered rows.
 
@@ -223,40 +154,24 @@ def checked(
     numbered: (line or row number, raw row).
     parse: makes a row of a raw one; raises BadRow.
     strict: whether the first bad row is an error, a UserError; else bad rows
-      are left out and the log says at the end how many, by reason. If all are
+      are skipped and the log says at the end how many, by reason. If all are
       bad, it is NoGoodRow.
-    flag: the flag that unsets it, for the message.
   """
-  good, full, faults = 0, '', Faults(strict, 'bad rows', flag)
-  numbered = iter(numbered)
+  good = bad = 0
+  full, faults = '', Faults(strict, 'bad rows')
   for number, raw in numbered:
     try:
       row = parse(raw)
     except BadRow as reason:
-      if strict and not good and collected() is None:
-        # To leave out all rows is no way out.
-        faults.flag *= _any_good(numbered, parse)
+      bad += 1
       full = full or reason.full and f' Row {number}: {reason.full}.'
       faults.add(str(reason), f'{path}:{number}', reason.full)
       continue
     good += 1
     yield number, row
-  bad = faults.counts.total()
   if bad and not good:
     raise NoGoodRow(f'{path} has no good row, {bad} bad: {faults}.{full}')
   faults.warn(path, bad + good)
-
-
-def _any_good(
-    numbered: Iterator[tuple[int, S]], parse: Callable[[S], Any]
-) -> bool:
-  """Whether one of the next rows is good, as far as they can be read."""
-  with contextlib.suppress(UserError):
-    for _, raw in itertools.islice(numbered, _LOOKED_AT):
-      with contextlib.suppress(BadRow):
-        parse(raw)
-        return True
-  return False
 
 
 def compare_counts(
@@ -280,14 +195,14 @@ def compare_counts(
       if tolerance < 1 and abs(count - known) > tolerance * known:
         wrong.append(line)
     logging.getLogger(__name__).info('%s: %s.', what, line)
-  if (bad := collected()) is not None:
-    for line in wrong:
-      bad.add(line, what)
-  elif wrong:
+  faults = Faults(strict=True)
+  if wrong and faults.stops:
     raise UserError(
         f'{what}: {"; ".join(wrong)}; the tolerance is {tolerance:g}. Is the'
         f' download whole, and of the right version? {advice}'
     )
+  for line in wrong:
+    faults.add(line, what)
 
 
 def decode(line: bytes) -> str:

@@ -1,21 +1,33 @@
-"""Files of passages or of queries, to encode."""
+"""Passages and queries with ids: read from a file, each id once."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
-from dualenc_jax.data.dataset import example
+import numpy as np
+
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import arrow, pairs_formats, rows
 from dualenc_jax.data.readers.column_aliases import OF_TEXTS
-from dualenc_jax.data.readers.files_dataset import FilesDataset
+from dualenc_jax.data.readers.files import FilesDataset
+from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.data.readers.rows import BadRow
-from dualenc_jax.data.readers.texts_by_id import Row, unique
 from dualenc_jax.utils import hub
 from dualenc_jax.utils.errors import UserError
 
-# Of a TSV without a first line of names.
+# The columns of a TSV without a first line of names.
 _TSV = 'id', 'text', 'title'
+
+
+class Row(NamedTuple):
+  """A query or a passage at a location, 'file:line'; its name is the title."""
+
+  location: str
+  id: str
+  text: str
+  name: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +45,14 @@ class Texts(FilesDataset):
             and folders of `save_to_disk`, with columns of the names of JSONL.
 
   The name tells which, else the first line. Those of lines, .json and .csv may
-  be packed (.gz). A title goes in front of its text as in `BeirFolder`. Every
-  line is a row: an empty one is as bad as one without an id, or a query without
-  a text. A blank passage is kept.
+  be packed (.gz). A title goes in front of its text. A row without an id, and a
+  query without a text, is bad; a blank passage is kept.
 
   Attributes:
     path: a folder or file.
     strict: whether a bad row, or an id that occurs twice, is an error that
-      names file and line; else bad rows are left out, the first row of an id
-      is kept, and the log says how many were left out.
-    flag: the flag that unsets it, for messages; '' where there is none.
-    given: the flag that gives the path, for messages.
+      names file and line; else bad rows are skipped, the first row of an id is
+      kept, and the log says how many were skipped.
   """
 
   task_name = 'texts'
@@ -51,13 +60,6 @@ class Texts(FilesDataset):
 
   path: str
   strict: bool = True
-  flag: str = rows.LENIENT
-  given: str = ''
-
-  @property
-  def options(self) -> dict[str, Any]:
-    told = 'flag', 'given'
-    return {k: v for k, v in super().options.items() if k not in told}
 
   def splits(self) -> tuple[str, ...]:
     return tuple(OF_TEXTS)
@@ -69,7 +71,7 @@ class Texts(FilesDataset):
     """Yields the texts in the order of the file."""
     path = self._file(split)
     side = 'query' if split == 'queries' else 'passage'
-    for row in unique(lambda: self._rows(path, split), self.strict, self.flag):
+    for row in unique(lambda: read(path, split, self.strict), self.strict):
       values = {side: row.text, f'{side}_id': row.id}
       yield example(**values, name=row.name, location=row.location)
 
@@ -80,8 +82,7 @@ class Texts(FilesDataset):
     if arrow.is_one(path) or path.is_file():
       return path
     if not path.is_dir():
-      where = self.given and f' Give it with {self.given}=PATH.'
-      raise UserError(f'There is no file or folder {path}.{where}')
+      raise UserError(f'There is no file or folder {path}.')
     names = [f'{split}.jsonl', f'{split}.jsonl.gz']
     for name in names:
       if (path / name).is_file():
@@ -91,61 +92,99 @@ class Texts(FilesDataset):
         "'s layout, or a file."
     )
 
-  def _rows(self, path: pathlib.Path, split: str) -> Iterator[Row]:
-    cells_of, numbered = _opened(path, *OF_TEXTS[split])
 
-    def parse(line: Any) -> tuple[str, str, str]:
-      if isinstance(line, bytes) and not line.strip():
-        raise BadRow('the line is empty')
-      name, title, text = cells_of(line)
-      if not name.strip():
-        raise BadRow('the id is empty')
-      passage = rows.titled(title, text)
-      # A passage may be blank, as some of BEIR are.
-      if split == 'queries' and not passage:
-        raise BadRow('the text is empty')
-      return name, passage, title
+@dataclasses.dataclass(frozen=True)
+class Queries(Dataset):
+  """A file of queries alone to train on, and pairs to evaluate on.
 
-    for number, row in rows.checked(
-        path, numbered, parse, self.strict, self.flag
-    ):
-      yield Row(f'{path}:{number}', *row)
+  Attributes:
+    queries: JSONL, TSV or a folder in BEIR's layout, as of `Texts`.
+    pairs: the reader of the splits validation and test.
+    strict: as of `Texts`.
+  """
+
+  task_name = 'queries'
+  FILES = ('queries',)
+
+  queries: str | None
+  pairs: Pairs
+  strict: bool = True
+
+  def splits(self) -> tuple[str, ...]:
+    return 'train', *(s for s in self.pairs.splits() if s != 'train')
+
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    reader, split = self._reader(split)
+    return reader.examples(split)
+
+  def fingerprint(self, split: str) -> str:
+    reader, split = self._reader(split)
+    return reader.fingerprint(split)
+
+  def _reader(self, split: str) -> tuple[Texts | Pairs, str]:
+    """The reader of a split, and what it calls the split."""
+    if split != 'train':
+      return self.pairs, split
+    if not isinstance(self.queries, str):
+      raise UserError(
+          f'QUERIES is {self.queries!r}; expected a file of queries.'
+      )
+    return Texts(self.queries, self.strict), 'queries'
 
 
-def _opened(
-    path: pathlib.Path, ids: Sequence[str], texts: Sequence[str]
-) -> tuple[Callable[[Any], tuple[str, str, str]], Iterator[tuple[int, Any]]]:
-  """What takes id, title and text from a row, and (number, row) of each."""
-  form = _form(path)
+def read(
+    path: pathlib.Path,
+    split: str,
+    strict: bool = True,
+    form: str | None = None,
+    columns: Sequence[str] = _TSV,
+    titles: bool = True,
+) -> Iterator[Row]:
+  """Yields the rows of a file of texts, of forms as of `Texts`.
+
+  Args:
+    path: the file.
+    split: a key of `OF_TEXTS`, which has the names of its columns.
+    strict: as of `rows.checked`.
+    form: a name in `pairs_formats.FORMATS`; None tells by the file.
+    columns: of a TSV without a first line of names; the first two are needed.
+    titles: whether titles go in front of texts.
+  """
+  ids, texts = OF_TEXTS[split]
+  form = form or _form(path)
   if form == 'tsv':
-    table = pairs_formats.tsv(path, _TSV, needed=2, blank=True)
-  elif form == 'jsonl':
-    numbered = rows.lines(path, blank=True)
-    table = pairs_formats.Table(None, numbered, rows.json_object)
+    table = pairs_formats.tsv(path, columns, needed=2)
   else:
     wanted = {*ids, *texts, 'title'}
     table = pairs_formats.open_table(path, form, None, wanted.__contains__)
-  columns = table.columns or (*ids, *texts)
-  if missing := _missing(columns, ids, texts):
-    raise UserError(
-        f'{path} has {missing}. Columns: {", ".join(columns)[:200]}. Rename'
-        ' one, or add one.'
-    )
+  names = list(table.columns or (*ids, *texts))
+  if missing := _missing(names, ids, texts):
+    raise UserError(f'{path} has {missing}; {rows.it_has(names)}. Rename one.')
   for name in (*ids, *texts, 'title'):
-    if list(columns).count(name) > 1:
+    if names.count(name) > 1:
       raise UserError(f'{path} has two columns {name!r}; expected one.')
 
-  def named(raw: Any) -> tuple[str, str, str]:
+  def parse(raw: Any) -> tuple[str, str, str]:
     row = table.parse(raw)
     try:
-      of_id, of_text = rows.first(row, ids), rows.first(row, texts)
+      id_column, text_column = rows.first(row, ids), rows.first(row, texts)
     except BadRow:
-      raise BadRow(_missing(row, ids, texts)) from None
-    name = rows.identifier(row, of_id)
-    text = rows.text(row, of_text, empty=True)
-    return name, rows.title(row), text
+      missing = _missing(row, ids, texts)
+      raise BadRow(missing, f'{missing}; {rows.it_has(row)}') from None
+    name = rows.identifier(row, id_column)
+    if not name.strip():
+      raise BadRow('the id is empty')
+    title = rows.title(row) if titles else ''
+    text = rows.text(row, text_column, empty=True)
+    # A passage may be blank, as some of BEIR are.
+    if split == 'corpus' or title:
+      text = rows.titled(title, text)
+    elif not text.strip():
+      raise BadRow('the text is empty')
+    return name, text, title
 
-  return named, table.numbered
+  for number, row in rows.checked(path, table.numbered, parse, strict):
+    yield Row(f'{path}:{number}', *row)
 
 
 def _missing(
@@ -164,7 +203,49 @@ def _form(path: pathlib.Path) -> str:
   """A name in `pairs_formats.FORMATS`; raises UserError."""
   try:
     return pairs_formats.format_of(path)
-  except UserError:  # Of any other name.
+  except UserError:  # A file of any other name.
     for _, line in rows.lines(path):
       return 'jsonl' if line.lstrip().startswith(b'{') else 'tsv'
     raise UserError(f'{path} is empty; expected one text per line.') from None
+
+
+def unique(read: Callable[[], Iterable[Row]], strict: bool) -> Iterator[Row]:
+  """Yields rows, and sees to it that no id comes twice.
+
+  If strict, an id that does is a UserError after the last row, for 8 bytes of
+  RAM a row; else the first row of an id is yielded and the log says how many
+  others exist, for about 100 bytes a row.
+
+  Args:
+    read: begins to read the rows; called twice where an id occurs twice.
+    strict: as of `rows.Faults`.
+  """
+  faults = rows.Faults(strict)
+  if not faults.stops:
+    known = set()
+    for row in read():
+      if row.id in known:
+        faults.add('the id of an earlier row', row.location)
+        continue
+      known.add(row.id)
+      yield row
+    faults.warn('ids')
+    return
+  hashes = array.array('q')
+  for row in read():
+    hashes.append(hash(row.id))
+    yield row
+  keys = np.frombuffer(hashes, np.int64)
+  keys.sort()
+  repeated = set(keys[1:][keys[1:] == keys[:-1]].tolist())
+  seen: dict[str, Row] = {}
+  for row in read() if repeated else ():
+    if hash(row.id) not in repeated:
+      continue
+    first = seen.setdefault(row.id, row)
+    if first is not row:
+      faults.add(
+          'the id of an earlier row', row.location,
+          f'id {row.id!r} is also that of {first.location}; expected one row'
+          ' per id',
+      )

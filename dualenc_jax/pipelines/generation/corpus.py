@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 
-from dualenc_jax.data.readers import rows, Texts
+from dualenc_jax.data.readers import Texts
 from dualenc_jax.pipelines.generation import output
 from dualenc_jax.pipelines.generation.shards import Passage
 from dualenc_jax.utils import json_file
@@ -23,7 +23,7 @@ def read(path: str, strict: bool) -> tuple[list[Passage], str]:
 
   Unless `strict`, bad rows are left out.
   """
-  task = Texts(path, strict, rows.SKIP, '--corpus')
+  task = Texts(path, strict)
   passages, blank = [], 0
   for row in task.examples('corpus'):
     name, text = row['passage_id'], row['passage']

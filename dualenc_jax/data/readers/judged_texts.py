@@ -1,0 +1,390 @@
+"""The base class of readers of queries, passages and judgements."""
+
+import abc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+from dualenc_jax.data.columns import Column, TEACHER_SCORES
+from dualenc_jax.data.dataset import Dataset, example
+from dualenc_jax.data.readers import files, hard_negatives, rows, texts
+from dualenc_jax.data.readers.files import FilesDataset
+from dualenc_jax.data.readers.hard_negatives import of_query
+from dualenc_jax.data.readers.id_tables import IdSet, TextTable
+from dualenc_jax.data.readers.qrels import Judgement, Qrels, read
+from dualenc_jax.data.readers.texts import Row, unique
+from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
+from dualenc_jax.utils.suggest import did_you_mean
+
+SPLITS = ('train', 'validation', 'test')
+CORPUS = 'corpus'
+
+
+class Layout(NamedTuple):
+  """The files of a benchmark, each plain or .gz.
+
+  Attributes:
+    names: usual paths below the folder by key, the preferred one first.
+    corpus: the key of the passages.
+    queries: the key of the queries of a split, which has the place of '{}'.
+    qrels: the key of the judgements of a split.
+    is_tsv: whether texts are lines of id and text, else objects of JSON.
+  """
+
+  names: Mapping[str, Sequence[str]]
+  corpus: str
+  queries: str
+  qrels: str
+  is_tsv: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedTexts(FilesDataset):
+  """Reads queries, passages and judgements of a benchmark.
+
+  The splits are train, validation and test, those that have judgements, and
+  corpus, over which their queries are ranked. Nothing is downloaded.
+
+  Attributes:
+    root: folder of the benchmark's files.
+    data_root: folder of all benchmarks' folders, where `root` is None.
+    files: paths of files in place of the usual ones, by the keys of the layout,
+      below the folder of these unless absolute.
+    hard_negatives: file of hard negatives of train, of a form that
+      `hard_negatives.parse` knows.
+    systems: whose hard negatives to take; None for all.
+    max_negatives: most hard negatives that are kept of a query.
+    scores: whether the file of hard negatives has a teacher's scores to learn
+      from, `losses.Distill`: "ce-score" of objects, or GPL's margins.
+    strict: whether a row that cannot be parsed, an id of two rows, a judgement
+      or hard negative that names no query or passage, and a positive among
+      the hard negatives of its query are errors; else they are skipped, of two
+      rows the second, and the log says how many.
+    judged_ids: what the judgements to evaluate on judge: 'passages', or
+      'documents' of which the passages are parts, whose rows have no text.
+    tolerance: share by which counts may differ from the published ones; None
+      for the benchmark's own. 1.0 takes any part of a data set.
+  """
+
+  FILES = ('files', 'folder', 'hard_negatives')
+  NOT_OF_CORPUS = (
+      'hard_negatives', 'judged_ids', 'max_negatives', 'scores', 'systems',
+  )
+
+  root: str | None = None
+  data_root: str | None = None
+  files: Mapping[str, str] | None = None
+  hard_negatives: str | None = None
+  systems: Sequence[str] | None = None
+  max_negatives: int = 30
+  scores: bool = False
+  strict: bool = True
+  judged_ids: str = 'passages'
+  tolerance: float | None = None
+
+  # Also the name of the folder below `data_root`.
+  task_name = ''
+
+  def __post_init__(self):
+    super().__post_init__()
+    rows.check_choice('judged_ids', self.judged_ids, ('passages', 'documents'))
+    expect(
+        self.max_negatives >= 1, 'max_negatives', self.max_negatives,
+        'at least 1, or no hard_negatives',
+    )
+    if self.scores and self.hard_negatives is None:
+      raise UserError(
+          'scores is True, but only a file of hard negatives has scores. Give'
+          f' one, --gin.{self.task_name.upper()}_HARD_NEGATIVES'
+          ' (hard_negatives).'
+      )
+    expect(
+        not isinstance(self.systems, str), 'systems', self.systems,
+        "a tuple of names, such as ('bm25',)",
+    )
+    expect(
+        self.tolerance is None or self.tolerance >= 0, 'tolerance',
+        self.tolerance, 'a share, 0.0 or more',
+    )
+    for name in self.files or ():
+      if name not in (known := self.layout.names):
+        raise UserError(
+            f'files names {name!r}.{did_you_mean(name, known)} Expected some'
+            f' of: {", ".join(known)}.'
+        )
+
+  @property
+  @abc.abstractmethod
+  def layout(self) -> Layout:
+    """The names of the files."""
+
+  @abc.abstractmethod
+  def folder_and_hint(self) -> tuple[pathlib.Path | None, str]:
+    """The folder of the files, and where to get missing ones.
+
+    The folder is None if the user has given none. Raises SourceUnavailable.
+    """
+
+  @abc.abstractmethod
+  def published(self, split: str) -> Mapping[str, int]:
+    """Published counts by name of a split, as far as they are known."""
+
+  def allowance(self) -> tuple[float, str]:
+    """By what share counts may differ from the published ones, and why."""
+    return 0.0, ''
+
+  def name(self) -> str:
+    """What messages call the data set."""
+    return self.task_name
+
+  @property
+  def titles(self) -> bool:
+    """Whether titles go in front of passages."""
+    return True
+
+  @property
+  def evaluated(self) -> str:
+    return 'test'
+
+  @property
+  def extra_columns(self) -> tuple[Column, ...]:
+    return (TEACHER_SCORES,) if self.scores else ()
+
+  def splits(self) -> tuple[str, ...]:
+    """The existing ones of SPLITS, those with judgements, and of CORPUS."""
+    try:
+      folder, _ = self.folder_and_hint()
+    except SourceUnavailable:
+      return ()
+    keys = {split: self.layout.qrels.format(split) for split in SPLITS}
+    keys[CORPUS] = self.layout.corpus
+    return tuple(
+        split for split, key in keys.items()
+        if folder and any((folder / n).is_file() for n in self._names(key))
+    )
+
+  def paths(self, split: str) -> list[pathlib.Path]:
+    if split not in (*SPLITS, CORPUS):
+      raise self.no_split(split, self.splits() or (*SPLITS, CORPUS))
+    layout = self.layout
+    keys = [] if split == CORPUS else [layout.qrels, layout.queries]
+    paths = [self._find(key.format(split)) for key in (*keys, layout.corpus)]
+    mined = self._mined() if split == 'train' else None
+    return [*paths, mined] if mined else paths
+
+  def examples(self, split: str) -> Iterator[dict[str, Any]]:
+    """Yields pairs in the order of the judgements, or the corpus in its own.
+
+    Raises UserError for bad rows, ids that are unknown or occur twice, other
+    counts than the published ones, or a positive among hard negatives.
+    """
+    self.check_split(split)
+    if split == CORPUS:
+      for row in self._passages(split):
+        yield example(
+            passage=row.text, passage_id=row.id, name=row.name,
+            location=row.location,
+        )
+      return
+    qrels = self._qrels(split)
+    num_queries = len({judgement.query_id for judgement in qrels.judgements})
+    self._compare(split, queries=num_queries, judgements=qrels.rows)
+    training = split == 'train'
+    judged = tuple(j for j in qrels.judgements if not training or j.grade > 0)
+    # The judgements come first, so that of the corpus only texts that they, or
+    # hard negatives, name are kept, on disk; of another passage 8 bytes are.
+    with contextlib.ExitStack() as tables:
+
+      def table(found: Iterable[Row], needed: IdSet) -> TextTable:
+        pairs = ((row.id, row.text) for row in found if row.id in needed)
+        return tables.enter_context(TextTable(pairs))
+
+      negatives = self._negatives(split, judged)
+      if negatives is not None:
+        tables.enter_context(negatives)
+      query_ids = IdSet(judgement.query_id for judgement in judged)
+      queries = table(self._texts(self.layout.queries, split), query_ids)
+      passages = None
+      if training or self.judged_ids != 'documents':
+        passage_ids = IdSet(_passage_ids(judged, negatives))
+        passages = table(self._passages(split), passage_ids)
+      yield from self._pairs(
+          qrels, judged, queries, passages, negatives, training
+      )
+
+  def _pairs(
+      self,
+      qrels: Qrels,
+      judged: Sequence[Judgement],
+      queries: TextTable,
+      passages: TextTable | None,
+      negatives: TextTable | None,
+      training: bool,
+  ) -> Iterator[dict[str, Any]]:
+    """Yields a pair for each judgement whose query and passage exist.
+
+    Without `passages`, documents are judged, whose text is ''. A hard negative
+    with the text of the pair's passage is skipped; the log says how many. A
+    blank passage is at fault in training.
+    """
+    faults = rows.Faults(self.strict, 'judgements')
+    unknown = rows.Faults(self.strict, 'hard negatives')
+    repeats = 0
+    for judgement in judged:
+      location = qrels.location(judgement)
+      query = queries.get(judgement.query_id)
+      passage: str | None = ''
+      if passages is not None:
+        passage = passages.get(judgement.passage_id)
+      if query is None or passage is None or training and not passage:
+        what, name = 'passage', judgement.passage_id
+        if query is None:
+          what, name = 'query', judgement.query_id
+        wrong = 'is blank' if query and passage == '' else 'does not exist'
+        error = f'{what} {name!r} {wrong}'
+        faults.add(f'the {what} {wrong}', location, error)
+        continue
+      mined = of_query(negatives, judgement.query_id)
+      hard: list[str] = []
+      scores = [mined.scores.get(judgement.passage_id, math.nan)]
+      for negative in mined.negatives:
+        text = '' if passages is None else passages.get(negative.id)
+        if text is None:
+          unknown.add(
+              'the passage does not exist', location,
+              f'the hard negative {negative.id!r} of query'
+              f' {judgement.query_id!r} is no passage of the corpus',
+          )
+        elif text == passage:
+          repeats += 1
+        elif text:
+          hard.append(text)
+          scores.append(negative.score)
+      extra = {TEACHER_SCORES.name: scores} if self.scores and training else {}
+      yield example(
+          query=query, passage=passage, negatives=hard,
+          query_id=judgement.query_id, passage_id=judgement.passage_id,
+          location=location, relevance=judgement.grade, **extra,
+      )
+    faults.warn(self.name())
+    unknown.warn(self.name())
+    if repeats:
+      logging.getLogger(__name__).warning(
+          '%s: skipped %d hard negatives with the text of their positive.',
+          self.name(), repeats,
+      )
+
+  def most_examples(self, split: str, enough: int) -> int | None:
+    del enough
+    if split == CORPUS:
+      return None
+    judged = self._qrels(split).judgements
+    return sum(split != 'train' or each.grade > 0 for each in judged)
+
+  def judging_documents(self) -> Dataset:
+    return dataclasses.replace(self, judged_ids='documents')
+
+  def corpus_split(self, split: str) -> str | None:
+    return None if split == CORPUS else CORPUS
+
+  def _names(self, key: str) -> Sequence[str]:
+    given = self.files or {}
+    return [given[key]] if key in given else self.layout.names[key]
+
+  def _find(self, key: str) -> pathlib.Path:
+    """Path of a file; raises SourceUnavailable."""
+    folder, hint = self.folder_and_hint()
+    if splits := self.splits():
+      hint = f'Its splits: {", ".join(splits)}. {hint}'
+    return files.find(folder, self._names(key), self.name(), hint)
+
+  def _qrels(self, split: str) -> Qrels:
+    return read(self._find(self.layout.qrels.format(split)), self.strict)
+
+  def _texts(self, key: str, split: str) -> Iterator[Row]:
+    """Yields the texts of a file, each id once."""
+    path, form, columns = self._find(key.format(split)), 'jsonl', ()
+    if self.layout.is_tsv:
+      form, columns = 'tsv', ('id', 'text')
+    is_corpus = key == self.layout.corpus
+    of = CORPUS if is_corpus else 'queries'
+    titles = is_corpus and self.titles
+    return unique(
+        lambda: texts.read(path, of, self.strict, form, columns, titles),
+        self.strict,
+    )
+
+  def _passages(self, split: str) -> Iterator[Row]:
+    count = 0
+    for count, row in enumerate(self._texts(self.layout.corpus, split), 1):
+      yield row
+    self._compare(split, passages=count)
+
+  def _compare(self, split: str, **found: int) -> None:
+    """Compares counts with published ones, but not those of files given."""
+    given = self.files or {}
+    own = {'passages'} if self.layout.corpus in given else set()
+    if self.layout.qrels.format(split) in given:
+      own |= {'queries', 'judgements'}
+    usual, note = self.allowance()
+    flag = f'--gin.{self.task_name.upper()}_TOLERANCE (tolerance)'
+    rows.compare_counts(
+        f'{self.name()}, split {split!r}',
+        found,
+        {k: n for k, n in self.published(split).items() if k not in own},
+        usual if self.tolerance is None else self.tolerance,
+        f'{note} Allow it with {flag}, a share of the published count: 1.0'
+        ' takes any part of a data set.'.lstrip(),
+    )
+
+  def _negatives(
+      self, split: str, judged: Iterable[Judgement]
+  ) -> TextTable | None:
+    """What is mined for each query, for `of_query`."""
+    if split != 'train' or (path := self._mined()) is None:
+      return None
+    positives: dict[str, list[str]] = {}
+    for judgement in judged:
+      positives.setdefault(judgement.query_id, []).append(judgement.passage_id)
+    found = hard_negatives.read(
+        path, positives, self.systems, self.max_negatives, self.strict,
+        self.scores,
+    )
+    return TextTable((query_id, json.dumps(each)) for query_id, each in found)
+
+  def _mined(self) -> pathlib.Path | None:
+    """The file of hard negatives, if there is to be one."""
+    if self.hard_negatives is None:
+      return None
+    given = pathlib.Path(self.hard_negatives).expanduser()
+    folder, _ = self.folder_and_hint()
+    folders = [pathlib.Path.cwd(), folder, self._root()]
+    if self.data_root is not None:
+      folders.append(pathlib.Path(self.data_root).expanduser())
+    places = dict.fromkeys(folder / given for folder in folders if folder)
+    for path in (given, *places):
+      if path.is_file():
+        return path
+    raise SourceUnavailable(
+        f'{self.name()}: there is no file of hard negatives {given}. Looked'
+        f' for {", ".join(map(str, places))}. Correct'
+        f' --gin.{self.task_name.upper()}_HARD_NEGATIVES.'
+    )
+
+  def _root(self) -> pathlib.Path | None:
+    return files.task_folder(self.task_name, self.root, self.data_root)
+
+
+def _passage_ids(
+    judged: Sequence[Judgement], negatives: TextTable | None
+) -> Iterator[str]:
+  for judgement in judged:
+    yield judgement.passage_id
+  for query_id in dict.fromkeys(judgement.query_id for judgement in judged):
+    for negative in of_query(negatives, query_id).negatives:
+      yield negative.id
