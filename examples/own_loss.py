@@ -16,11 +16,8 @@ from dualenc_jax.losses import blocks
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoupled:
+class Decoupled(dj.losses.Loss):
   """The mean of log sum_j exp s(q_i, p_j) - s(q_i, p_i), j != i."""
-
-  def init(self):
-    return {}  # Parameters of the loss by name.
 
   def __call__(self, params, batch, similarity):
     block = blocks.QUERY_PASSAGES

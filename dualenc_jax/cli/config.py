@@ -41,8 +41,12 @@ _MOVED = {
         'from dualenc_jax.pipelines import recipes',
     'from dualenc_jax import run': 'from dualenc_jax import training',
 }
-# What configs of runs set and nothing has any more.
-_REMOVED = r'data\.Grouped\..*', r'readers\.MsMarco\.train_from = .*'
+# Options that runs had, which are left out of their configs.
+_REMOVED = (
+    r'data\.Grouped\..*', r'losses\.Hashed\.straight_through = .*',
+    r'losses\.Similarity\.check_norms = .*',
+    r'readers\.MsMarco\.train_from = .*',
+)
 
 
 def gin_root() -> pathlib.Path:
@@ -226,6 +230,7 @@ def with_moved_modules(text: str) -> str:
   """A saved config with the modules of today in place of older ones."""
   for old, new in _MOVED.items():
     text = re.sub(rf'^{old}$', new, text, flags=re.MULTILINE)
+  text = text.replace('losses.Hashed.dense = ', 'losses.Hashed.loss = ')
   # A layout of the past, with the same values as the one of today.
   text = text.replace('@data.Grouped()', '@data.Packed()')
   for line in _REMOVED:

@@ -324,24 +324,6 @@ class Picker:
       chosen[rows] = np.where(number < count, base + first + turn, -1)
     return chosen
 
-  def fingerprints(self, step: int) -> dict[str, np.ndarray]:
-    """The texts of the global batch of a step, without their tokens.
-
-    They are uint64 query [B], passage [B] and negatives [B, K]; negative_valid,
-    bool [B, K], False where an example has fewer than K; positives [B, P],
-    other passages of the queries, or their own again.
-    """
-    picks = self(step)
-    passages = self.passages.gather('ids', picks.passages)
-    queries = self.queries.gather('ids', picks.queries)
-    return {
-        'positives': self.positives.others(queries, passages),
-        'query': queries,
-        'passage': passages[:, 0],
-        'negatives': passages[:, 1:],
-        'negative_valid': picks.passages[:, 1:] >= 0,
-    }
-
   def arrays(self, picks: Picks) -> dict[str, np.ndarray]:
     """The arrays of a batch of some pairs beside its texts; see `Batches`."""
     passages = self.passages.gather('ids', picks.passages)

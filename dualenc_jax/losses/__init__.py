@@ -9,7 +9,6 @@ and losses differ only in their anchors and blocks. A `Similarity`, which
 `evaluate` gives to any `Loss`, says how the cosines are computed.
 """
 
-from dualenc_jax.losses.blocks import query_blocks
 from dualenc_jax.losses.compose import AtTemperature, Sum
 from dualenc_jax.losses.distill import Distill, MarginMSE
 from dualenc_jax.losses.hashed import Hashed
@@ -23,22 +22,22 @@ from dualenc_jax.losses.lists import (
 )
 from dualenc_jax.losses.loss import (
     check,
-    check_columns,
     Embeddings,
     evaluate,
     init,
+    LearnableTemperature,
     Loss,
-    trained_dims,
+    LossWrapper,
+    Similarity,
+    validate_columns,
 )
 from dualenc_jax.losses.matryoshka import Matryoshka
 from dualenc_jax.losses.pair import PAIR
 from dualenc_jax.losses.samtone import SamToNe
-from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
 
 __all__ = [
-    'AtTemperature', 'check', 'check_columns', 'Distill', 'Embeddings',
-    'evaluate', 'Hashed', 'InBatchSoftmax', 'init', 'LearnableTemperature',
-    'ListLoss', 'Lists', 'Listwise', 'Loss', 'MarginMSE', 'Matryoshka', 'PAIR',
-    'Pairwise', 'Pointwise', 'query_blocks', 'SamToNe', 'Similarity', 'Sum',
-    'trained_dims',
+    'AtTemperature', 'check', 'Distill', 'Embeddings', 'evaluate', 'Hashed',
+    'InBatchSoftmax', 'init', 'LearnableTemperature', 'ListLoss', 'Lists',
+    'Listwise', 'Loss', 'LossWrapper', 'MarginMSE', 'Matryoshka', 'PAIR',
+    'Pairwise', 'Pointwise', 'SamToNe', 'Similarity', 'Sum', 'validate_columns',
 ]

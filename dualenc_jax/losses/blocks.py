@@ -1,16 +1,38 @@
-"""Blocks of negatives: their log-partitions, and counts of negatives."""
+"""Blocks of negatives, and their log-partitions: the primitive of every loss.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+One matrix of scores, all rows against all columns, gives the partition of each
+row over its columns and that of each column over its rows. Two implementations
+agree to rounding:
+
+  dense  holds the matrices; XLA decides where they live.
+  ring   holds a tile: the columns travel from device to device.
+
+`auto` takes dense while all matrices of a loss together take less than
+`DENSE_BYTES` a device. There dense is up to 1.7 times as fast, having no score
+to compute twice, needs at most 64 MiB, two copies of the scores, and a ring of
+many devices would wait for its messages. From there its memory grows with the
+square of the batch and it takes the ring, whose memory does not.
+benchmarks/RESULTS.md has the measurements.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import math
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 
-from dualenc_jax.data.batches import Batches
-from dualenc_jax.losses.loss import Embeddings, Loss, positive_similarity
-from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
-from dualenc_jax.losses.similarity import log_partitions, Similarity
+from dualenc_jax.losses import ring, score_matrix
+from dualenc_jax.losses.loss import Embeddings, positive_similarity, Similarity
+from dualenc_jax.losses.score_matrix import Matrix, NegativeMask, Partition
+from dualenc_jax.parallel.accelerators import backend_in_scope
 from dualenc_jax.utils.errors import UserError
+
+DENSE_BYTES = 2**25
+# Scores of a larger tile leave the cache of a CPU; a smaller one leaves an
+# accelerator idle (not measured yet).
+LARGEST_TILE = {'cpu': 2048, 'gpu': 4096, 'tpu': 4096}
 
 
 class Block(NamedTuple):
@@ -23,15 +45,8 @@ class Block(NamedTuple):
   anchors: str
   candidates: str
 
-  @property
-  def name(self) -> str:
-    """The kind of these negatives: 'hard', 'same-tower' or 'in-batch'."""
-    if self.candidates == 'negatives':
-      return 'hard'
-    return 'same-tower' if self.anchors == self.candidates else 'in-batch'
-
   def size(self, batch_size: int, num_negatives: int) -> int:
-    """The negatives of an anchor, before any are masked out."""
+    """Returns the number of an anchor's negatives before any is masked."""
     if self.candidates == 'negatives':
       return batch_size * num_negatives
     return batch_size - 1
@@ -53,11 +68,21 @@ def partitions(
     batch: Embeddings, blocks: Iterable[Block], similarity: Similarity,
     totals: bool = False,
 ) -> Mapping[Block, Partition]:
-  """Log-partitions [B] of blocks; both ways of a matrix share its scores."""
+  """Computes log-partitions [B] of blocks, by the implementation of choice.
+
+  `totals` asks for the sums of the scores, too. The devices of the ring are
+  those of the mesh in scope (`jax.set_mesh` or, under `jit`,
+  `jax.sharding.use_abstract_mesh`, which `Partitioner.scope` enters): rows and
+  columns are sharded over its axis `data`, or over all its axes where these
+  divide them. Without a mesh in scope the ring takes the arrays to be on one
+  device, and scores them there tile by tile. It has gradients in reverse mode,
+  of the first order.
+  """
   if not batch.num_negatives:
     blocks = [b for b in blocks if b.candidates != 'negatives']
   blocks = set(blocks)
-  # In this order fewer gradients wait for the next matrix.
+  # Both directions of a matrix share its scores. In this order fewer gradients
+  # wait for the next matrix.
   pairs: list[Any] = sorted(
       {tuple(sorted(block, key=_ORDER.index)) for block in blocks},
       key=lambda pair: [_ORDER.index(tower) for tower in pair], reverse=True,
@@ -69,31 +94,55 @@ def partitions(
           of_columns=pair[::-1] in blocks and pair[0] != pair[1],
       ) for pair in pairs
   ]
-  found = log_partitions(
-      matrices,
-      {name: _vectors(batch, name) for pair in pairs for name in pair},
-      [_tags(batch, pair, similarity) for pair in pairs],
-      similarity.temperature, totals, similarity.implementation,
-      similarity.tile,
-  )
+  vectors = {
+      name: getattr(batch, name).reshape(-1, batch.query.shape[-1])
+      for pair in pairs for name in pair
+  }
+  vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
+  masks = [_masks(batch, pair, similarity) for pair in pairs]
+  temperature = jnp.asarray(similarity.temperature, jnp.float32)
+  mesh = ring.mesh_in_scope()
+  if _is_dense(similarity.implementation, matrices, vectors, mesh):
+    both = score_matrix.dense_log_partitions(
+        matrices, totals, vectors, masks, temperature
+    )
+  else:
+    axes = _axes(mesh, [x.shape[0] for x in vectors.values()])
+    shards = ring.num_devices(mesh, axes)
+    tile = similarity.tile or _largest_tile(
+        min(x.size for x in vectors.values()) // shards
+    )
+    both = ring.log_partitions(
+        ring.Ring(mesh, axes, tile, totals), tuple(matrices), vectors, masks,
+        temperature,
+    )
   result: dict[Block, Any] = {}
-  for pair, (of_rows, of_columns) in zip(pairs, found, strict=True):
+  for pair, (of_rows, of_columns) in zip(pairs, both, strict=True):
     result[Block(*pair[::-1])] = of_columns
     result[Block(*pair)] = of_rows
   return {block: result[block] for block in blocks}
 
 
-def _vectors(batch: Embeddings, tower: str) -> jax.Array:
-  vectors = getattr(batch, tower)
-  return vectors.reshape(-1, vectors.shape[-1])
+def _is_dense(
+    implementation: str, matrices: Sequence[Matrix],
+    vectors: Mapping[str, jax.Array], mesh: AbstractMesh | None,
+) -> bool:
+  if implementation != 'auto':
+    return implementation == 'dense'
+  scores = sum(
+      vectors[m.rows].shape[0] * vectors[m.columns].shape[0] for m in matrices
+  )
+  # XLA shards the rows of a matrix over the data axis alone.
+  devices = mesh.shape.get('data', 1) if mesh else 1
+  return 4 * scores < DENSE_BYTES * devices
 
 
-def _tags(
+def _masks(
     batch: Embeddings, pair: tuple[str, str], similarity: Similarity
-) -> tuple[Tags, Tags]:
-  """Tags of rows and columns of the matrix of two towers."""
-  # What is masked out: another pair that shares the query or the passage; in
-  # the anchor's own tower the same text; a hard negative that is the passage.
+) -> tuple[NegativeMask, NegativeMask]:
+  """The masks of rows and columns of the matrix of two towers."""
+  # Masked out: another pair that shares the query or the passage; in the
+  # anchor's own tower the same text; a hard negative that is the passage.
   if pair == ('query', 'passage'):
     ids: Any = pair, pair
   elif 'negatives' in pair:
@@ -103,7 +152,8 @@ def _tags(
   valid, texts, positives, limits = {}, {}, {}, {}
   if batch.negative_valid is not None:
     valid['negatives'] = batch.negative_valid.reshape(-1)
-  if similarity.mask_duplicates and batch.positive_ids is not None:
+  masked = similarity.mask_duplicates
+  if masked and batch.positive_ids is not None:
     several = batch.positive_ids[..., 0], batch.positive_ids[..., 1]
     positives = {'query': several, 'passage': several}
     texts = {
@@ -116,9 +166,8 @@ def _tags(
     limit = cosines + similarity.false_negative_margin
     limit /= jax.lax.stop_gradient(similarity.temperature)
     limits = {'query': limit, 'passage': limit}
-  masked = similarity.mask_duplicates
   rows, columns = (
-      Tags(
+      NegativeMask(
           tuple(_ids(batch, name) for name in names if masked),
           valid.get(tower), texts.get(tower), positives.get(tower),
           limits.get(tower),
@@ -139,135 +188,36 @@ def _ids(batch: Embeddings, text: str) -> tuple[jax.Array, jax.Array]:
   return ids[..., 0].reshape(-1), ids[..., 1].reshape(-1)
 
 
-def query_blocks(loss: Loss) -> tuple[Block, ...]:
-  """The negatives of the queries; () if the loss does not define them."""
-  return getattr(loss, 'query_blocks', tuple)()
+def _largest_tile(shard: int) -> int:
+  """The side of the largest tile for a device's shard of so many numbers.
 
-
-class Fingerprints(NamedTuple):
-  """The texts of B pairs as uint64: [B], hard negatives [B, K].
-
-  `positives` [B, P] are other passages of a query, or its own again.
+  It is a power of two up to `LARGEST_TILE`; a tile of scores takes no more
+  memory than the shard.
   """
-
-  query: np.ndarray
-  passage: np.ndarray
-  negatives: np.ndarray
-  negative_valid: np.ndarray
-  positives: np.ndarray
-
-
-def mean_negatives(
-    block: Block, texts: Fingerprints, mask_duplicates: bool
-) -> float:
-  """The mean number of an anchor's negatives in `block`; no array is B x B.
-
-  Between passages the other passages of a query count, although the loss masks
-  them out.
-  """
-  size = len(texts.query)
-  anchors = getattr(texts, block.anchors)
-  if block.candidates == 'negatives':
-    hard = texts.negatives[texts.negative_valid]
-    if not mask_duplicates:
-      return float(len(hard))
-    same = _occurrences(_several(texts), hard)
-    same[:, 1:][_stands_in(texts)] = 0
-    return float(np.mean(len(hard) - same.sum(axis=1)))
-  if not mask_duplicates:
-    return float(size - 1)
-  if block.anchors == block.candidates:
-    return float(np.mean(size - _occurrences(anchors, anchors)))
-  # Pairs with the same query or the same passage: all with either, less those
-  # with both, which were counted twice.
-  query, passage = (
-      np.unique(x, return_inverse=True)[1] for x in (texts.query, texts.passage)
-  )
-  both = query * size + passage
-  same = (
-      _occurrences(texts.query, texts.query)
-      + _occurrences(texts.passage, texts.passage) - _occurrences(both, both)
-  )
-  if texts.positives.shape[1]:
-    # Then other passages of the query that other queries have, too.
-    number = np.unique(_several(texts), return_inverse=True)[1]
-    number = number.reshape(size, -1)
-    own, others = number[:, 0], number[:, 1:]
-    span = number.max() + 1
-    elsewhere = _occurrences(others, own) - _occurrences(
-        query[:, None] * span + others, query * span + own
-    )
-    elsewhere[_stands_in(texts)] = 0
-    same = same + elsewhere.sum(axis=1)
-  return float(np.mean(size - same))
+  backend = backend_in_scope()
+  side = 2 ** (math.isqrt(shard).bit_length() - 1)
+  if backend == 'tpu' and 2 * side * side <= shard:
+    side *= 2
+  return min(side, LARGEST_TILE.get(backend, LARGEST_TILE['gpu']))
 
 
-def _several(texts: Fingerprints) -> np.ndarray:
-  """Each query's passage and its others, [B, 1 + P]."""
-  return np.concatenate([texts.passage[:, None], texts.positives], axis=1)
-
-
-def _stands_in(texts: Fingerprints) -> np.ndarray:
-  """Where the others are the own passage again: bool [B, P]."""
-  return texts.positives == texts.passage[:, None]
-
-
-def _occurrences(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-  """How often each value is found, int64 like `values`."""
-  among = np.sort(among)
-  first = np.searchsorted(among, values, side='left')
-  return np.searchsorted(among, values, side='right') - first
-
-
-def describe_negatives(
-    loss: Loss, similarity: Similarity, batch_size: int, num_negatives: int
-) -> Iterator[str]:
-  """Yields a line on the negatives per query, before any are masked out."""
-  size = batch_size, num_negatives
-  counts = _count(loss, size, lambda block: block.size(*size))
-  if counts:
-    parts = ', '.join(f'{count:,} {name}' for name, count in counts.items())
-    less = ', less duplicates' if similarity.mask_duplicates else ''
-    yield f'Negatives per query: {sum(counts.values()):,} ({parts}){less}.'
-
-
-def describe_left(
-    loss: Loss, similarity: Similarity, batches: Batches, step: int
-) -> Iterator[str]:
-  """Yields a line on the negatives per query in the batches from `step` on.
-
-  The mean is exact, over ten batches, or fewer of more than 100,000 pairs.
-  Raises UserError where no query has a negative.
-  """
-  if not query_blocks(loss):
-    return
-  steps = range(step, step + max(1, min(10, 1_000_000 // batches.batch_size)))
-  texts = [Fingerprints(**batches.picker.fingerprints(s)) for s in steps]
-  mask = similarity.mask_duplicates
-  counts = _count(
-      loss, (batches.batch_size, batches.num_negatives),
-      lambda b: float(np.mean([mean_negatives(b, t, mask) for t in texts])),
-  )
-  seen = f'in {len(steps)} batch{"es" * (len(steps) > 1)}'
-  if not sum(counts.values()):
+def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:
+  """The mesh axes that the rows of all vectors are sharded over."""
+  if mesh is None:
+    return ()
+  if all(size % mesh.size == 0 for size in sizes):
+    return mesh.axis_names
+  if 'data' not in mesh.axis_names:
     raise UserError(
-        f'All negatives of all queries {seen} are masked out as duplicates, so'
-        ' the loss is always 0. Expected pairs with different texts: check the'
-        ' queries and passages of the task.'
+        f"The mesh in scope has the axes {', '.join(mesh.axis_names)}, whose"
+        f' {mesh.size} devices do not divide the {sizes} rows of the loss. Give'
+        ' the axis that shards the rows the name data.'
     )
-  parts = ', '.join(f'{count:,.1f} {name}' for name, count in counts.items())
-  yield (
-      f'{"After duplicates" if mask else "Real ones"}, {seen}:'
-      f' {sum(counts.values()):,.1f} negatives per query ({parts}).'
-  )
-
-
-def _count(
-    loss: Loss, size: tuple[int, int], count: Callable[[Block], float]
-) -> dict[str, float]:
-  """Negatives of a query by name, of a batch of this size (B, K)."""
-  counts: dict[str, float] = {}
-  for block in query_blocks(loss):
-    if block.size(*size):
-      counts[block.name] = counts.get(block.name, 0) + count(block)
-  return counts
+  for size in sizes:
+    if size % mesh.shape['data']:
+      raise UserError(
+          f'The loss of {size} rows does not divide among the'
+          f' {mesh.shape["data"]} devices on the data axis of the mesh. Make'
+          ' the global batch a multiple of them.'
+      )
+  return ('data',)

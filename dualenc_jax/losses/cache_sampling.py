@@ -7,7 +7,6 @@ slots are drawn on any number of devices.
 """
 
 import dataclasses
-import functools
 from typing import NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.losses import negative_cache, score_matrix
 from dualenc_jax.losses.negative_cache import BLOCK, NegativeCache, Rows
-from dualenc_jax.losses.score_matrix import MASKED, Tags
+from dualenc_jax.losses.score_matrix import MASKED, NegativeMask
 from dualenc_jax.utils.errors import expect
 
 
@@ -67,11 +66,20 @@ class _Anchors(NamedTuple):
   limits: jax.Array | None
 
 
-class _Kept(NamedTuple):
+class _Shard(NamedTuple):
+  """A device's shard of a cache of `size` slots, the number of its first."""
+
+  cache: NegativeCache
+  first: jax.Array | int
+  size: int
+
+
+class _Best(NamedTuple):
   """The best slots that anchors have met: values [b, k], and sums [b].
 
   The slots are K by score and noise, if all slots are candidates; else t by
-  score, whose lse is taken later. Values are MASKED where no slot is met yet.
+  score, whose lse is computed at the end. Values are MASKED where no slot is
+  met yet.
   """
 
   values: jax.Array
@@ -99,19 +107,21 @@ def sample(
   anchors = _Anchors(query, known_ids, numbers, limits)
 
   def on_shard(cache, anchors, key):
-    visit = functools.partial(_visit, draw, size, cache, ring.place(), key)
+    shard = _Shard(cache, ring.place() * cache.size, size)
+    noise_key = None if draw.top_k else key
 
     def hop(visitors, _):
-      anchors, kept = visitors
-      return ring.send((anchors, visit(anchors, kept))), None
+      anchors, best = visitors
+      best = _visit(shard, anchors, best, noise_key)
+      return ring.send((anchors, best)), None
 
-    visitors = anchors, _start(anchors, draw.top_k or draw.count, size)
-    (anchors, kept), _ = jax.lax.scan(hop, visitors, length=ring.devices)
+    visitors = anchors, _empty(anchors, draw.top_k or draw.count, size)
+    (anchors, best), _ = jax.lax.scan(hop, visitors, length=ring.devices)
     if draw.top_k is not None:
-      kept = _drawn(draw, key, anchors.numbers, kept)
-    slots = jnp.where(kept.values > 0.5 * MASKED, kept.slots, size)
+      best = _draw_from_best(best, draw.count, key, anchors.numbers)
+    slots = jnp.where(best.values > 0.5 * MASKED, best.slots, size)
     rows = negative_cache.fetch_on_shard(ring, cache, slots)
-    return Sample(rows, *kept[2:])
+    return Sample(rows, *best[2:])
 
   arrays = jax.lax.stop_gradient((cache, anchors))
   return ring.on_shards(on_shard)(*arrays, key)
@@ -127,94 +137,104 @@ def gumbel(bits: jax.Array) -> jax.Array:
   return -jnp.log(-jnp.log1p(-jnp.minimum(v, 1.0 - 2.0**-24)))
 
 
-def _noise(key, numbers, slots):
+def _noise(key: jax.Array, numbers: jax.Array, slots: jax.Array) -> jax.Array:
   """Noise float32 [b, k] of queries [b] and slots [k], shared, or [b, k]."""
 
-  def of_slot(own, slot):
+  def of_slot(query_key, slot):
     # Threefry of (number, slot): a new key is as random as any bits.
-    return jax.random.key_data(jax.random.fold_in(own, slot))[0]
+    return jax.random.key_data(jax.random.fold_in(query_key, slot))[0]
 
-  own = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+  query_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
   of_row = jax.vmap(of_slot, (None, 0))
   shared = slots.ndim == 1
-  return gumbel(jax.vmap(of_row, (0, None if shared else 0))(own, slots))
+  return gumbel(jax.vmap(of_row, (0, None if shared else 0))(query_keys, slots))
 
 
-def _start(anchors, count, size):
-  """Anchors that have met no slot."""
+def _empty(anchors: _Anchors, count: int, size: int) -> _Best:
+  """The best slots of anchors that have met none."""
   zero = jnp.zeros_like(anchors.query[:, 0])
-  none, places = zero + MASKED, (zero.shape[0], count)
+  none, shape = zero + MASKED, (zero.shape[0], count)
   slots = zero.astype(jnp.int32)
-  values = jnp.broadcast_to(none[:, None], places)
-  kept = jnp.broadcast_to(slots[:, None] + size, places)
-  return _Kept(values, kept, none, none, slots)
+  return _Best(
+      jnp.broadcast_to(none[:, None], shape),
+      jnp.broadcast_to(slots[:, None] + size, shape), none, none, slots,
+  )
 
 
-def _visit(draw, size, cache, place, key, anchors, kept):
-  """Lets anchors meet a device's shard of the cache."""
-  own, first = cache.size, place * cache.size
-  block, count = min(BLOCK, own), kept.slots.shape[1]
+def _visit(
+    shard: _Shard, anchors: _Anchors, best: _Best, noise_key: jax.Array | None
+) -> _Best:
+  """Lets anchors meet a shard; without a key the slots compete by score."""
+  cache, size, count = shard.cache, shard.cache.size, best.slots.shape[1]
+  block = min(BLOCK, size)
 
-  def step(here, number):
+  def step(here: _Best, number: jax.Array) -> tuple[_Best, None]:
     intended = number * block
     # The last block begins earlier, so that it is as long as the others.
-    begin = jnp.minimum(intended, own - block)
+    begin = jnp.minimum(intended, size - block)
     vectors, ids, valid = (
         jax.lax.dynamic_slice_in_dim(x, begin, block)
         for x in (cache.embeddings, cache.ids, cache.valid)
     )
     places = begin + jnp.arange(block, dtype=jnp.int32)
     mask = score_matrix.negatives(
-        Tags(positives=(anchors.known[..., 0], anchors.known[..., 1])),
-        Tags(valid=valid & (places >= intended), text=(ids[:, 0], ids[:, 1])),
-        None,
+        NegativeMask(positives=(anchors.known[..., 0], anchors.known[..., 1])),
+        NegativeMask(
+            valid=valid & (places >= intended), text=(ids[:, 0], ids[:, 1])
+        ), None,
     )
-    s = score_matrix.scores(anchors.query, vectors, 'highest')
+    s = score_matrix.scores(anchors.query, vectors)
     above = score_matrix.above_limit(s, anchors.limits, 1)
     if above is not None:
       mask &= ~above
     s = jnp.where(mask, s, MASKED)
-    slots = first + places
+    slots = shard.first + places
     values, lse = s, here.lse
-    if draw.top_k is None:
-      values = jnp.where(mask, s + _noise(key, anchors.numbers, slots), MASKED)
+    if noise_key is not None:
+      noise = _noise(noise_key, anchors.numbers, slots)
+      values = jnp.where(mask, s + noise, MASKED)
       lse = jnp.logaddexp(lse, jax.nn.logsumexp(s, axis=1))
     slots = jnp.broadcast_to(slots[None, :], values.shape)
-    best = _best(_joined(here, (values, slots)), count)
-    maximum = jnp.maximum(here.maximum, jnp.max(s, axis=1))
-    unmasked = here.unmasked + jnp.sum(mask, axis=1, dtype=jnp.int32)
-    return _Kept(*best, lse, maximum, unmasked), None
+    return _Best(
+        *_largest(
+            jnp.concatenate([here.values, values], axis=1),
+            jnp.concatenate([here.slots, slots], axis=1), count,
+        ), lse,
+        jnp.maximum(here.maximum, jnp.max(s, axis=1)),
+        here.unmasked + jnp.sum(mask, axis=1, dtype=jnp.int32),
+    ), None
 
   here, _ = jax.lax.scan(
-      step, _start(anchors, count, size),
-      jnp.arange(-(-own // block), dtype=jnp.int32),
+      step, _empty(anchors, count, shard.size),
+      jnp.arange(-(-size // block), dtype=jnp.int32),
   )
-  slots, values = jax.lax.sort(_joined(kept, here)[::-1], num_keys=1)
-  # In the order of slots: as if met in it.
-  best = _best((values, slots), count)
-  return _Kept(
-      *best, jnp.logaddexp(kept.lse, here.lse),
-      jnp.maximum(kept.maximum, here.maximum), kept.unmasked + here.unmasked,
+  # In the order of slots: as if they had been met in it.
+  slots, values = jax.lax.sort(
+      (
+          jnp.concatenate([best.slots, here.slots], axis=1),
+          jnp.concatenate([best.values, here.values], axis=1),
+      ), num_keys=1,
   )
-
-
-def _joined(one, other):
-  return tuple(
-      jnp.concatenate(pair, axis=1) for pair in zip(one[:2], other[:2])
+  return _Best(
+      *_largest(values, slots, count), jnp.logaddexp(best.lse, here.lse),
+      jnp.maximum(best.maximum, here.maximum), best.unmasked + here.unmasked,
   )
 
 
-def _best(pair, count):
+def _largest(
+    values: jax.Array, slots: jax.Array, count: int
+) -> tuple[jax.Array, jax.Array]:
   """The largest of values and their slots [b, ...]; of equal ones the first."""
-  values, slots = pair
   values, places = jax.lax.top_k(values, count)
   return values, jnp.take_along_axis(slots, places, axis=1)
 
 
-def _drawn(draw, key, numbers, kept):
-  """K of the t slots that are kept."""
-  noisy = kept.values + _noise(key, numbers, kept.slots)
-  noisy = jnp.where(kept.values > 0.5 * MASKED, noisy, MASKED)
-  values, slots = _best((noisy, kept.slots), draw.count)
-  lse = jax.nn.logsumexp(kept.values, axis=1)
-  return kept._replace(values=values, slots=slots, lse=lse)
+def _draw_from_best(
+    best: _Best, count: int, key: jax.Array, numbers: jax.Array
+) -> _Best:
+  """Draws K of the t slots that are best by score."""
+  noisy = best.values + _noise(key, numbers, best.slots)
+  noisy = jnp.where(best.values > 0.5 * MASKED, noisy, MASKED)
+  values, slots = _largest(noisy, best.slots, count)
+  lse = jax.nn.logsumexp(best.values, axis=1)
+  return best._replace(values=values, slots=slots, lse=lse)

@@ -10,14 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.losses import loss as loss_lib
-from dualenc_jax.losses.blocks import Block, query_blocks
-from dualenc_jax.losses.loss import Around, Embeddings, Loss, Params, Result
-from dualenc_jax.losses.similarity import LearnableTemperature, Similarity
+from dualenc_jax.losses.loss import (
+  Embeddings,
+  LearnableTemperature,
+  Loss,
+  LossWrapper,
+  Params,
+  Result,
+  Similarity,
+)
 from dualenc_jax.utils.errors import expect, UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Sum:
+class Sum(Loss):
   """The weighted sum of losses, of pairs (loss, weight), over one batch.
 
   The name of a part is its class, with its number where two share a class:
@@ -47,20 +53,20 @@ class Sum:
         for i, name in enumerate(names, start=1)
     ]
 
+  @property
+  def reads_teacher(self) -> bool:
+    return any(loss.reads_teacher for loss, _ in self.parts)
+
   def init(self) -> Params:
     params = {n: loss.init() for n, (loss, _) in zip(self.names, self.parts)}
     return {name: tree for name, tree in params.items() if tree}
 
   def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
     for loss, _ in self.parts:
-      loss_lib.ask(loss, columns)
-
-  def query_blocks(self) -> tuple[Block, ...]:
-    parts = (query_blocks(loss) for loss, _ in self.parts)
-    return tuple(dict.fromkeys(block for blocks in parts for block in blocks))
+      loss.check_columns(columns)
 
   def trained_dims(self, dim: int) -> tuple[int, ...]:
-    of_parts = (loss_lib.trained_dims(loss, dim) for loss, _ in self.parts)
+    of_parts = (loss.trained_dims(dim) for loss, _ in self.parts)
     return tuple(sorted({d for dims in of_parts for d in dims}, reverse=True))
 
   def __call__(
@@ -80,7 +86,7 @@ class Sum:
 
 
 @dataclasses.dataclass(frozen=True)
-class AtTemperature(Around):
+class AtTemperature(LossWrapper):
   """A loss at a temperature of its own; all other settings are the caller's.
 
   A `LearnableTemperature` is a parameter of this loss.
@@ -102,7 +108,7 @@ class AtTemperature(Around):
     return loss_lib.init(self.loss, Similarity(self.temperature))
 
   def trained_dims(self, dim: int) -> tuple[int, ...]:
-    return loss_lib.trained_dims(self.loss, dim)
+    return self.loss.trained_dims(dim)
 
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity

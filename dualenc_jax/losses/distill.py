@@ -9,11 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.data.columns import TEACHER_SCORES
-from dualenc_jax.losses import similarity as similarity_lib
-from dualenc_jax.losses.loss import Embeddings, mean, Params, Result
+from dualenc_jax.losses.loss import (
+  Embeddings,
+  Loss,
+  mean,
+  Params,
+  Result,
+  Similarity,
+)
 from dualenc_jax.losses.score_matrix import MASKED
-from dualenc_jax.losses.similarity import Similarity
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import check_one_of, check_positive, UserError
 
 KINDS = ('logits', 'probabilities', 'cosines')
 # Probabilities are kept so far from 0 and 1 that their logits are finite.
@@ -21,7 +26,7 @@ _EPSILON = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class _Taught:
+class _Taught(Loss):
   """A loss over the passage of a query and its own hard negatives.
 
   The batch has the column `teacher_scores` [B, 1 + K], the passage's first. A
@@ -38,13 +43,12 @@ class _Taught:
 
   def __post_init__(self):
     name = type(self).__name__
-    similarity_lib.check_one_of(f'{name}.teacher', self.teacher, KINDS)
-    similarity_lib.check_positive(
-        f'{name}.teacher_temperature', self.teacher_temperature
-    )
+    check_one_of(f'{name}.teacher', self.teacher, KINDS)
+    check_positive(f'{name}.teacher_temperature', self.teacher_temperature)
 
-  def init(self) -> dict[str, jax.Array]:
-    return {}
+  @property
+  def reads_teacher(self) -> bool:
+    return True
 
   def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
     """Raises UserError for teacher's scores [n, 1 + K] that teach nothing."""

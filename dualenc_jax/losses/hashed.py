@@ -10,9 +10,16 @@ import jax.numpy as jnp
 
 from dualenc_jax.losses import blocks, loss as loss_lib
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
-from dualenc_jax.losses.loss import Embeddings, Loss, mean, Params, Result
+from dualenc_jax.losses.loss import (
+  Embeddings,
+  Loss,
+  LossWrapper,
+  mean,
+  Params,
+  Result,
+  Similarity,
+)
 from dualenc_jax.losses.score_matrix import combine, Partition
-from dualenc_jax.losses.similarity import check_bool, Similarity
 from dualenc_jax.utils.errors import expect, UserError
 
 # The candidates of step one of a search; hard negatives are among them.
@@ -22,7 +29,7 @@ _SATURATED = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
-class Hashed(loss_lib.Around):
+class Hashed(LossWrapper):
   """L_dense + L_cand of Yamada et al. 2021 (Thakur et al. 2022, equation 1).
 
   The code of a text is the sign of its embedding x, sign(0) = +1. In training,
@@ -58,18 +65,15 @@ class Hashed(loss_lib.Around):
     gamma: how fast tanh comes closer to the sign; 0 keeps beta at 1.
     start: steps that the model was trained before this run; beta goes on from
       there. A resumed run counts its own steps.
-    straight_through: the codes themselves, with the gradient of tanh.
   """
 
-  of = 'dense'
-  dense: Loss = InBatchSoftmax()
+  loss: Loss = InBatchSoftmax()
   alpha: float = 2.0
   gamma: float = 0.1
   start: int = 0
-  straight_through: bool = False
 
   def __post_init__(self):
-    loss_lib.check('Hashed.dense', self.dense)
+    loss_lib.check('Hashed.loss (HASHED_LOSS)', self.loss)
     for field in ('alpha', 'gamma', 'start'):
       value = getattr(self, field)
       whole = field == 'start'
@@ -80,19 +84,11 @@ class Hashed(loss_lib.Around):
           f'Hashed.{field} (HASH_{field.upper()})', value,
           f'a {"whole" if whole else "finite"} number, 0 or more',
       )
-    check_bool('Hashed.straight_through', self.straight_through)
-
-  def query_blocks(self) -> tuple[blocks.Block, ...]:
-    return tuple(dict.fromkeys((*blocks.query_blocks(self.dense), *_BLOCKS)))
 
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
-    """The value if all embeddings are equal; None if the dense loss has none.
-
-    L_cand is alpha then, at any step; the value of L_dense holds as far as its
-    terms are between the towers.
-    """
-    chance = getattr(self.dense, 'chance', lambda *sizes: None)
-    dense = chance(batch_size, num_negatives)
+    # L_cand is alpha if all embeddings are equal, at any step. That of L_dense
+    # holds as far as its terms are between the towers.
+    dense = self.loss.chance(batch_size, num_negatives)
     return None if dense is None else dense + self.alpha
 
   def beta(self, step: jax.Array) -> jax.Array:
@@ -114,17 +110,12 @@ class Hashed(loss_lib.Around):
     soft = {k: jnp.tanh(beta * math.sqrt(dim) * x) for k, x in vectors.items()}
     # As an index has them: 0 is +1.
     codes = {k: jnp.where(x >= 0.0, 1.0, -1.0) for k, x in vectors.items()}
-    used: dict[str, Any] = soft
-    if self.straight_through:
-      used = {
-          k: h + jax.lax.stop_gradient(codes[k] - h) for k, h in soft.items()
-      }
     scaled: dict[str, Any] = {
-        k: x / math.sqrt(dim) for k, x in used.items() if k != 'query'
+        k: x / math.sqrt(dim) for k, x in soft.items() if k != 'query'
     }
-    dense, metrics = self.dense(params, batch._replace(**scaled), similarity)
+    dense, metrics = self.loss(params, batch._replace(**scaled), similarity)
     candidate, of_margins = self._candidate_loss(
-        batch._replace(**used), similarity
+        batch._replace(**soft), similarity
     )
     value = dense + candidate
     return value, {

@@ -9,10 +9,21 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.losses import blocks, loss as loss_lib
-from dualenc_jax.losses.loss import Embeddings, mean, Params, Result
+from dualenc_jax.losses.loss import (
+  Embeddings,
+  Loss,
+  mean,
+  Params,
+  Result,
+  Similarity,
+)
 from dualenc_jax.losses.score_matrix import combine, Partition
-from dualenc_jax.losses.similarity import check_bool, check_finite, Similarity
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import (
+  check_bool,
+  check_finite,
+  expect,
+  UserError,
+)
 
 # Cosines as close as this are a tie, which is not a hit: equal vectors scored
 # in another order of summation differ by a few 1e-7 in float32.
@@ -33,7 +44,7 @@ class Term:
 
 
 @dataclasses.dataclass(frozen=True)
-class InBatchSoftmax:
+class InBatchSoftmax(Loss):
   """Sampled softmax over the batch and the hard negatives.
 
   Query side, the mean over pairs i of
@@ -67,26 +78,22 @@ class InBatchSoftmax:
         'a value from 0 up to, not including, 1',
     )
 
-  def init(self) -> dict[str, jax.Array]:
-    return {}
-
   def query_blocks(self) -> tuple[blocks.Block, ...]:
-    """Negatives of the anchors q_i."""
+    """Returns the negatives of the anchors q_i."""
     return (blocks.QUERY_PASSAGES, blocks.QUERY_HARD)
 
   def passage_blocks(self) -> tuple[blocks.Block, ...]:
-    """Negatives of the anchors p_i."""
+    """Returns the negatives of the anchors p_i."""
     return (blocks.PASSAGE_QUERIES,)
 
   def terms(self) -> list[Term]:
-    """The parts whose weighted sum is the loss."""
+    """Returns the parts whose weighted sum is the loss."""
     terms = [Term('query_side', self.query_blocks())]
     if self.bidirectional:
       terms.append(Term('passage_side', self.passage_blocks()))
     return terms
 
   def chance(self, batch_size: int, num_negatives: int) -> float:
-    """The value if all similarities are equal, by numbers of candidates."""
     return sum(
         term.weight * math.log(
             term.positive_in_denominator
@@ -97,7 +104,6 @@ class InBatchSoftmax:
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """See `Loss`."""
     temperature = similarity.temperature
     terms = self.terms()
     size = batch.query.shape[0]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.losses.loss import Result, weighted_mean
 from dualenc_jax.losses.score_matrix import MASKED
-from dualenc_jax.losses.similarity import check_finite
+from dualenc_jax.utils.errors import check_finite
 
 
 class Lists(NamedTuple):

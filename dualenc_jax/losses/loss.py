@@ -1,8 +1,10 @@
-"""The input and the protocol of a loss, and functions that serve any loss."""
+"""The input, the settings and the interface of a loss, and its evaluation."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+import functools
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,33 +12,36 @@ from jax.sharding import AxisType, PartitionSpec
 import numpy as np
 
 from dualenc_jax.data import columns as columns_lib
-from dualenc_jax.losses.similarity import Similarity
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import (
+  check_bool,
+  check_finite,
+  check_one_of,
+  check_positive,
+  expect,
+  UserError,
+)
 
 Params = Mapping[str, Any]
 # The loss, float32 [], and metrics, each float32 [].
 Result = tuple[jax.Array, dict[str, jax.Array]]
 
-VECTORS = 'query', 'passage', 'negatives'
-# An embedding whose norm is off by more is not normalised: rounding makes it
-# off by 1e-7, by 4e-3 in bfloat16.
-NORM_TOLERANCE = 1e-2
+IMPLEMENTATIONS = ('auto', 'dense', 'ring')
 
 
 class Embeddings(NamedTuple):
   """A global batch, embedded: row i of query and passage is pair i.
 
-  B pairs, K hard negatives a query, D embedding dim. Ids are 64-bit
-  fingerprints of the tokens as two uint32; None where they are unknown.
+  B pairs, K hard negatives a query, D components. Ids are 64-bit fingerprints
+  of the tokens as two uint32, None if they are unknown.
 
   Attributes:
     query: float32 [B, D], rows of norm one; so are passage [B, D] and negatives
       [B, K, D].
-    query_ids: uint32 [B, 2]; of passages likewise, negative_ids [B, K, 2].
+    query_ids: uint32 [B, 2]; passage_ids likewise, negative_ids [B, K, 2].
     negative_valid: bool [B, K], False where a query has fewer than K hard
       negatives; None if all are real.
-    positive_ids: uint32 [B, P, 2], all labelled passages of a query but its
-      own, which is repeated where there are fewer.
+    positive_ids: uint32 [B, P, 2], the other labelled passages of a query; its
+      own is repeated where there are fewer.
     columns: the other columns of the batch by name, see `data.columns`: [B] of
       pairs, [B, 1 + K] of passages and their hard negatives.
     step: optimizer steps taken so far, int32 []; None outside a train step.
@@ -58,17 +63,16 @@ class Embeddings(NamedTuple):
       cls, batch: Mapping[str, Any], query: jax.Array, passages: jax.Array
   ) -> 'Embeddings':
     """Joins embeddings [B, D] and [B, 1 + K, D] to the rest of their batch."""
-    known = columns_lib.arrays(1, 1, (), 1)
-    own = (*known, columns_lib.STEP)
-    found = {n: batch[n] for n in cls._fields if n in own and n in batch}
-    found['columns'] = {
+    fields = (*columns_lib.arrays(1, 1, (), 1), columns_lib.STEP)
+    known = {n: batch[n] for n in cls._fields if n in fields and n in batch}
+    known['columns'] = {
         name: values
         for name, values in batch.items()
-        if name not in (*own, *columns_lib.ROWS)
+        if name not in (*fields, *columns_lib.ROWS)
     }
     if passages.shape[1] > 1:
-      found['negatives'] = passages[:, 1:]
-    return cls(query, passages[:, 0], **found)
+      known['negatives'] = passages[:, 1:]
+    return cls(query, passages[:, 0], **known)
 
   @property
   def weights(self) -> jax.Array | None:
@@ -76,7 +80,7 @@ class Embeddings(NamedTuple):
     return self.columns.get('weights')
 
   def column(self, name: str) -> jax.Array:
-    """A column of the batch; raises UserError if it is missing."""
+    """Returns a column of the batch; raises UserError if it is missing."""
     if name not in self.columns:
       raise UserError(
           f'The loss reads the column {name!r}, which the batch lacks; it has'
@@ -92,12 +96,14 @@ class Embeddings(NamedTuple):
 
   def vectors(self) -> dict[str, Any]:
     """Embeddings by name: query, passage and, if any, negatives."""
-    return {n: x for n in VECTORS if (x := getattr(self, n)) is not None}
+    vectors = {'query': self.query, 'passage': self.passage}
+    if self.negatives is not None:
+      vectors['negatives'] = self.negatives
+    return vectors
 
   def mapped(self, function: Callable[[jax.Array], Any]) -> 'Embeddings':
     """A copy with function(x) in place of each array x of embeddings."""
-    found: dict[str, Any] = {n: function(x) for n, x in self.vectors().items()}
-    return self._replace(**found)
+    return self._replace(**{n: function(x) for n, x in self.vectors().items()})
 
   def in_float32(self) -> 'Embeddings':
     return self.mapped(lambda x: x.astype(jnp.float32))
@@ -127,98 +133,188 @@ class Embeddings(NamedTuple):
         )
 
 
-class Loss(Protocol):
-  """A loss over a batch; no base class is needed.
+@dataclasses.dataclass(frozen=True)
+class LearnableTemperature:
+  """A temperature learnt in log space and clamped.
 
-  It may also have `query_blocks()`, for the count of a query's negatives at the
-  start of a run, `chance(batch_size, num_negatives)`, `trained_dims(dim)`, and
-  `check_columns(columns)`, see below.
+  At a bound the gradient is 0 if a step along it would lead further out.
+  Adafactor's steps are proportional to the parameter: near temperature 1, whose
+  log is 0, they are small.
   """
 
+  initial: float = 0.05
+  minimum: float = 0.005
+  maximum: float = 1.0
+
+  def __post_init__(self):
+    for field in ('initial', 'minimum', 'maximum'):
+      check_positive(f'LearnableTemperature.{field}', getattr(self, field))
+    expect(
+        self.minimum <= self.initial <= self.maximum,
+        'LearnableTemperature.initial', self.initial,
+        f'a value from minimum {self.minimum} to maximum {self.maximum}',
+    )
+
+  def init(self) -> dict[str, jax.Array]:
+    """Returns the parameter: {'log_temperature': float32 []}."""
+    return {'log_temperature': jnp.asarray(math.log(self.initial), jnp.float32)}
+
+  def __call__(self, params: Params) -> jax.Array:
+    """Returns the clamped temperature, float32 []."""
+    low, high = math.log(self.minimum), math.log(self.maximum)
+    return jnp.exp(_clamped(params['log_temperature'], low, high))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _clamped(x: jax.Array, low: float, high: float) -> jax.Array:
+  """Clips x [] to the bounds; gradients that lead back to them pass."""
+  return jnp.clip(x, low, high)
+
+
+def _gradient_of_clamped(low, high, x, gradient):
+  # A step is against the gradient.
+  outwards = (x <= low) & (gradient > 0.0) | (x >= high) & (gradient < 0.0)
+  return (jnp.where(outwards, 0.0, gradient),)
+
+
+_clamped.defvjp(
+    lambda x, low, high: (_clamped(x, low, high), x), _gradient_of_clamped
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Similarity:
+  """s(a, b) = cos(a, b) / temperature, and how a matrix of them is computed.
+
+  Every loss, a user's own too, gets these settings from its caller.
+
+  Duplicates are known by the fingerprint of their tokens. With
+  `mask_duplicates`, pair j is no negative for pair i, in either direction, if
+  q_j = q_i, p_j = p_i, or p_j is another labelled passage of q_i; a hard
+  negative that is any passage of q_i is masked out; and a same-tower negative
+  (SamToNe, PAIR) is masked out when it equals the anchor, or, among passages,
+  when one of the two is labelled for the other's query.
+
+  Attributes:
+    temperature: a number above 0, an array [] or a `LearnableTemperature`; a
+      loss gets the number, or the temperature as trained so far, float32 [].
+    implementation: 'dense' holds matrices of scores, B x B; 'ring' never does;
+      'auto' chooses by their size. The value is the same to rounding. Outside
+      the library set the mesh that the batch is sharded over by `jax.set_mesh`
+      or `Partitioner.scope`: without it the ring takes the batch to be on one
+      device.
+    tile: the most rows and columns that the ring scores at once; None for the
+      default of `blocks.log_partitions`.
+    false_negative_margin: a candidate whose cosine with the anchor is above
+      that of the anchor's positive by more than this is taken for an unlabelled
+      positive and masked out (Solatorio 2024; 0.1 in Qwen3-Embedding, 2025).
+      None masks none.
+  """
+
+  temperature: Any = 0.01
+  implementation: str = 'auto'
+  tile: int | None = None
+  mask_duplicates: bool = True
+  false_negative_margin: float | None = None
+
+  def __post_init__(self):
+    temperature = self.temperature
+    if isinstance(temperature, jax.Array):
+      one = temperature.shape == ()
+      expect(one, 'Similarity.temperature', temperature, 'one number')
+      known = not isinstance(temperature, jax.core.Tracer)
+      temperature = float(temperature) if known else 1.0
+    if not isinstance(temperature, LearnableTemperature):
+      check_positive('Similarity.temperature', temperature)
+    check_bool('Similarity.mask_duplicates', self.mask_duplicates)
+    check_one_of(
+        'Similarity.implementation', self.implementation, IMPLEMENTATIONS
+    )
+    if self.false_negative_margin is not None:
+      check_finite(
+          'Similarity.false_negative_margin', self.false_negative_margin
+      )
+    tile = self.tile
+    expect(
+        tile is None or type(tile) is int and tile > 0, 'Similarity.tile', tile,
+        'a whole number above 0, or None',
+    )
+
+  def init(self) -> dict[str, jax.Array]:
+    """Returns the parameter of a learnt temperature; {} for a number."""
+    if isinstance(self.temperature, LearnableTemperature):
+      return self.temperature.init()
+    return {}
+
+  def at(self, params: Params) -> 'Similarity':
+    """Returns a copy with the temperature as learnt so far."""
+    if isinstance(self.temperature, LearnableTemperature):
+      return dataclasses.replace(self, temperature=self.temperature(params))
+    return self
+
+
+class Loss:
+  """The base class of losses over a batch; a subclass defines `__call__`."""
+
+  @property
+  def reads_teacher(self) -> bool:
+    """Whether the loss learns from the column `teacher_scores`."""
+    return False
+
   def init(self) -> Params:
-    """Fresh parameters by name; {} for most losses."""
+    """Returns fresh parameters by name."""
+    return {}
 
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """The loss of B pairs, float32, and metrics; all are float32 []."""
-
-
-class Around:
-  """A loss around another one, which its attribute named `of` holds."""
-
-  of = 'loss'
-
-  def init(self) -> Params:
-    return getattr(self, self.of).init()
+    """Returns the loss of B pairs and metrics, all float32 []."""
+    raise NotImplementedError
 
   def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
-    ask(getattr(self, self.of), columns)
+    """Raises UserError if columns [n] or [n, 1 + K] of a batch are unfit."""
 
-  def query_blocks(self) -> tuple[Any, ...]:
-    return getattr(getattr(self, self.of), 'query_blocks', tuple)()
+  def chance(self, batch_size: int, num_negatives: int) -> float | None:
+    """Returns the loss if all similarities are equal; None if unknown."""
+    return None
 
+  def trained_dims(self, dim: int) -> tuple[int, ...]:
+    """Returns the numbers of first components, up to `dim`, that are trained.
 
-def trained_dims(loss: Loss, dim: int) -> tuple[int, ...]:
-  """Numbers of first components that a loss trains; () for whole ones alone."""
-  return getattr(loss, 'trained_dims', lambda dim: ())(dim)
-
-
-def ask(loss: Loss, columns: Mapping[str, np.ndarray]) -> None:
-  """Calls `check_columns`, which raises UserError, of a loss that has it."""
-  getattr(loss, 'check_columns', lambda columns: None)(columns)
+    () means that only whole embeddings are.
+    """
+    return ()
 
 
-def check_columns(
-    loss: Loss, columns: Mapping[str, np.ndarray], dim: int = 2
-) -> None:
-  """Checks before the first step that a loss can learn from these columns.
+class LossWrapper(Loss):
+  """A loss around another one, its attribute `loss`."""
 
-  Columns, of several batches, are [n] or [n, 1 + K]; `dim` is D. Raises
-  UserError, also where the loss ignores a teacher's scores.
+  loss: Loss
+
+  @property
+  def reads_teacher(self) -> bool:
+    return self.loss.reads_teacher
+
+  def init(self) -> Params:
+    return self.loss.init()
+
+  def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
+    self.loss.check_columns(columns)
+
+
+def validate_columns(loss: Loss, columns: Mapping[str, np.ndarray]) -> None:
+  """Raises UserError, before the first step, for columns that are unfit.
+
+  Columns of several batches are [n] or [n, 1 + K]. A teacher's scores that the
+  loss ignores are an error, too.
   """
-  ask(loss, columns)
-  teacher = columns_lib.TEACHER_SCORES.name
-  if teacher in columns and teacher not in _read(loss, columns, dim):
+  loss.check_columns(columns)
+  if columns_lib.TEACHER_SCORES.name in columns and not loss.reads_teacher:
     raise UserError(
         f"The training data has a teacher's scores, but {type(loss).__name__}"
         ' does not read them. Use losses.Distill or losses.MarginMSE, alone or'
         ' in a losses.Sum, or leave the scores out of the task.'
     )
-
-
-def _read(loss: Loss, columns: Mapping[str, np.ndarray], dim: int) -> set[str]:
-  """The names of the columns that a loss reads, by trying it."""
-  read, size = set(), 2
-
-  class Recording(dict):
-
-    def __getitem__(self, name):
-      read.add(name)
-      return super().__getitem__(name)
-
-  rows = {
-      name: np.resize(values, (size, *values.shape[1:]))
-      for name, values in columns.items()
-  }
-  k = max((x.shape[1] for x in rows.values() if x.ndim == 2), default=1) - 1
-  ids = {
-      name: jnp.zeros(shape, dtype)
-      for name, (shape, dtype) in columns_lib.arrays(size, k or None).items()
-      if name in Embeddings._fields
-  }
-
-  def value():
-    vector = jnp.ones((size, dim))
-    hard = jnp.ones((size, k, dim)) if k else None
-    columns = Recording(rows)
-    batch = Embeddings(
-        vector, vector, hard, columns=columns, step=jnp.int32(0), **ids
-    )
-    return loss(loss.init(), batch, Similarity())[0]
-
-  jax.eval_shape(value)
-  return read
 
 
 def check(name: str, loss: Any) -> None:
@@ -228,16 +324,16 @@ def check(name: str, loss: Any) -> None:
         f'{name} is the class {loss.__name__}; expected an object of it. In'
         ' gin, write the reference with ().'
     )
-  if not callable(loss) or not hasattr(loss, 'init'):
+  if not isinstance(loss, Loss):
     raise UserError(
-        f'{name} is a {type(loss).__name__}; expected a loss over the batch, in'
-        ' gin LOSS = @losses.SamToNe(). Those over lists (Pointwise, Listwise,'
+        f'{name} is a {type(loss).__name__}; expected a losses.Loss, in gin'
+        ' LOSS = @losses.SamToNe(). Those over lists (Pointwise, Listwise,'
         ' Pairwise) are of architectures/cross_encoder.gin.'
     )
 
 
 def init(loss: Loss, similarity: Similarity) -> dict[str, Any]:
-  """The parameters of a loss and of a learnt temperature, by name."""
+  """Returns the parameters of a loss and of a learnt temperature, by name."""
   shared, own = similarity.init(), loss.init()
   if clash := shared.keys() & own.keys():
     raise UserError(
@@ -267,8 +363,8 @@ def evaluate(
         params, batch, temperature
     )
   batch.check()
-  # Once and for all, or the parts of a bfloat16 gradient would be rounded one
-  # by one.
+  # Once for all losses: parts of a bfloat16 gradient would be rounded one by
+  # one.
   batch, similarity = batch.in_float32(), similarity.at(params)
   result = loss(params, batch, similarity)
   if not isinstance(result, tuple) or len(result) != 2:
@@ -309,19 +405,16 @@ def metrics_of_batch(
 ) -> dict[str, jax.Array]:
   """Temperature, and mean cosines of positives and of distinct rows.
 
-  No array is B x B. With `check_norms` there is `norm_error`, too.
+  No array is B x B.
   """
   query, passage = batch.query, batch.passage
-  result = {
+  return {
       'temperature': jnp.asarray(similarity.temperature, jnp.float32),
       'positive_similarity': mean(batch, positive_similarity(batch)),
       'query_passage_similarity': mean_of_distinct(query, passage),
       'query_query_similarity': mean_of_distinct(query, query),
       'passage_passage_similarity': mean_of_distinct(passage, passage),
   }
-  if similarity.check_norms:
-    result['norm_error'] = norm_error(batch)
-  return result
 
 
 def mean_of_distinct(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -329,14 +422,3 @@ def mean_of_distinct(a: jax.Array, b: jax.Array) -> jax.Array:
   size = a.shape[0]
   everything = jnp.dot(a.sum(0), b.sum(0), precision='highest')
   return (everything - jnp.sum(a * b)) / max(size * (size - 1.0), 1.0)
-
-
-def norm_error(batch: Embeddings) -> jax.Array:
-  """The largest | |e| - 1 | of all embeddings."""
-  errors = []
-  for name, vectors in batch.vectors().items():
-    error = jnp.abs(jnp.linalg.norm(vectors, axis=-1) - 1.0)
-    if name == 'negatives' and batch.negative_valid is not None:
-      error = jnp.where(batch.negative_valid, error, 0.0)
-    errors.append(jnp.max(error))
-  return jnp.max(jnp.stack(errors))

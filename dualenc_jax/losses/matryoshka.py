@@ -5,17 +5,23 @@ import dataclasses
 from typing import Any
 
 from dualenc_jax.losses import loss as loss_lib
-from dualenc_jax.losses.loss import Around, Embeddings, Loss, Params, Result
-from dualenc_jax.losses.similarity import check_positive, Similarity
+from dualenc_jax.losses.loss import (
+  Embeddings,
+  Loss,
+  LossWrapper,
+  Params,
+  Result,
+  Similarity,
+)
 from dualenc_jax.models.dual_encoder import l2_normalize
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import check_positive, expect, UserError
 
 # D, D / 2, D / 4 and D / 8.
 _HALVINGS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Matryoshka(Around):
+class Matryoshka(LossWrapper):
   """A loss over the first components of embeddings, of several dims at once.
 
     L = sum_d weight_d * loss(first d components, of length one again)
@@ -58,10 +64,8 @@ class Matryoshka(Around):
       check_positive('One of Matryoshka.weights', weight)
 
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
-    """The value if all similarities are equal; None if it is not known."""
-    chance = getattr(self.loss, 'chance', None)
-    known = chance and chance(batch_size, num_negatives)
-    return known and known * sum(self._weights)
+    chance = self.loss.chance(batch_size, num_negatives)
+    return None if chance is None else chance * sum(self._weights)
 
   def trained_dims(self, dim: int) -> tuple[int, ...]:
     return tuple(sorted(self._dims(dim), reverse=True))

@@ -26,10 +26,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from dualenc_jax.losses import tiles
-from dualenc_jax.losses.score_matrix import Matrix, Partition, Tags
+from dualenc_jax.losses.score_matrix import Matrix, NegativeMask, Partition
 
 # Bytes of an array that is not sent alone.
 _SMALL = 2**17
@@ -46,8 +46,7 @@ class Ring:
   mesh: AbstractMesh | None
   axes: tuple[str, ...]
   tile: int
-  totals: bool
-  precision: Any
+  totals: bool = False
 
   @property
   def devices(self) -> int:
@@ -125,6 +124,14 @@ def _packed(tree: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
   return packs, unpack
 
 
+def mesh_in_scope() -> AbstractMesh | None:
+  """The mesh in scope, if there are several devices to share a matrix."""
+  mesh = jax.sharding.get_abstract_mesh()
+  # Under a `shard_map` of the caller's the arrays are those of one device.
+  alone = mesh.size == 1 or AxisType.Manual in mesh.axis_types
+  return None if mesh.empty or alone else mesh
+
+
 def num_devices(mesh: AbstractMesh | None, axes: Sequence[str]) -> int:
   """Devices along these axes of a mesh; one without a mesh."""
   return math.prod(mesh.shape[axis] for axis in axes) if mesh else 1
@@ -133,16 +140,16 @@ def num_devices(mesh: AbstractMesh | None, axes: Sequence[str]) -> int:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def log_partitions(
     ring: Ring, matrices: tuple[Matrix, ...], vectors: Mapping[str, jax.Array],
-    tags: Sequence[tuple[Tags, Tags]], temperature: jax.Array,
+    masks: Sequence[tuple[NegativeMask, NegativeMask]], temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
-  """Partitions of rows and columns of each matrix; see `similarity.py`.
+  """Partitions of rows and columns of each matrix; see `blocks.py`.
 
   The number of rows of every array is a multiple of the ring's devices.
   """
 
-  def on_shard(vectors, tags, temperature):
+  def on_shard(vectors, masks, temperature):
     result = []
-    for matrix, both in zip(matrices, tags, strict=True):
+    for matrix, both in zip(matrices, masks, strict=True):
       rows, columns = _sides(ring, matrix, vectors, both)
       sums = _forward(ring, matrix, rows, columns, temperature)
       names = matrix.rows, matrix.columns
@@ -152,17 +159,17 @@ def log_partitions(
       ))
     return result
 
-  return ring.on_shards(on_shard)(vectors, tags, temperature)
+  return ring.on_shards(on_shard)(vectors, masks, temperature)
 
 
-def _log_partitions_fwd(ring, matrices, vectors, tags, temperature):
-  result = log_partitions(ring, matrices, vectors, tags, temperature)
+def _log_partitions_fwd(ring, matrices, vectors, masks, temperature):
+  result = log_partitions(ring, matrices, vectors, masks, temperature)
   lse = [tuple(p and p.lse for p in both) for both in result]
-  return result, (vectors, tags, temperature, lse)
+  return result, (vectors, masks, temperature, lse)
 
 
 def _log_partitions_bwd(ring, matrices, residuals, cotangents):
-  vectors, tags, temperature, lse = residuals
+  vectors, masks, temperature, lse = residuals
   bars = [
       tuple(
           d and tiles.Cotangent(value, d.lse, d.total)
@@ -170,13 +177,13 @@ def _log_partitions_bwd(ring, matrices, residuals, cotangents):
       ) for both in zip(lse, cotangents, strict=True)
   ]
 
-  def on_shard(vectors, tags, bars, temperature):
+  def on_shard(vectors, masks, bars, temperature):
     d_vectors = {
         name: jnp.zeros_like(tiles.cut_rows(x, ring.tile))
         for name, x in vectors.items()
     }
     # One after another, each adding to the gradients of the one before.
-    for matrix, both, bar in zip(matrices, tags, bars, strict=True):
+    for matrix, both, bar in zip(matrices, masks, bars, strict=True):
       rows, columns = _sides(ring, matrix, vectors, both)
       _backward(ring, matrix, rows, columns, bar, temperature, d_vectors)
     return {
@@ -184,29 +191,29 @@ def _log_partitions_bwd(ring, matrices, residuals, cotangents):
         for name, x in d_vectors.items()
     }
 
-  d_vectors = ring.on_shards(on_shard)(vectors, tags, bars, temperature)
+  d_vectors = ring.on_shards(on_shard)(vectors, masks, bars, temperature)
   # The sum of d_score * score over a matrix is that of d_row . row over its
   # rows, and that of d_column . column over its columns: the gradient of the
   # temperature costs no pass over the scores.
   twice = sum(jnp.sum(d_vectors[name] * x) for name, x in vectors.items())
-  no_gradient = jax.tree.map(lambda _: None, tags)
+  no_gradient = jax.tree.map(lambda _: None, masks)
   return d_vectors, no_gradient, -0.5 * twice / temperature
 
 
 log_partitions.defvjp(_log_partitions_fwd, _log_partitions_bwd)
 
 
-def _sides(ring, matrix, vectors, tags):
+def _sides(ring, matrix, vectors, masks):
   names = matrix.rows, matrix.columns
   return tuple(
-      tiles.cut(tiles.Side(vectors[name], tag), ring.tile)
-      for name, tag in zip(names, tags, strict=True)
+      tiles.cut(tiles.Side(vectors[name], mask), ring.tile)
+      for name, mask in zip(names, masks, strict=True)
   )
 
 
 def _forward(ring, matrix, rows, columns, temperature):
   """Statistics of the rows and columns of one device."""
-  step = functools.partial(tiles.forward, matrix, ring.precision, rows)
+  step = functools.partial(tiles.forward, matrix, rows)
   both = matrix.symmetric
   row_sums, column_sums = step(
       columns, temperature,
@@ -248,7 +255,7 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
   row_bar, column_bar = jax.tree.map(
       lambda x: tiles.cut_rows(x, ring.tile), bars
   )
-  step = functools.partial(tiles.backward, matrix, ring.precision, rows)
+  step = functools.partial(tiles.backward, matrix, rows)
   if matrix.symmetric:
     column_bar = row_bar
   d_rows, d_columns = step(

@@ -11,14 +11,20 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.losses import score_matrix
-from dualenc_jax.losses.score_matrix import MASKED, Matrix, Partition, Tags
+from dualenc_jax.losses.score_matrix import (
+  MASKED,
+  Matrix,
+  NegativeMask,
+  Partition,
+  PRECISION,
+)
 
 
 class Side(NamedTuple):
-  """Rows or columns of a matrix, in tiles: vectors [T, t, D] and their tags."""
+  """Rows or columns of a matrix, in tiles: vectors [T, t, D] and their mask."""
 
   vectors: jax.Array
-  tags: Tags
+  mask: NegativeMask
 
 
 class Running(NamedTuple):
@@ -44,11 +50,11 @@ class Cotangent(NamedTuple):
 
 def cut(side: Side, tile: int) -> Side:
   """Cuts [A, ...] into equal tiles [T, t, ...], t <= tile, padding the last."""
-  vectors, tags = side
+  vectors, mask = side
   size = vectors.shape[0]
-  if size % -(-size // tile) and tags.valid is None:
-    tags = tags._replace(valid=jnp.ones_like(vectors[:, 0], bool))
-  return jax.tree.map(lambda x: cut_rows(x, tile), Side(vectors, tags))
+  if size % -(-size // tile) and mask.valid is None:
+    mask = mask._replace(valid=jnp.ones_like(vectors[:, 0], bool))
+  return jax.tree.map(lambda x: cut_rows(x, tile), Side(vectors, mask))
 
 
 def cut_rows(x: jax.Array, tile: int) -> jax.Array:
@@ -70,7 +76,7 @@ def start(side: Side, totals: bool) -> Running:
   zero = jnp.zeros_like(side.vectors[:, :, 0])
   return Running(
       zero + MASKED, zero, zero, zero if totals else None,
-      None if side.tags.limits is None else zero,
+      None if side.mask.limits is None else zero,
   )
 
 
@@ -98,9 +104,8 @@ def finish(running: Running, size: int) -> Partition:
 
 
 def forward(
-    matrix: Matrix, precision: jax.lax.PrecisionLike, rows: Side, columns: Side,
-    temperature: jax.Array, row_sums: Running | None,
-    column_sums: Running | None, own: bool,
+    matrix: Matrix, rows: Side, columns: Side, temperature: jax.Array,
+    row_sums: Running | None, column_sums: Running | None, own: bool,
 ) -> tuple[Running | None, Running | None]:
   """Adds the scores of all tiles of rows and columns to their statistics.
 
@@ -118,11 +123,11 @@ def forward(
     def tile(b, sums):
       row_sum, column_sums = sums
       column_side = _pick(columns, b)
-      s, _ = _scores(matrix, precision, x, row_side, column_side, a, b, own)
+      s, _ = _scores(matrix, x, row_side, column_side, a, b, own)
       if row_sum is not None:
-        row_sum = _include(row_sum, s, 1, row_side.tags.limits)
+        row_sum = _include(row_sum, s, 1, row_side.mask.limits)
       if column_sums is not None:
-        limits = column_side.tags.limits
+        limits = column_side.mask.limits
         column_sum = _include(_pick(column_sums, b), s, 0, limits)
         column_sums = _put(column_sums, b, column_sum)
       return row_sum, column_sums
@@ -141,9 +146,8 @@ def forward(
 
 
 def backward(
-    matrix: Matrix, precision: jax.lax.PrecisionLike, rows: Side, columns: Side,
-    temperature: jax.Array, row_bar: Cotangent | None,
-    column_bar: Cotangent | None, d_rows: jax.Array,
+    matrix: Matrix, rows: Side, columns: Side, temperature: jax.Array,
+    row_bar: Cotangent | None, column_bar: Cotangent | None, d_rows: jax.Array,
     d_columns: jax.Array | None, own: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
   """Adds the gradient of the statistics to that of rows and columns.
@@ -163,17 +167,17 @@ def backward(
     def tile(b, gradients):
       d_x, d_y = gradients
       column_side = _pick(columns, b)
-      s, mask = _scores(matrix, precision, x, row_side, column_side, a, b, own)
+      s, mask = _scores(matrix, x, row_side, column_side, a, b, own)
       d_s = _d_scores(
-          s, mask, (row_bar_a, row_side.tags.limits),
-          (_pick(column_bar, b), column_side.tags.limits),
+          s, mask, (row_bar_a, row_side.mask.limits),
+          (_pick(column_bar, b), column_side.mask.limits),
       )
       d_x += jnp.einsum(
-          'tu,ud->td', d_s, column_side.vectors, precision=precision
+          'tu,ud->td', d_s, column_side.vectors, precision=PRECISION
       )
       if d_y is not None:
         d_y = d_y.at[b].add(
-            jnp.einsum('tu,td->ud', d_s, x, precision=precision)
+            jnp.einsum('tu,td->ud', d_s, x, precision=PRECISION)
         )
       return d_x, d_y
 
@@ -193,14 +197,14 @@ def backward(
   )
 
 
-def _scores(matrix, precision, x, rows, columns, a, b, own):
+def _scores(matrix, x, rows, columns, a, b, own):
   """Masked scores of the tile (a, b), [t, u], and its mask or None."""
-  s = score_matrix.scores(x, columns.vectors, precision)
+  s = score_matrix.scores(x, columns.vectors)
   diagonal = None
   if own and matrix.aligned:
     i, j = (jax.lax.broadcasted_iota(jnp.int32, s.shape, k) for k in (0, 1))
     diagonal = a * s.shape[0] + i == b * s.shape[1] + j
-  mask = score_matrix.negatives(rows.tags, columns.tags, diagonal)
+  mask = score_matrix.negatives(rows.mask, columns.mask, diagonal)
   return (s if mask is None else jnp.where(mask, s, MASKED)), mask
 
 

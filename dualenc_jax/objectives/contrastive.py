@@ -6,17 +6,17 @@ import functools
 from typing import Any
 
 import jax
+import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
-from dualenc_jax.data import Layout, Packed
-from dualenc_jax.losses import blocks
+from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import cells, collapse, from_pairs
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.of_towers import OfTowers
-from dualenc_jax.utils.errors import expect
+from dualenc_jax.utils.errors import expect, UserError
 
 Batch = dict[str, Any]
 
@@ -60,17 +60,13 @@ class Contrastive(OfTowers):
     yield f'Loss: {type(self.loss).__name__}.'
     if dims := self._trained_dims:
       yield f'Trained dims: {", ".join(map(str, dims))}.'
-    yield from blocks.describe_negatives(
-        self.loss, self.similarity, run.batch_size, self.num_negatives
-    )
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     columns = from_pairs.first_columns(run.batches, step)
-    losses.check_columns(self.loss, columns, self.model.projection.features)
+    losses.validate_columns(self.loss, columns)
+    if self.similarity.mask_duplicates and not self.num_negatives:
+      check_distinct(run.batches, step)
     yield from super().describe_batches(run, step)
-    yield from blocks.describe_left(
-        self.loss, self.similarity, run.batches, step
-    )
 
   @property
   def facts(self) -> dict[str, Any]:
@@ -79,11 +75,29 @@ class Contrastive(OfTowers):
 
   @property
   def _trained_dims(self) -> tuple[int, ...]:
-    return losses.trained_dims(self.loss, self.model.projection.features)
+    return self.loss.trained_dims(self.model.projection.features)
 
   def chance(self, run: Run) -> float | None:
-    chance = getattr(self.loss, 'chance', None)
-    return chance and chance(run.batch_size, self.num_negatives)
+    return self.loss.chance(run.batch_size, self.num_negatives)
+
+
+def check_distinct(batches: Batches, step: int) -> None:
+  """Raises UserError if no query has a negative in the batches from `step` on.
+
+  Pairs that share a query or a passage are duplicates, which are masked out.
+  """
+  for number in range(step, step + 3):
+    ids = batches.picker.arrays(batches.picker(number))
+    if all(
+        len(np.unique(ids[name], axis=0)) > 1
+        for name in ('query_ids', 'passage_ids')
+    ):
+      return
+  raise UserError(
+      'All pairs of the first batches have the same query or passage: their'
+      ' negatives are masked out as duplicates, so that the loss is always 0.'
+      ' Give pairs with different texts.'
+  )
 
 
 def embed(

@@ -12,10 +12,10 @@ from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.data.text.joined import Around
 from dualenc_jax.data.text.tokenizer import vocab_size, Vocabulary
-from dualenc_jax.objectives.objective import check_whole, Objective, Run
+from dualenc_jax.objectives.objective import Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import check_whole, expect, UserError
 
 
 class FromPairs(Objective):

@@ -10,14 +10,14 @@ import numpy as np
 
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import STEP
-from dualenc_jax.losses.code_ranking import lambda_rank
+from dualenc_jax.losses.code_search import lambda_rank
 from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import passage_states
-from dualenc_jax.objectives.objective import check_whole, Key, Result, Run
+from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.over_codes import OverCodes
 from dualenc_jax.retrieval.compression.model_codec import GROUP, SCORE
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import check_whole, UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.losses.similarity import check_one_of
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import cells, collapse
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.objectives.over_passages import check_apart, passage_tower
+from dualenc_jax.utils.errors import check_one_of
 
 DISTANCES = ('cosine', 'l2')
 # Of the root, whose derivative at 0 is none.

@@ -15,7 +15,7 @@ from dualenc_jax import losses
 from dualenc_jax.data import Layout, Padded
 from dualenc_jax.data.layouts import padded_rows
 from dualenc_jax.data.text.ragged import as_uint32_pairs
-from dualenc_jax.losses import cache_sampling, cache_updating, negative_cache
+from dualenc_jax.losses import cache_sampling, negative_cache
 from dualenc_jax.losses.cache_sampling import Draw, Sample
 from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
 from dualenc_jax.losses.negative_cache import NegativeCache
@@ -23,12 +23,12 @@ from dualenc_jax.losses.score_matrix import MASKED
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
 from dualenc_jax.objectives import cells, collapse, passage_states
 from dualenc_jax.objectives.contrastive import embed
-from dualenc_jax.objectives.objective import check_whole, Key, Run
+from dualenc_jax.objectives.objective import Key, Run
 from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.objectives.passage_states import Passages
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import check_whole, expect, UserError
 
 # Beside the run's seed, of the choice of passages.
 _CHOICE = 17
@@ -193,7 +193,7 @@ class CachedNegatives(OfTowers):
     if self._refreshed:
       refreshed.append(self._encode_oldest(params, memory))
     tokens = batch['passages'].tokens
-    return value, metrics, cache_updating.update(
+    return value, metrics, negative_cache.update(
         memory, refreshed, own.passage,
         tokens.reshape(-1, tokens.shape[-1]), batch['passage_ids'],
     )

@@ -160,10 +160,6 @@ class Objective(Protocol):
     """The loss of a model that knows nothing; None if it is not known."""
     return None
 
-  def problem(self, metrics: Mapping[str, Any]) -> str | None:
-    """The reason to stop a run by the metrics of a step; None to go on."""
-    return None
-
   @property
   def facts(self) -> dict[str, Any]:
     """Facts that no tensor of a model holds, as JSON for its checkpoints."""
@@ -177,10 +173,3 @@ def check(name: str, objective: Any) -> None:
       is_one and not isinstance(objective, type), name, objective,
       'an object such as, in gin, OBJECTIVE = @objectives.Contrastive()',
   )
-
-
-def check_whole(name: str, value: Any, least: int) -> None:
-  """Raises UserError unless it is a whole number from `least` on."""
-  expect(type(value) is int, name, value, 'a whole number')
-  bound = f'at least {least}' if least else '0 or more'
-  expect(value >= least, name, value, bound)

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.losses.loss import NORM_TOLERANCE
 from dualenc_jax.models import describe, DualEncoder, model_params
 from dualenc_jax.models.cost import describe_towers
 from dualenc_jax.objectives import cells
@@ -41,16 +40,6 @@ class OfTowers(FromPairs):
         f' {lengths[1]} tokens.'
     )
     yield from describe_towers(self.model, *lengths)
-
-  def problem(self, metrics: Mapping[str, Any]) -> str | None:
-    error = metrics.get('norm_error', 0.0)
-    if error <= NORM_TOLERANCE:
-      return None
-    return (
-        f'the norm of an embedding is off 1 by {error:.3g}, so that its dot'
-        ' products are not cosines. Normalise what the model returns, or set'
-        ' losses.Similarity.check_norms = False.'
-    )
 
   @property
   def facts(self) -> dict[str, Any]:

@@ -13,13 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.losses import code_ranking, code_search
-from dualenc_jax.losses.code_ranking import Ranked
-from dualenc_jax.losses.code_search import Codes, Hits
-from dualenc_jax.losses.similarity import check_positive
+from dualenc_jax.losses import code_search
+from dualenc_jax.losses.code_search import Codes, Hits, Ranked
 from dualenc_jax.models import model_params
 from dualenc_jax.objectives import collapse
-from dualenc_jax.objectives.objective import check_whole, Key, Run
+from dualenc_jax.objectives.objective import Key, Run
 from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
 from dualenc_jax.objectives.passage_states import Passages
 from dualenc_jax.retrieval.compression import Codec, model_codec
@@ -29,7 +27,7 @@ from dualenc_jax.retrieval.compression.quantisers import unpacked
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
 from dualenc_jax.utils import json_file
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import check_positive, check_whole, UserError
 
 
 class OverCodes(OverPassages):
@@ -148,11 +146,11 @@ class OverCodes(OverPassages):
     arrays = params[GROUP]
     quantiser = Product(arrays[ASSIGN], arrays[SCORE])
     total = len(batch['code_valid'])
-    relevant, others = code_ranking.ranked(
+    relevant, others = code_search.ranked(
         quantiser, query, hits, batch['targets'], total
     )
     own = unpacked(hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp)
     return relevant, others, {
-        **code_ranking.metrics(relevant, others, self.depth),
+        **code_search.metrics(relevant, others, self.depth),
         **collapse.watched(query, quantiser.values(own)),
     }

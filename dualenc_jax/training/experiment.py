@@ -19,7 +19,7 @@ import jax
 from dualenc_jax import data
 from dualenc_jax.data import Cache, columns, dataset
 from dualenc_jax.objectives import Batches, Objective
-from dualenc_jax.objectives.objective import check, check_whole
+from dualenc_jax.objectives.objective import check
 from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.partitioning import leaf_paths, Partitioner
 from dualenc_jax.retrieval.compression import model_codec
@@ -27,7 +27,12 @@ from dualenc_jax.training import initial, step as step_lib
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import Optimizer, Plan, TrainState
 from dualenc_jax.training.until import UntilAligned
-from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
+from dualenc_jax.utils.errors import (
+  check_whole,
+  expect,
+  SourceUnavailable,
+  UserError,
+)
 from dualenc_jax.utils.files import default_cache_dir
 from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
 from dualenc_jax.utils.untrusted import printable

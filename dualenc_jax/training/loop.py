@@ -194,6 +194,6 @@ def _monitors(
   chance, log = experiment.objective.chance(experiment), reporter.line
   skipped = experiment.optimizer.skip_non_finite
   yield monitors.stop_at_non_finite(paths, skipped, log)
-  yield monitors.stop_at_problems(experiment.objective, chance, log)
+  yield monitors.stop_at_collapse(chance, log)
   yield monitors.report_metrics(reporter, chance)
   yield monitors.warn_above_chance(chance, log)

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from dualenc_jax.objectives import collapse, Objective
+from dualenc_jax.objectives import collapse
 from dualenc_jax.parallel.partitioning import path_string
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training.hooks import Hook, Training
@@ -85,10 +85,8 @@ def stop_at_non_finite(
   return Hook(call, every=1, late=True)
 
 
-def stop_at_problems(
-    objective: Objective, chance: float | None, log: LogFn
-) -> Hook:
-  """Returns a hook that stops a run by its objective, or for a collapse.
+def stop_at_collapse(chance: float | None, log: LogFn) -> Hook:
+  """Returns a hook that warns of a collapsed tower, and then stops the run.
 
   `chance` is the loss of a model that knows nothing, None if it is not known.
   """
@@ -99,19 +97,15 @@ def stop_at_problems(
     metrics = run.metrics
     if metrics.get('skipped'):
       return
-    problem = objective.problem(metrics)
     tower = collapse.collapsed(metrics, chance)
     in_a_row = in_a_row + 1 if tower else 0
     if tower and in_a_row in (_WARM_UP, _COLLAPSED):
       text = _COLLAPSE.format(
           tower, metrics[f'{tower}_rank'], in_a_row, float(metrics['loss'])
       )
-      if in_a_row == _WARM_UP:
-        log(f'WARNING: step {run.step}: {text}')
-      else:
-        problem = text
-    if problem:
-      raise _stopped(run, problem)
+      if in_a_row == _COLLAPSED:
+        raise _stopped(run, text)
+      log(f'WARNING: step {run.step}: {text}')
 
   return Hook(call, every=1, late=True)
 

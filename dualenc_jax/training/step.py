@@ -15,10 +15,9 @@ import optax
 
 from dualenc_jax.data.columns import STEP
 from dualenc_jax.objectives import Objective
-from dualenc_jax.objectives.objective import check_whole
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import check_whole, expect, UserError
 
 # Parts of a run after which a description looks at the learning rate.
 _SHOWN = 20

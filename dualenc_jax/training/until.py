@@ -5,8 +5,7 @@ import math
 import numbers
 from typing import Any
 
-from dualenc_jax.objectives.objective import check_whole
-from dualenc_jax.utils.errors import expect
+from dualenc_jax.utils.errors import check_whole, expect
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """`UserError`, the one error type that a user is meant to read; statuses."""
 
+from collections.abc import Sequence
+import math
+import numbers
 import os
 import signal
 from typing import Any, NoReturn
@@ -16,6 +19,32 @@ def expect(holds: object, name: str, value: object, expected: str) -> None:
   """Raises '<name> is <value>; expected <expected>.' unless that holds."""
   if not holds:
     raise UserError(f'{name} is {value!r}; expected {expected}.')
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+  """Raises UserError unless the value is a whole number from `least` on."""
+  expect(type(value) is int, name, value, 'a whole number')
+  bound = f'at least {least}' if least else '0 or more'
+  expect(value >= least, name, value, bound)
+
+
+def check_finite(name: str, value: Any) -> None:
+  is_finite = isinstance(value, numbers.Real) and math.isfinite(value)
+  expect(is_finite, name, value, 'a finite number')
+
+
+def check_positive(name: str, value: Any) -> None:
+  number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  above = number and math.isfinite(value) and value > 0.0
+  expect(above, name, value, 'a finite number above 0')
+
+
+def check_bool(name: str, value: Any) -> None:
+  expect(type(value) is bool, name, value, 'True or False')
+
+
+def check_one_of(name: str, value: Any, known: Sequence[str]) -> None:
+  expect(value in known, name, value, f'one of {", ".join(map(repr, known))}')
 
 
 class SourceUnavailable(UserError):

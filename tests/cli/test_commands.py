@@ -67,7 +67,6 @@ def test_check_says_all_and_trains_nothing(tmp_path, capsys):
   assert not folder.exists()
   assert 'training.Experiment.batch_size = %BATCH_SIZE' in out
   assert 'models.T5Encoder.num_layers = 1' in out
-  assert 'Negatives per query: 15 (15 in-batch)' in out
   assert 'splits train, validation, test' in out
   assert 'token_embedder/embedding [8064, 128]' in out
   assert 'Compiled memory a device' in out

@@ -39,8 +39,8 @@ def test_check_says_what_it_is_and_a_wrong_number_names_its_flag(
 ):
   any_loss = [
       '--gin.HASHED_LOSS=@losses.SamToNe()', '--gin.HASH_ALPHA=4.0',
-      '--gin.losses.Hashed.straight_through=True', '--gin.HASH_START=4',
-      '--gin.FALSE_NEGATIVE_MARGIN=0.1', '--gin.MICRO_BATCH_SIZE=8',
+      '--gin.HASH_START=4', '--gin.FALSE_NEGATIVE_MARGIN=0.1',
+      '--gin.MICRO_BATCH_SIZE=8',
   ]
   check.main(flags(tmp_path, 'model', *any_loss, '--no_compile'))
   said = capsys.readouterr().out

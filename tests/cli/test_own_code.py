@@ -17,7 +17,7 @@ from dualenc_jax.utils.errors import UserError
 MODULE = '''
 import dataclasses
 import jax.numpy as jnp
-from dualenc_jax import data
+from dualenc_jax import data, losses
 
 
 class Mine(data.Dataset):
@@ -43,12 +43,9 @@ class Plain:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pull:
+class Pull(losses.Loss):
   """The least that a loss needs; it reads the column."""
   strength: float = 1.0
-
-  def init(self):
-    return {}
 
   def __call__(self, params, batch, similarity):
     distance = jnp.sum((batch.query - batch.passage) ** 2)

@@ -7,7 +7,7 @@ from text_reading import pairs_of
 
 from dualenc_jax.data import Packed, Padded
 from dualenc_jax.data.batches import abstract_batch, Batches
-from dualenc_jax.data.text.ragged import as_uint32_pairs, fingerprints, Ragged
+from dualenc_jax.data.text.ragged import fingerprints, Ragged
 from dualenc_jax.utils.errors import UserError
 
 COUNTS = [0, 1, 2, 3, 5, 0, 7, 2, 1, 4, 3]
@@ -140,17 +140,6 @@ def test_negatives_rotate_by_epoch_and_fall_short_to_none(k, layout):
         assert negatives[number] == chosen and valid
         (own,) = fingerprints(Ragged.from_rows([chosen], np.uint16)).tolist()
         assert low + (high << 32) == own
-
-
-def test_fingerprints_of_negatives_are_those_of_the_batch():
-  made = batches(num_negatives=5)
-  batch, texts = made(4), made.picker.fingerprints(4)
-  real = batch['negative_valid']
-  assert 0 < real.sum() < real.size
-  np.testing.assert_array_equal(texts['negative_valid'], real)
-  np.testing.assert_array_equal(
-      as_uint32_pairs(texts['negatives'])[real], batch['negative_ids'][real]
-  )
 
 
 def test_what_a_split_has_too_few_of():

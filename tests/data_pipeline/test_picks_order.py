@@ -146,19 +146,18 @@ def test_of_many_those_of_the_batch_come_first(monkeypatch):
     assert {*row.tolist()} <= known[int(query)]
 
 
-def test_batches_and_fingerprints_have_them():
+def test_batches_have_them():
   cache = text_reading.random_cache(96)
   cache.query_fingerprints, cache.passage_fingerprints = pairs(96, 30, 40)
   data = Batches([cache], 32, 0, 16, 64, 2)
   known = sets(cache.query_fingerprints, cache.passage_fingerprints)
-  batch, texts = data(1), data.picker.fingerprints(1)
+  batch = data(1)
   several = data.picker.positives.most
   assert batch['positive_ids'].shape == (32, several, 2) and several > 0
-  ids = [batch[f'{name}_ids'] for name in ('query', 'passage', 'positive')]
-  for found in (
-      map(from_uint32_pairs, ids),
-      (texts[name] for name in ('query', 'passage', 'positives')),
-  ):
-    for query, passage, row in zip(*(array.tolist() for array in found)):
-      assert {*row, passage} == known[query]
-      assert len(known[query]) <= picks.MOST
+  ids = [
+      from_uint32_pairs(batch[f'{name}_ids']).tolist()
+      for name in ('query', 'passage', 'positive')
+  ]
+  for query, passage, row in zip(*ids):
+    assert {*row, passage} == known[query]
+    assert len(known[query]) <= picks.MOST

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.losses.cache_updating import update
-from dualenc_jax.losses.negative_cache import BLOCK, empty, oldest
+from dualenc_jax.losses.negative_cache import BLOCK, empty, oldest, update
 
 pytestmark = pytest.mark.devices(8)
 

@@ -123,7 +123,7 @@ def test_what_teaches_nothing_is_refused(loss, columns, message):
   if columns:
     columns = {'teacher_scores': np.array(columns, np.float32)}
   if message is None:
-    losses.check_columns(loss, columns)
+    losses.validate_columns(loss, columns)
     return
   with pytest.raises(UserError, match=message):
-    losses.check_columns(loss, columns)
+    losses.validate_columns(loss, columns)

@@ -81,16 +81,13 @@ class Expected:
 
 
 def expected(batch, beta=BETA, alpha=2.0, weights=None, limit=np.inf,
-             straight_through=False, mask=True):
+             mask=True):
   """The loss and its gradient of the vectors, by the rule of the chain."""
   dim = batch.vectors['query'].shape[1]
   weights = np.ones(len(batch.ids['query'])) if weights is None else weights
   weights = weights / np.sum(weights)
   masks = negatives_of(batch, mask)
   soft = {k: np.tanh(beta * dim**0.5 * x) for k, x in batch.vectors.items()}
-  hashed = soft
-  if straight_through:
-    hashed = {k: np.where(x >= 0, 1.0, -1.0) for k, x in batch.vectors.items()}
 
   def dense(h):
     return softmax_part(h['dense'], h, masks, weights)
@@ -98,7 +95,7 @@ def expected(batch, beta=BETA, alpha=2.0, weights=None, limit=np.inf,
   def candidate(h):
     return margin_part(h, masks, weights, alpha, limit)
 
-  arrays = {**hashed, 'dense': batch.vectors['query']}
+  arrays = {**soft, 'dense': batch.vectors['query']}
   of_h = slopes(lambda h: dense(h) + candidate(h), arrays)
   gradients = {
       k: of_h[k] * beta * dim**0.5 * (1 - h**2) for k, h in soft.items()
@@ -186,14 +183,6 @@ def test_false_negatives_are_left_out_of_the_margin(implementation, margin):
   assert (want > 0) == (16 * -margin < 6.0)
   np.testing.assert_allclose(metrics['candidate_loss'], want, rtol=1e-5)
   assert metrics['false_negative_fraction'] > 0
-
-
-def test_the_codes_themselves_with_the_gradient_of_tanh():
-  embeddings, batch = loss_cases.make_batch(6, 2)
-  # Products of codes are even numbers: no hinge is at its kink.
-  want = expected(batch, alpha=1.5, straight_through=True)
-  loss = Hashed(alpha=1.5, straight_through=True)
-  check(value_and_gradients(loss, embeddings), want)
 
 
 def test_unmasked_and_annealed_from_a_start():

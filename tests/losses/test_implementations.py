@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import reference
 
-from dualenc_jax.losses import evaluate, similarity
+from dualenc_jax.losses import blocks, evaluate
 from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.devices(8)
 
 # The most rows and columns whose scores, float32, are not too many.
-LARGEST = math.isqrt(similarity.DENSE_BYTES // 4 - 1)
+LARGEST = math.isqrt(blocks.DENSE_BYTES // 4 - 1)
 
 
 def implementation_of(
@@ -56,11 +56,11 @@ def test_auto_takes_the_ring_for_scores_above_the_limit():
   assert implementation_of(LARGEST) == 'dense'
   assert implementation_of(LARGEST + 1) == 'ring'
   # All matrices count: three hard negatives make four of one.
-  fourth = math.isqrt(similarity.DENSE_BYTES // 16 - 1)
+  fourth = math.isqrt(blocks.DENSE_BYTES // 16 - 1)
   assert implementation_of(fourth, 3) == 'dense'
   assert implementation_of(fourth + 1, 3) == 'ring'
   both = {'name': 'samtone_both_towers'}
-  third = math.isqrt(similarity.DENSE_BYTES // 12 - 1)
+  third = math.isqrt(blocks.DENSE_BYTES // 12 - 1)
   assert implementation_of(third, **both) == 'dense'
   assert implementation_of(third + 1, **both) == 'ring'
 
@@ -77,7 +77,7 @@ def test_the_limit_is_that_of_a_device():
   program = function.lower({}, meshes.abstract_embeddings(64, 4)).compile()
   assert hlo.num_elements(program.as_text()) == 64 * 64 // data
 
-  largest = math.isqrt(data * similarity.DENSE_BYTES // 4 - 1) // 8 * 8
+  largest = math.isqrt(data * blocks.DENSE_BYTES // 4 - 1) // 8 * 8
   assert largest > 1.9 * LARGEST
   assert implementation_of(largest, 0, partitioner) == 'dense'
   assert implementation_of(largest + 8, 0, partitioner) == 'ring'

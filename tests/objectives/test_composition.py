@@ -36,15 +36,12 @@ LOSSES = {
 }
 
 
-class All:
+class All(losses.Loss):
   """All losses, in one program, which takes less to compile than one each.
 
   Its value is the sum of their logarithms, so that none outweighs the others
   in the gradient.
   """
-
-  def init(self):
-    return {}
 
   def __call__(self, params, batch, similarity):
     found = {}

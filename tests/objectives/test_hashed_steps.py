@@ -24,7 +24,7 @@ def trained(micro_batch_size, implementation, steps=3):
   abstract, _, step = tiny_training.plan(
       partitioner, model=model, loss=LOSS,
       similarity=dataclasses.replace(
-          SIMILARITY, implementation=implementation, check_norms=True
+          SIMILARITY, implementation=implementation
       ),
       micro_batch_size=micro_batch_size,
   )
@@ -71,8 +71,6 @@ def test_beta_follows_the_step():
   )
   # Steps follow one another, and their rounding with them.
   np.testing.assert_allclose([m['loss'] for m in metrics], values, rtol=1e-5)
-  # The hashed vectors are of other norms; what the model returned is not.
-  assert max(m['norm_error'] for m in metrics) < 1e-5
   for got, want in zip(
       jax.tree.leaves(gradients), jax.tree.leaves(wanted), strict=True
   ):

@@ -11,7 +11,7 @@ import pytest
 import tiny_training
 
 from dualenc_jax.data import Padded
-from dualenc_jax.losses import InBatchSoftmax
+from dualenc_jax.losses import InBatchSoftmax, Loss
 from dualenc_jax.objectives import Contrastive
 from dualenc_jax.training import memory, Optimizer, Partitioner
 from dualenc_jax.training.experiment import Experiment
@@ -29,11 +29,8 @@ ADAM = Optimizer(optax.adam(1e-3), lambda step: 1e-3)
 
 
 @dataclasses.dataclass(frozen=True)
-class Rowwise:
+class Rowwise(Loss):
   """A loss that needs no more than a few numbers a row."""
-
-  def init(self):
-    return {}
 
   def __call__(self, params, batch, similarity):
     value = -jnp.mean(jnp.sum(batch.query * batch.passage, axis=1))
