@@ -8,14 +8,13 @@ from typing import Any
 from dualenc_jax.checkpoints import (
   hugging_face,
   loading,
-  merging,
   model_dirs,
   opening,
   plain,
   sentence_transformers,
   sentence_transformers_writer,
   t5x_legacy,
-  two_towers,
+  transforms,
   verify,
 )
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
@@ -65,7 +64,7 @@ class Source:
     step: of the checkpoint in a model_dir; None for the newest.
     vocabulary: as of `loading.load`.
     usage: lengths and prefixes that are not those of the checkpoint, by name.
-    dim: as of `truncation.of_weights`; None for all components.
+    dim: as of `transforms.truncate`; None for all components.
     activations: as of `Weights.with_activations`.
   """
 
@@ -126,9 +125,9 @@ class Merge:
   shares: Sequence[float]
 
   def read(self) -> tuple[Weights, bool]:
-    """The mean; raises as `Source.read` and `merging.merge` do."""
+    """The mean; raises as `Source.read` and `transforms.merge` do."""
     models = [source.read()[0] for source in self.sources]
-    return merging.merge(models, self.shares), False
+    return transforms.merge(models, self.shares), False
 
   def sides(self, *args: Any) -> list[tuple[str, verify.Encode]]:
     """Returns nothing: no other library has the mean."""
@@ -178,7 +177,7 @@ def convert(
   if problem:
     raise UserError(f'--to={name} cannot hold {weights}, which {problem}.')
   if query_alone:
-    weights = two_towers.query_alone(weights)
+    weights = transforms.query_tower(weights)
     log(
         f'The query tower alone: {weights.encoder.num_layers} layers,'
         f' {len(weights.tensors)} tensors.'

@@ -16,7 +16,7 @@ import zipfile
 from dualenc_jax.checkpoints import (
   hugging_face_config as config_lib,
   hugging_face_tokenizer as tokenizer,
-  two_towers,
+  transforms,
 )
 from dualenc_jax.checkpoints.weights import (
   EMBEDDING,
@@ -127,7 +127,7 @@ def read(path: pathlib.Path) -> Weights:
       for tower, weights in zip(TOWERS, (query, passage))
       for name, reason in weights.left_out.items()
   }
-  joint = two_towers.join(query, passage, path)
+  joint = transforms.join_towers(query, passage, path)
   return dataclasses.replace(joint, left_out=left_out).check()
 
 
@@ -162,7 +162,7 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   if weights.is_shared:
     _write_tower(weights, folder)
     return
-  for tower, own in zip(TOWERS, two_towers.split(weights)):
+  for tower, own in zip(TOWERS, transforms.split_towers(weights)):
     _write_tower(own, folder / tower)
 
 
@@ -240,10 +240,10 @@ def _read_table(
     )
   table = tensors[tables[0]]
   left_out = {name: f'equal to {tables[0]}' for name in tables[1:]}
-  digest = two_towers.digest(table) if left_out else None
+  digest = transforms.digest(table) if left_out else None
   for name in left_out:
     other = tensors[name]
-    if other.shape != table.shape or two_towers.digest(other) != digest:
+    if other.shape != table.shape or transforms.digest(other) != digest:
       why = f'T5 has one table. Give {folder} as transformers saved it.'
       if name == _HEAD:
         why = (

@@ -9,7 +9,7 @@ from flax import linen as nn, traverse_util
 import jax
 import numpy as np
 
-from dualenc_jax.checkpoints import model_dirs, truncation
+from dualenc_jax.checkpoints import model_dirs, transforms
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
 from dualenc_jax.checkpoints.weights import check_sizes, listed, Weights
 from dualenc_jax.data.text.joined import Template
@@ -76,13 +76,13 @@ def load_own(
   def use(checkpoint: model_dirs.Checkpoint) -> Loaded:
     weights = model_dirs.weights_of(checkpoint)
     if dim is not None:
-      weights = truncation.of_weights(weights, dim)
+      weights = transforms.truncate(weights, dim)
     model = model_dirs.model_of(weights.described, weights.path)
     tokenizer = make_tokenizer(weights)
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     params, embedder = place(model, weights.tensors, weights.path)
     provenance = checkpoint.provenance(model, tokenizer)
-    provenance = truncation.of_provenance(provenance, dim)
+    provenance = transforms.truncate_provenance(provenance, dim)
     return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
 
   return model_dirs.restore(path, step, use)

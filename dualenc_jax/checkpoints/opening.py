@@ -14,7 +14,7 @@ from dualenc_jax.checkpoints import (
   plain,
   sentence_transformers,
   t5x,
-  truncation,
+  transforms,
 )
 from dualenc_jax.checkpoints.weights import USAGE, Weights
 from dualenc_jax.retrieval.encoding.towers import Loaded
@@ -45,14 +45,14 @@ def read(
   Args:
     path: a folder or a file; gs:// for T5X checkpoints.
     step: of the checkpoint in a model_dir; None for the newest.
-    dim: as of `truncation.of_weights`; None for all components.
+    dim: as of `transforms.truncate`; None for all components.
 
   Raises:
     UserError: the path holds nothing that is known, or what
-      `truncation.of_weights` raises.
+      `transforms.truncate` raises.
   """
   weights = _read(path, step)
-  return weights if dim is None else truncation.of_weights(weights, dim)
+  return weights if dim is None else transforms.truncate(weights, dim)
 
 
 def _read(path: str | os.PathLike[str], step: int | None) -> Weights:

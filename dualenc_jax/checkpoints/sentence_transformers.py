@@ -6,7 +6,7 @@ import logging
 import pathlib
 from typing import Any, NamedTuple
 
-from dualenc_jax.checkpoints import hugging_face, two_towers
+from dualenc_jax.checkpoints import hugging_face, transforms
 from dualenc_jax.checkpoints.hugging_face_config import ANY, check_settings
 from dualenc_jax.checkpoints.weights import PROJECTION, Weights
 from dualenc_jax.data.text.tokenizer import DOCUMENT, QUERY
@@ -111,7 +111,7 @@ def read(path: pathlib.Path) -> Weights:
   towers = _read_towers(path)
   by_tower = {t: _read_tower(t, path) for t in dict.fromkeys(towers)}
   query, passage = (by_tower[tower] for tower in towers)
-  joint = two_towers.join(query, passage, path)
+  joint = transforms.join_towers(query, passage, path)
   lengths = {
       f'{side}_length': read_length(tower.transformer, task)
       for side, task, tower in zip(

@@ -10,7 +10,7 @@ from typing import Any
 from dualenc_jax.checkpoints import (
   hugging_face,
   sentence_transformers as modules,
-  two_towers,
+  transforms,
 )
 from dualenc_jax.checkpoints.weights import PROJECTION, Usage, Weights
 from dualenc_jax.utils import files
@@ -64,7 +64,7 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
         route: _names(route, own_transformer, own_dense)
         for route in ('query', 'document')
     }
-    towers = two_towers.split(weights)
+    towers = transforms.split_towers(weights)
     for tower, names in zip(towers, structure.values()):
       if not own_transformer:
         # The only one, which both lengths are written to.

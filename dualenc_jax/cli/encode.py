@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import dataclasses
 import shlex
 
-from dualenc_jax.checkpoints import truncation
+from dualenc_jax.checkpoints import transforms
 from dualenc_jax.cli import config, flags, model_dir, runtime
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.retrieval import compression
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.codec is not None:
     chosen = compression.spec(args.codec)
     chosen.check(model.dim)
-    truncation.warn_of(chosen, model, args.model_dir)
+    transforms.warn_untrained_codec(chosen, model, args.model_dir)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
     task = Texts(args.corpus, not args.skip_bad_rows)

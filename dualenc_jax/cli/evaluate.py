@@ -25,7 +25,7 @@ import pathlib
 import shlex
 from typing import Any
 
-from dualenc_jax.checkpoints import truncation
+from dualenc_jax.checkpoints import transforms
 from dualenc_jax.cli import (
   bm25,
   config,
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
   output = pathlib.Path(args.output_dir or evaluate.default_output(home))
   measured = _codecs(args)
   for codec in measured:
-    truncation.warn_of(codec, model, args.model_dir)
+    transforms.warn_untrained_codec(codec, model, args.model_dir)
   learnt = None
   if args.learnt_queries is not None:
     texts = Texts(args.learnt_queries)

@@ -8,7 +8,7 @@ import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.checkpoints import loading, model_dirs, truncation
+from dualenc_jax.checkpoints import loading, model_dirs, transforms
 from dualenc_jax.cli import config, flags, saved_config
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.parallel.partitioning import HostPartitioner
@@ -123,7 +123,7 @@ def load(
             codec.name, folder, dim,
         )
         codec = None
-      model, tensors = truncation.of_model(
+      model, tensors = transforms.truncate_model(
           model, tensors, dim, checkpoint.trained_dims, folder
       )
     embedder: Any
@@ -131,7 +131,7 @@ def load(
         model, tensors, folder, partitioner, experiment.eval_batch_size
     )
     found = checkpoint.provenance(model, tokenizer, experiment.seed)
-    found = truncation.of_provenance(found, dim)
+    found = transforms.truncate_provenance(found, dim)
     return TrainedModel(
         params, tokenizer, embedder, found, experiment, codec=codec
     )

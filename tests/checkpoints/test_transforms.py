@@ -8,7 +8,7 @@ import small_vocabulary
 import tiny_towers
 import tiny_weights
 
-from dualenc_jax.checkpoints import merging
+from dualenc_jax.checkpoints import transforms
 from dualenc_jax.checkpoints.weights import Usage
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.utils.errors import UserError
@@ -34,7 +34,7 @@ def used(seed, **changes):
 def test_every_tensor_is_the_weighted_mean():
   shares = [0.5, 0.3, 1.2]
   models = [weights(i, step=100 * i) for i in range(3)]
-  merged = merging.merge(models, shares)
+  merged = transforms.merge(models, shares)
   assert merged.step == 200
   own = [arrays(i) for i in range(3)]
   assert merged.tensors.keys() == own[0].keys()
@@ -64,16 +64,16 @@ NARROW = {'projection/kernel': Tensor('x', (32, 7), None)}
 )
 def test_what_differs_is_refused_by_name(other, message):
   with pytest.raises(UserError, match=message):
-    merging.merge([weights(0), other()], [1.0, 1.0])
+    transforms.merge([weights(0), other()], [1.0, 1.0])
 
 
 def test_prompts_are_merged_and_vocabularies_not(tmp_path):
   prompts = [{'a': 'x'}, {}, {'a': 'x', 'b': 'y'}, {'c': ''}]
   found = [used(i, prompts=own) for i, own in enumerate(prompts)]
-  merged = merging.merge(found, [1.0] * 4)
+  merged = transforms.merge(found, [1.0] * 4)
   assert merged.usage.prompts == {'a': 'x', 'b': 'y', 'c': ''}
-  with pytest.raises(UserError, match="prompt 'c' of m3 is '', of m4 'z'"):
-    merging.merge([*found, used(4, prompts={'c': 'z', 'd': 'x'})], [1.0] * 5)
+  with pytest.raises(UserError, match="prompt 'c' is '', and 'z' in m4"):
+    transforms.merge([*found, used(4, prompts={'c': 'z', 'd': 'x'})], [1.0] * 5)
   own = small_vocabulary.write(tmp_path / 'spiece.model')
   with pytest.raises(UserError, match='SHA-256 of the vocabulary of m0'):
-    merging.merge([weights(0), used(1, vocabulary=own)], [1.0, 1.0])
+    transforms.merge([weights(0), used(1, vocabulary=own)], [1.0, 1.0])
