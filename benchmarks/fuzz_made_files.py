@@ -14,7 +14,7 @@ from dualenc_jax.data.cache import format as cache_format, prepare
 from dualenc_jax.data.readers import Pairs
 from dualenc_jax.data.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
 from dualenc_jax.evaluation.report import curves
-from dualenc_jax.evaluation.results import folder as results
+from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
 from dualenc_jax.retrieval.compression.product import Product
@@ -40,13 +40,13 @@ def _results(folder: pathlib.Path) -> Reader:
       'model_dir': 'm', 'checkpoint_step': 3, 'queries': 2, 'k': 10,
   }
   ids, values = ['q1', 'q2'], {'MRR': np.array([0.5, 1]), 'P@1': np.eye(2)[0]}
-  results.write_per_query(folder / results.PER_QUERY, ids, values)
+  result_files.write_per_query(folder / result_files.PER_QUERY, ids, values)
   metrics = {'metrics': {'MRR': 0.75, 'P@1': 0.5}, **facts}
   fit = {'slope': 1.5, 'intercept': 0.5, 'step': 3}
   paths = write(
       folder,
       {
-          results.METRICS: json.dumps(metrics, indent=2),
+          result_files.METRICS: json.dumps(metrics, indent=2),
           'metrics.jsonl': [
               {'step': i, 'group': 'train', 'loss': 1.5 * i} for i in range(3)
           ],
@@ -57,11 +57,11 @@ def _results(folder: pathlib.Path) -> Reader:
   def read():
     curves.read(paths[1])
     calibration.of_step(folder, 3)
-    for model in results.read_all(folder):
+    for model in result_files.read_all(folder):
       for result in model.results.values():
         result.per_query()
 
-  return Reader([*paths, folder / results.PER_QUERY], read)
+  return Reader([*paths, folder / result_files.PER_QUERY], read)
 
 
 def _index(folder: pathlib.Path, codec: str | None = None) -> Reader:

@@ -15,9 +15,9 @@ import pathlib
 import shlex
 
 from dualenc_jax.cli import config, data_command, flags, runtime, tasks
-from dualenc_jax.evaluation.results import evaluate, folder as results, tables
+from dualenc_jax.evaluation.results import evaluate, result_files, tables
 from dualenc_jax.evaluation.results.baselines import Baselines, Words
-from dualenc_jax.evaluation.results.folder import VALIDATION
+from dualenc_jax.evaluation.results.result_files import VALIDATION
 from dualenc_jax.retrieval.search import bm25 as bm25_lib, hybrid
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import expect, UserError
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     )
     print(tables.metric_lines({'BM25': found.metrics}))
     print(f'  Written to {folder}.', flush=True)
-  tables.write_tables(output, [results.read_model(output, 'BM25')])
+  tables.write_tables(output, [result_files.read_model(output, 'BM25')])
 
 
 def make_parser() -> flags.Parser:
@@ -100,9 +100,9 @@ def words(args: argparse.Namespace) -> Words:
 
 def baselines(args: argparse.Namespace) -> Baselines:
   """The baselines of --baselines, --hybrid_weight and the flags of BM25."""
-  expected = f'{" and ".join(results.BASELINES)}, either, or nothing'
+  expected = f'{" and ".join(result_files.BASELINES)}, either, or nothing'
   for name in args.baselines or ():
-    expect(name in results.BASELINES, '--baselines', name, expected)
+    expect(name in result_files.BASELINES, '--baselines', name, expected)
   return Baselines(args.baselines, words(args), args.hybrid_weight)
 
 

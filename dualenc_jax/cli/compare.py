@@ -21,9 +21,9 @@ from collections.abc import Sequence
 
 from dualenc_jax.cli import flags
 from dualenc_jax.evaluation.results import (
+  compared_systems,
   comparison as comparison_lib,
   comparison_files,
-  systems,
   tables as tables_lib,
 )
 from dualenc_jax.utils import files, table as table_lib
@@ -32,7 +32,7 @@ from dualenc_jax.utils.untrusted import printable
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
-  baseline, *models = systems.read(
+  baseline, *models = compared_systems.read(
       args.systems, args.names, args.qrels, args.k, args.relevance_level
   )
   options = comparison_lib.Options(

@@ -36,7 +36,7 @@ from dualenc_jax.cli import (
   tasks,
 )
 from dualenc_jax.data.readers import Texts
-from dualenc_jax.evaluation.results import evaluate, folder as results, tables
+from dualenc_jax.evaluation.results import evaluate, result_files, tables
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.search import hybrid
 from dualenc_jax.utils.errors import UserError
@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> None:
         print(line)
     print(f'  Written to {folder}.', flush=True)
   if args.output_dir is None:
-    tables.write_tables(output, results.read_all(home))
+    tables.write_tables(output, result_files.read_all(home))
     print(f'Tables: {output / "tables.md"}, {output / "tables.tex"}.')
     shown = shlex.quote(printable(str(home)))
     print(

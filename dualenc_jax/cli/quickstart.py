@@ -19,7 +19,7 @@ from dualenc_jax.cli import config, flags, model_dir, runtime, train
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.results import baselines, evaluate, significance
-from dualenc_jax.evaluation.results.folder import METRICS
+from dualenc_jax.evaluation.results.result_files import METRICS
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.models import model_params
 from dualenc_jax.parallel import partitioning

@@ -25,8 +25,8 @@ from dualenc_jax.cli import (
 )
 from dualenc_jax.data import Dataset
 from dualenc_jax.data.readers import Pairs
-from dualenc_jax.evaluation.results import while_training
-from dualenc_jax.evaluation.results.folder import VALIDATION
+from dualenc_jax.evaluation.results import training_evals
+from dualenc_jax.evaluation.results.result_files import VALIDATION
 from dualenc_jax.pipelines.generation.corpus import check_same_corpus
 from dualenc_jax.pipelines.recipes import Recipe, runner, Stage
 from dualenc_jax.retrieval import compression
@@ -137,7 +137,7 @@ def check_stages(
         steps, size = experiment.steps, experiment.batch_size
         rate = experiment.optimizer.describe(steps)
         yield f'{stage.name}: {steps:,} steps of {size:,} examples, {rate}.'
-        while_training.check(experiment)
+        training_evals.check(experiment)
         for task, _ in experiment.task.parts():
           _check_split(experiment, task, 'train', coming)
 

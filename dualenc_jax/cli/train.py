@@ -24,7 +24,7 @@ import jax
 from dualenc_jax.checkpoints import model_dirs
 from dualenc_jax.cli import config, flags, model_dir, runtime, saved_config
 from dualenc_jax.data import Dataset
-from dualenc_jax.evaluation.results import comparison, while_training
+from dualenc_jax.evaluation.results import comparison, training_evals
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.parallel import hosts
 from dualenc_jax.training import loop
@@ -139,7 +139,7 @@ def train(
   )
   # Nothing is written before data and checkpoints are known to be good.
   with _alone(folder) as watches:
-    hooks = [*while_training.hooks(experiment, plan), *watches]
+    hooks = [*training_evals.hooks(experiment, plan), *watches]
     ended = loop.train(
         experiment, plan, text, hooks,
         ready=lambda: saved_config.write(

@@ -148,7 +148,7 @@ def test_queries_that_the_model_has_learnt_from_are_told(
       'queries': 4, 'queries_same': 1, 'queries_near': 2,
       'learnt': 5, 'learnt_same': 2, 'learnt_near': 3,
   }
-  told = 'Of the 4 queries 1 (25.00%) are word for word among the 5 that it has'
+  told = '1 (25.00%) of 4 evaluation queries occur word for word in the'
   assert told in capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ from tiny_evaluation import examples_of, link_model, result_of, run, run_of
 import tiny_run
 
 from dualenc_jax.data.readers.beir import Beir
-from dualenc_jax.evaluation.results.folder import read_per_query
+from dualenc_jax.evaluation.results.result_files import read_per_query
 from dualenc_jax.utils.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from tiny_evaluation import examples_of, link_model, result_of, run, run_of
 
 from dualenc_jax.cli import model_dir
 from dualenc_jax.data.readers import files
-from dualenc_jax.evaluation.results import systems
-from dualenc_jax.evaluation.results.folder import read_per_query
+from dualenc_jax.evaluation.results import compared_systems
+from dualenc_jax.evaluation.results.result_files import read_per_query
 from dualenc_jax.utils import machine
 
 DATA = pathlib.Path(__file__).parents[1] / 'data'
@@ -92,7 +92,7 @@ def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   runs = [path / 'run.trec' for path in (whole, short)]
   result, cut = (
       next(iter(found.results.values()))
-      for found in systems.read(runs, 'ab', qrels)
+      for found in compared_systems.read(runs, 'ab', qrels)
   )
   metrics = result_of(whole)['metrics']
   assert result.metrics == metrics

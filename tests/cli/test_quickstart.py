@@ -9,7 +9,7 @@ import pytest
 import tiny_run
 
 from dualenc_jax.cli import main as cli, quickstart
-from dualenc_jax.evaluation.results.folder import read_per_query
+from dualenc_jax.evaluation.results.result_files import read_per_query
 
 PACKAGES = ('asyncio', 'email', 'json', 'logging')
 

@@ -9,7 +9,7 @@ import tiny_beir
 from tiny_evaluation import result_of, run_of, shared_model
 
 from dualenc_jax.cli import main as cli
-from dualenc_jax.evaluation.results.folder import read_per_query
+from dualenc_jax.evaluation.results.result_files import read_per_query
 
 TINY = tiny_beir.make(0)
 # Of the same order, so that ties are ordered alike.

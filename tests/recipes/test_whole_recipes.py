@@ -12,7 +12,7 @@ import tiny_evaluation
 import tiny_run
 
 from dualenc_jax.cli import main as cli, train
-from dualenc_jax.evaluation.results.folder import read_per_query
+from dualenc_jax.evaluation.results.result_files import read_per_query
 
 JPQ = [
     '--gin.CODEC=opq:16x4', '--gin.JPQ_STEPS=4', '--gin.JPQ_BATCH_SIZE=16',

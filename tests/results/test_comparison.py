@@ -5,13 +5,13 @@ import pytest
 import result_folders
 
 from dualenc_jax.data.readers import beir_sets
-from dualenc_jax.evaluation.results import folder
+from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.evaluation.results.comparison import compare, Options
 from dualenc_jax.utils.errors import UserError
 
 
 def compared(root, names='ab', **options):
-  baseline, *others = (folder.read_model(root / name) for name in names)
+  baseline, *others = (result_files.read_model(root / name) for name in names)
   return compare(baseline, others, Options(**options))
 
 

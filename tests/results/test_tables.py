@@ -6,7 +6,7 @@ import pytest
 import result_folders
 
 from dualenc_jax.data.readers import beir_sets
-from dualenc_jax.evaluation.results import folder, tables
+from dualenc_jax.evaluation.results import result_files, tables
 from dualenc_jax.utils import table as table_lib
 from dualenc_jax.utils.table import Cell, Row, Table
 
@@ -28,14 +28,14 @@ def qa_model(root, name, values, sets=QA_SETS):
   for (task, dataset), p, mrr in zip(sets, values[::2], values[1::2]):
     metrics = {'P@1': p / 100, 'MRR': mrr / 100}
     result_folders.write(root / name, metrics, task, dataset, 'validation')
-  return folder.read_model(root / name)
+  return result_files.read_model(root / name)
 
 
 def beir_model(root, name, values):
   for dataset, value in values.items():
     metrics = {'nDCG@10': value / 100}
     result_folders.write(root / name, metrics, 'beir', dataset)
-  return folder.read_model(root / name)
+  return result_files.read_model(root / name)
 
 
 def of(name, models):
@@ -94,7 +94,7 @@ def test_the_average_is_over_what_all_rows_have(tmp_path):
     result_folders.write(
         tmp_path / 'part', {'MRR': 0.4}, 'multireqa', dataset, split
     )
-  table = of('qa-retrieval', [folder.read_model(tmp_path / 'part')])
+  table = of('qa-retrieval', [result_files.read_model(tmp_path / 'part')])
   assert [group for group, metric in table.columns if metric == 'MRR'] == (
       ['NQ', 'SQuAD', 'HotpotQA', 'DuoRC', 'Average of 2']
   )
@@ -161,7 +161,7 @@ def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
         tmp_path / 'm', {'nDCG@10': 0.9, 'MRR': 0.8, 'Top-5': 0.7}, task,
         dataset, split, label=labels[-1], document_separator='#',
     )
-  model = folder.read_model(tmp_path / 'm')
+  model = result_files.read_model(tmp_path / 'm')
   beir, other = tables.paper_tables([model])
   heads = [row.heads[0] for row in beir.rows]
   assert heads == ['FiQA-2018', 'NQ', 'Average of 2']
@@ -197,7 +197,7 @@ def test_table_3_of_dong(tmp_path):
     result_folders.write(
         tmp_path / name, metrics, 'open_nq', split='validation'
     )
-  models = [folder.read_model(tmp_path / name) for name in accuracies]
+  models = [result_files.read_model(tmp_path / name) for name in accuracies]
   (table,) = tables.paper_tables(models)
   assert table_lib.markdown(table) == (
       '## Retrieval accuracy (%) on open-domain Natural Questions'
@@ -221,7 +221,7 @@ def test_all_else_is_in_one_table(tmp_path):
     result_folders.write(tmp_path / name, own, split='test')
     result_folders.write(tmp_path / name, own, 'msmarco', split='test')
   result_folders.write(tmp_path / 'a', metrics, 'beir', 'msmarco', 'validation')
-  models = [folder.read_model(tmp_path / name) for name in 'ab']
+  models = [result_files.read_model(tmp_path / name) for name in 'ab']
   (table,) = tables.paper_tables(models)
   columns = ['P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@100']
   assert [name for _, name in table.columns] == columns
@@ -316,7 +316,7 @@ def test_figures_of_other_steps_runs_or_units_are_noted(tmp_path):
     result_folders.write(tmp_path / model, metrics, 'beir', dataset, **facts)
   result_folders.write(tmp_path / 'm', {'MRR': 0.5}, checkpoint_step=5)
   m, runs, same = (
-      folder.read_model(tmp_path / name) for name in ('m', 'runs', 'same')
+      result_files.read_model(tmp_path / name) for name in ('m', 'runs', 'same')
   )
   assert note_of('beir', m) == ['Figures are of steps 1,000 and 20,000.']
   assert note_of('other', m) == note_of('beir', same) == []
@@ -328,7 +328,7 @@ def test_figures_of_other_steps_runs_or_units_are_noted(tmp_path):
         tmp_path / 'documents', {'MRR': 0.5}, split=split,
         document_separator=separator,
     )
-  assert note_of('other', folder.read_model(tmp_path / 'documents')) == [
+  assert note_of('other', result_files.read_model(tmp_path / 'documents')) == [
       "Figures are of passages, documents (ids up to '#') and documents (ids up"
       " to '_')."
   ]

@@ -11,15 +11,15 @@ from typing import NamedTuple
 from dualenc_jax.evaluation.report import curves
 from dualenc_jax.evaluation.report.curves import Curves
 from dualenc_jax.evaluation.results import (
+  compared_systems,
   comparison,
   comparison_files,
-  folder,
-  systems,
+  result_files,
 )
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.table import Table
 
-_BM25 = folder.BASELINES[0]
+_BM25 = result_files.BASELINES[0]
 
 
 class Comparisons(NamedTuple):
@@ -52,16 +52,16 @@ def read(
   runs: dict[str, Curves] = {}
   notes, paths, tables = [], [], []
   folders = [model_dir, *others]
-  model_name, *names = systems.distinct(
+  model_name, *names = compared_systems.distinct(
       [path.resolve().name for path in folders], folders
   )
   for path, name in zip(others, names):
-    home, system = systems.split(path)
+    home, system = compared_systems.split(path)
     # Curves are those of the model, not of BM25 beside it.
     read, problems = ({}, []) if system else curves.read(home / curves.FILE)
     runs |= {name: read} if read else {}
     notes += problems
-    if folder.found(home, system):
+    if result_files.find_results(home, system):
       paths.append(path)
     elif read:
       notes.append(f'{path} has no results to compare: evaluate it first.')
@@ -70,11 +70,12 @@ def read(
           f'--beside={path} has no results of `dualenc evaluate`. Give a'
           f' model_dir, a result folder or MODEL_DIR:{_BM25}.'
       )
-  measured = ['', *folder.SYSTEMS] if folder.found(model_dir) else []
+  found = bool(result_files.find_results(model_dir))
+  measured = ['', *result_files.SYSTEMS] if found else []
   ours = [
       pathlib.Path(f'{model_dir}:{system}') if system else model_dir
       for system in measured
-      if folder.found(model_dir, system)
+      if result_files.find_results(model_dir, system)
   ]
   if paths and not ours:
     why = f'{model_dir} has no results to compare: evaluate it first.'
@@ -90,7 +91,7 @@ def read(
     if len(group) < 2:
       continue
     try:
-      first, *models = systems.read(group)
+      first, *models = compared_systems.read(group)
       tables.append(
           comparison_files.make_table(comparison.compare(first, models))
       )

@@ -10,9 +10,8 @@ import re
 from typing import Any, TypeVar
 
 from dualenc_jax.evaluation.report import curves
-from dualenc_jax.evaluation.results import comparison, folder as results
-from dualenc_jax.evaluation.results.folder import read_result, Result
-from dualenc_jax.evaluation.results.newest import Newest, newest_step, read_meta
+from dualenc_jax.evaluation.results import comparison, result_files
+from dualenc_jax.evaluation.results.result_files import read_result, Result
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.json_file import check
@@ -100,9 +99,9 @@ class Contents:
 
   def other_checkpoint(self, result: Result) -> str:
     """What a result is of, if not of the model as it is; '' else."""
-    return '' if self.step is None else Newest.of(self.step, self.meta).other(
-        result
-    )
+    if self.step is None:
+      return ''
+    return result_files.compare_checkpoint(result, self.step, self.meta)
 
   @property
   def ended(self) -> str | None:
@@ -156,14 +155,14 @@ def read(model_dir: str) -> Contents:
       problems.append(f'{str(e).strip()} It is left out. {advice}')
       return otherwise
 
-  step = newest_step(root)
+  step = result_files.newest_step(root)
   newest = root / f'checkpoints/{step}'
   evaluations = []
   for path in sorted(folder.glob('evaluation/*/metrics.json')):
-    home, again = path.parent, results.AGAIN
+    home, again = path.parent, result_files.AGAIN
     beside = {
         name: found
-        for name in results.SYSTEMS
+        for name in result_files.SYSTEMS
         if (found := whole(home / name / path.name, _result, None, ''))
     }
     evaluations.append(Evaluation(
@@ -183,7 +182,9 @@ def read(model_dir: str) -> Contents:
       config=config,
       settings=dict(_MACRO.findall(config)),
       step=step,
-      meta=whole(newest / 'meta/metadata', read_meta, {}, _RESTORE),
+      meta=whole(
+          newest / 'meta/metadata', result_files.read_meta, {}, _RESTORE
+      ),
       saved=whole(newest / '_CHECKPOINT_METADATA', _saved, None, _RESTORE),
       curves=lines,
       evaluations=evaluations,
@@ -198,7 +199,7 @@ def read(model_dir: str) -> Contents:
           'Save it in UTF-8.',
       ),
       before_after=whole(
-          root / results.VALIDATION,
+          root / result_files.VALIDATION,
           lambda _: list(comparison.verdict_of_training(root)),
           [],
           _RESTORE,

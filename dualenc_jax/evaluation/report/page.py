@@ -17,7 +17,7 @@ import dualenc_jax
 from dualenc_jax.evaluation.report import curves, summary, tables
 from dualenc_jax.evaluation.report.comparisons import Comparisons
 from dualenc_jax.evaluation.report.contents import Contents
-from dualenc_jax.evaluation.results.folder import Model
+from dualenc_jax.evaluation.results.result_files import Model
 from dualenc_jax.utils import untrusted
 
 # Larger drawings go in as PNG, if there is one.

@@ -8,13 +8,13 @@ from typing import Any
 from dualenc_jax.evaluation.report.contents import ABOUT, CONFIG, Contents
 from dualenc_jax.evaluation.results import benchmarks
 from dualenc_jax.evaluation.results.benchmarks import Benchmark, EvaluatedSet
-from dualenc_jax.evaluation.results.folder import (
+from dualenc_jax.evaluation.results.result_files import (
   BASELINES,
   describe_copies,
-  describe_seen,
+  describe_overlap,
   Model,
   Result,
-  SEEN,
+  TRAIN_OVERLAP,
 )
 
 BM25 = BASELINES[0]
@@ -192,8 +192,8 @@ def card(contents: Contents) -> Iterator[tuple[str, str]]:
     sizes = [(facts.get(name), name) for name in ('queries', 'passages')]
     counts = ', '.join(f'{n:,} {name}' for n, name in sizes if n is not None)
     yield 'Measured on', ': '.join(filter(None, [set_name(result), counts]))
-    if found := facts.get(SEEN):
-      yield '', describe_seen(found)
+    if found := facts.get(TRAIN_OVERLAP):
+      yield '', describe_overlap(found)
     if copies := describe_copies(facts):
       yield '', copies
   limits = (

@@ -10,7 +10,7 @@ from dualenc_jax.evaluation.report.contents import (
 )
 from dualenc_jax.evaluation.report.summary import precise
 from dualenc_jax.evaluation.results import tables
-from dualenc_jax.evaluation.results.folder import Model
+from dualenc_jax.evaluation.results.result_files import Model
 from dualenc_jax.utils import table as table_lib
 from dualenc_jax.utils.table import Cell, MISSING, Row, Table
 

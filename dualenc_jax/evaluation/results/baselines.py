@@ -10,7 +10,7 @@ import numpy as np
 from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation import by_scores
 from dualenc_jax.evaluation.evaluation import Evaluation
-from dualenc_jax.evaluation.results.folder import BASELINES, VALIDATION
+from dualenc_jax.evaluation.results.result_files import BASELINES, VALIDATION
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.search import bm25
 from dualenc_jax.retrieval.search.bm25 import BM25

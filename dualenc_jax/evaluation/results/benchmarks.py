@@ -6,7 +6,7 @@ import enum
 from typing import Any
 
 from dualenc_jax.data.readers import beir_sets, multireqa_sets
-from dualenc_jax.evaluation.results.folder import Key, Model
+from dualenc_jax.evaluation.results.result_files import Key, Model
 
 
 class Benchmark(enum.Enum):

@@ -13,7 +13,10 @@ import numpy as np
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.metrics import DEPTH
-from dualenc_jax.evaluation.results.folder import values_by_query, write_result
+from dualenc_jax.evaluation.results.result_writer import (
+  values_by_query,
+  write_result,
+)
 from dualenc_jax.evaluation.results.significance import paired
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval import compression

@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.evaluation.results import benchmarks, folder, significance
+from dualenc_jax.evaluation.results import (
+  benchmarks,
+  result_files,
+  significance,
+)
 from dualenc_jax.evaluation.results.benchmarks import EvaluatedSet
-from dualenc_jax.evaluation.results.folder import Key, Model, PER_QUERY, Result
+from dualenc_jax.evaluation.results.result_files import (
+  Key,
+  Model,
+  PER_QUERY,
+  Result,
+)
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.suggest import did_you_mean
 
@@ -154,14 +163,14 @@ def _check_same(
   The error names the field of metrics.json in which they differ.
   """
   for field in (*_OF_QUERIES[2 * common_queries :], *_OF_CORPUS):
-    one, other = baseline.provenance.get(field), result.provenance.get(field)
+    one, other = (r.provenance.get(field) for r in (baseline, result))
     if one == other:
       continue
     hint = 'Evaluate both on the same data and by the same flags.'
     if field in _OF_QUERIES:
       hint += ' --common_queries compares the queries that both have.'
     if field == 'depth' and result.key.task == 'run':
-      hint = f'--k={min(one, other)} uses the best hits of both.'
+      hint = '--k uses equally many hits of both.'
     raise UserError(
         f'{baseline.where} and {result.where} differ in "{field}":'
         f' {_shown(one)} and {_shown(other)}. {hint}'
@@ -192,7 +201,7 @@ def _metrics_by_set(
         f'--metrics: no result has {unknown!r}.{did_you_mean(unknown, known)}'
         f' Metrics: {", ".join(known)}.'
     )
-  chosen = {}
+  chosen: dict[EvaluatedSet, list[str]] = {}
   for evaluated in sets:
     lacking = {
         metric: [m.where for m in models if evaluated.value(m, metric) is None]
@@ -288,9 +297,10 @@ def _correct(differences: Sequence[Difference]) -> None:
 
 def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
   """Yields lines on each sub-corpus: before training, after, and p."""
-  for after in sorted(model_dir.glob(f'{folder.VALIDATION}/**/{folder.AFTER}')):
+  pattern = f'{result_files.VALIDATION}/**/{result_files.AFTER}'
+  for after in sorted(model_dir.glob(pattern)):
     group = after.parent.relative_to(model_dir)
-    found = _paired_files(after.with_name(folder.BEFORE), after)
+    found = _paired_files(after.with_name(result_files.BEFORE), after)
     if found is None:
       continue
     metric, pair = found
@@ -303,7 +313,7 @@ def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
           f'WARNING: {group} is worse than before training. Look at the data by'
           ' `dualenc data check`, or try a lower LEARNING_RATE.'
       )
-    if found := _paired_files(after.with_name(folder.OF_BM25), after):
+    if found := _paired_files(after.with_name(result_files.OF_BM25), after):
       metric, pair = found
       yield f'{group}, BM25 and re-ranked: {pair.describe(metric)}.'
       if pair.after <= pair.before:
@@ -319,7 +329,7 @@ def _paired_files(
   """A metric that both files have, of the same queries, and its values."""
   if not (before.exists() and after.exists()):
     return None
-  one, other = map(folder.read_per_query, (before, after))
+  one, other = map(result_files.read_per_query, (before, after))
   metric = next((m for m in _OF_TRAINING if m in one.values), None)
   if metric is None or [*one.query_ids] != [*other.query_ids]:
     return None

@@ -12,14 +12,14 @@ from typing import Any
 from dualenc_jax.evaluation.results import benchmarks, tables
 from dualenc_jax.evaluation.results.benchmarks import EvaluatedSet
 from dualenc_jax.evaluation.results.comparison import Comparison, Difference
-from dualenc_jax.evaluation.results.folder import (
+from dualenc_jax.evaluation.results.result_files import (
   describe_copies,
-  describe_seen,
+  describe_outdated,
+  describe_overlap,
   Key,
   Model,
-  SEEN,
+  TRAIN_OVERLAP,
 )
-from dualenc_jax.evaluation.results.newest import outdated
 from dualenc_jax.utils import figure as figure_lib, files, table as table_lib
 from dualenc_jax.utils.figure import Figure, fit_text
 from dualenc_jax.utils.table import Cell, MISSING, Row, Table
@@ -165,9 +165,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
   for model in (baseline, *others):
     for key, name in names.items():
       facts = model.results[key].provenance
-      if counts := facts.get(SEEN):
-        yield f'{model.name} on {name}: {describe_seen(counts)}'
-      if what := outdated(model.results[key]):
+      if counts := facts.get(TRAIN_OVERLAP):
+        yield f'{model.name} on {name}: {describe_overlap(counts)}'
+      if what := describe_outdated(model.results[key]):
         yield f'{model.name} on {name} is {what}: evaluate it again.'
       if copies := describe_copies(facts):
         yield f'{name}: {copies}'

@@ -24,14 +24,18 @@ from dualenc_jax.evaluation import (
   trec,
 )
 from dualenc_jax.evaluation.evaluation import Evaluation
-from dualenc_jax.evaluation.results import codecs, folder as folder_lib, tables
+from dualenc_jax.evaluation.results import codecs, result_files, tables
 from dualenc_jax.evaluation.results.baselines import (
   Baselines,
   BM25_FOLDER,
   Dense,
   HYBRID_FOLDER,
 )
-from dualenc_jax.evaluation.results.folder import VALIDATION, write_result
+from dualenc_jax.evaluation.results.result_files import VALIDATION
+from dualenc_jax.evaluation.results.result_writer import (
+  remove_result,
+  write_result,
+)
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Coded, Spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
@@ -42,12 +46,12 @@ from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import files, json_file, table as table_lib
 from dualenc_jax.utils.errors import UserError
 
-RERANK_FOLDER = folder_lib.SYSTEMS[-1]
+RERANK_FOLDER = result_files.SYSTEMS[-1]
 _LOG = logging.getLogger(__name__)
 # Facts in which results of one model on one set may differ.
 _INCIDENTAL = (
     'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
-    folder_lib.SEEN, 'system', 'k1', 'b', 'language',
+    result_files.TRAIN_OVERLAP, 'system', 'k1', 'b', 'language',
 )
 # What results are of, whatever was measured.
 _OF_DATA = 'label', 'split', 'source', 'corpus'
@@ -98,8 +102,8 @@ class Options:
   def label(self, task: Dataset) -> str:
     """The label of a task's results."""
     of_documents = self.document_separator is not None
-    label = task.label + folder_lib.DOCUMENTS * of_documents
-    return label + folder_lib.EQUAL_TEXTS * self.equal_texts
+    label = task.label + result_files.DOCUMENTS * of_documents
+    return label + result_files.EQUAL_TEXTS * self.equal_texts
 
 
 def default_output(model_dir: str | os.PathLike[str]) -> pathlib.Path:
@@ -155,8 +159,9 @@ def evaluate(
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
   if options.learnt is not None:
-    own[folder_lib.SEEN] = count_seen(ranked.query_texts, options.learnt)
-    print(f'  {folder_lib.describe_seen(own[folder_lib.SEEN])}')
+    overlap = count_overlap(ranked.query_texts, options.learnt)
+    own[result_files.TRAIN_OVERLAP] = overlap
+    print(f'  {result_files.describe_overlap(overlap)}')
   if isinstance(passages, Coded):
     coded = passages.codec
     own |= {'codec': coded.name, 'bytes_per_passage': coded.bytes_per_passage}
@@ -211,10 +216,10 @@ def _remove_others(
   What is only not measured again stays; BM25 is of no model.
   """
   if not _is_of(folder / BM25_FOLDER, facts):
-    folder_lib.remove_result(folder / BM25_FOLDER)
+    remove_result(folder / BM25_FOLDER)
   if not _is_of(folder, {**facts, **own}):
     for name in (HYBRID_FOLDER, RERANK_FOLDER):
-      folder_lib.remove_result(folder / name)
+      remove_result(folder / name)
     codecs.remove(folder / codecs.FOLDER)
 
 
@@ -228,13 +233,15 @@ def _is_of(folder: pathlib.Path, facts: Mapping[str, Any]) -> bool:
 def _facts_in(folder: pathlib.Path) -> dict[str, Any]:
   """What a result says that it is of; {} for none that can be read."""
   try:
-    found = folder_lib.read_result(folder)
+    found = result_files.read_result(folder)
   except UserError:
     return {}
   return {**found.key._asdict(), **found.provenance}
 
 
-def count_seen(queries: Sequence[str], learnt: Sequence[str]) -> dict[str, int]:
+def count_overlap(
+    queries: Sequence[str], learnt: Sequence[str]
+) -> dict[str, int]:
   """How many queries a model is measured by and has learnt from, or nearly.
 
   Returns:
@@ -286,7 +293,7 @@ def evaluate_bm25(
   if not overwrite:
     now = {name: facts[name] for name in _OF_DATA}
     json_file.check_own(
-        folder, folder_lib.METRICS, [folder_lib.RUN], now, dict
+        folder, result_files.METRICS, [result_files.RUN], now, dict
     )
   index = options.baselines.words.of(ranked)
   result, how = options.baselines.bm25(index, ranked, options.depth)
@@ -337,9 +344,9 @@ def facts_of(
       # As `compare` has it: the usual value is not there.
       **({'relevance_level': level} if level > 1 else {}),
       **({'equal_texts': 'one'} if options.equal_texts else {}),
-      **({folder_lib.COPIES: copies} if copies else {}),
+      **({result_files.COPIES: copies} if copies else {}),
   }
   print(f'  {tables.size(facts)}')
-  if told := folder_lib.describe_copies(facts):
+  if told := result_files.describe_copies(facts):
     _LOG.warning(told)
   return facts

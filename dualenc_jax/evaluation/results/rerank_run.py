@@ -12,7 +12,7 @@ import numpy as np
 from dualenc_jax.evaluation import metrics, teacher_scores, trec
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.results import evaluate
-from dualenc_jax.evaluation.results.folder import (
+from dualenc_jax.evaluation.results.result_files import (
   METRICS,
   PER_QUERY,
   RUN,

@@ -6,7 +6,7 @@ from typing import Any
 
 from dualenc_jax.evaluation.results import benchmarks
 from dualenc_jax.evaluation.results.benchmarks import Benchmark, EvaluatedSet
-from dualenc_jax.evaluation.results.folder import Model, Result
+from dualenc_jax.evaluation.results.result_files import Model, Result
 from dualenc_jax.utils import table as table_lib
 from dualenc_jax.utils.table import percents, percents_by_column, Row, Table
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import result_folders
 
-from dualenc_jax.evaluation.results import folder as folder_lib
-from dualenc_jax.evaluation.results.folder import (
+from dualenc_jax.evaluation.results import result_files
+from dualenc_jax.evaluation.results.result_files import (
   Key,
   read_per_query,
   write_per_query,
@@ -42,11 +42,11 @@ def test_the_file_is_as_documented_and_comes_back_bit_for_bit(tmp_path):
     'text, message',
     [
         ('id\tMRR\n', r':1: the header is .*; expected query_id'),
-        ('query_id\tMRR\n', ':2: no query'),
-        ('query_id\tMRR\na\t1.0\nb\n', r':3: 1 cells; expected 2'),
-        ('query_id\tMRR\na\tinf\n', r':2: .* not a finite number'),
-        ('query_id\tMRR\na\t1\na\t1\n', r":3: query id 'a'"),
-        ('query_id\tMRR\n\t1\n', r":2: query id ''"),
+        ('query_id\tMRR\n', ' has no query'),
+        ('query_id\tMRR\na\t1.0\nb\n', r":3: \['b'\]; expected .* 1 finite"),
+        ('query_id\tMRR\na\tinf\n', r":2: \['a', 'inf'\]; expected"),
+        ('query_id\tMRR\na\t1\na\t1\n', r":3: \['a', '1'\]; expected"),
+        ('query_id\tMRR\n\t1\n', r":2: \['', '1'\]; expected each query"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, text, message):
@@ -64,11 +64,11 @@ def test_a_model_is_read_from_any_of_its_folders(tmp_path):
   scifact = Key('beir', 'scifact', 'beir-scifact', 'test')
   pairs = Key('pairs', None, 'pairs', 'validation')
   for path in (model_dir, model_dir / 'evaluation'):
-    model = folder_lib.read_model(path)
+    model = result_files.read_model(path)
     assert model.name == 'my_model'
     assert model.where == str(path)
     assert {*model.results} == {scifact, pairs}
-  model = folder_lib.read_model(one, name='mine')
+  model = result_files.read_model(one, name='mine')
   assert model.name == 'mine'
   assert model.results[scifact].metrics == {'MRR': 0.5}
   assert model.results[scifact].provenance['checkpoint_step'] == 20_000
@@ -80,21 +80,21 @@ def test_per_query_values_are_checked_against_the_means(tmp_path):
   good = result_folders.write(
       tmp_path / 'good', {'MRR': mean + 5e-10}, per_query=values
   )
-  result = folder_lib.read_result(good)
+  result = result_files.read_result(good)
   assert result.per_query().column('MRR')['b'] == 0.5
   bad = result_folders.write(
       tmp_path / 'bad', {'MRR': mean + 5e-9}, per_query=values
   )
-  result = folder_lib.read_result(bad)
-  with pytest.raises(UserError, match='the mean of MRR is 0.61.* two eval'):
+  result = result_files.read_result(bad)
+  with pytest.raises(UserError, match='the mean of MRR is 0.61.*json has'):
     result.per_query()
 
 
 @pytest.mark.parametrize(
     'change, message',
     [
-        ({'metrics': {}}, '"metrics" has no values'),
-        ({'metrics': {'MRR': 52.0}}, 'metric MRR is 52.0; expected a share'),
+        ({'metrics': {}}, 'the metrics are {}; expected shares'),
+        ({'metrics': {'MRR': 52.0}}, "metrics are {'MRR': 52.0}; expected sha"),
         ({'label': None}, 'label is None'),
         ({'checkpoint_step': '40'}, "is '40'; expected int"),
     ],
@@ -102,18 +102,18 @@ def test_per_query_values_are_checked_against_the_means(tmp_path):
 def test_fields_of_metrics_json_are_checked(tmp_path, change, message):
   folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5}, **change)
   with pytest.raises(UserError, match=f'metrics.json: .*{message}'):
-    folder_lib.read_result(folder)
+    result_files.read_result(folder)
 
 
 def test_no_results_and_two_on_one_split(tmp_path):
   with pytest.raises(UserError, match='x.tsv cannot be read: No such file'):
     read_per_query(tmp_path / 'x.tsv')
   with pytest.raises(UserError, match='has no results.*dualenc evaluate'):
-    folder_lib.read_model(tmp_path)
+    result_files.read_model(tmp_path)
   folder = result_folders.write(tmp_path / 'm', {'MRR': 0.5})
   shutil.copytree(folder, folder.with_name('copy'))
   with pytest.raises(UserError, match='copy.*pairs-test.*both .* pairs test'):
-    folder_lib.read_model(tmp_path / 'm')
+    result_files.read_model(tmp_path / 'm')
   (folder / 'metrics.json').write_text('{"metrics": {')
   with pytest.raises(UserError, match='is not JSON.*`dualenc evaluate` again'):
-    folder_lib.read_result(folder)
+    result_files.read_result(folder)

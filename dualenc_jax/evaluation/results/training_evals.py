@@ -19,8 +19,9 @@ from dualenc_jax.evaluation import (
   rerank,
 )
 from dualenc_jax.evaluation.evaluation import Evaluation
-from dualenc_jax.evaluation.results import folder
-from dualenc_jax.evaluation.results.folder import VALIDATION
+from dualenc_jax.evaluation.results import result_files
+from dualenc_jax.evaluation.results.result_files import VALIDATION
+from dualenc_jax.evaluation.results.result_writer import values_by_query
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.models import model_params
 from dualenc_jax.retrieval.encoding import calibration
@@ -205,16 +206,18 @@ def _hook(
   output = model_dir / group
 
   def write(name: str, found: Evaluation) -> None:
-    folder.write_per_query(output / name, *folder.values_by_query(part, found))
+    result_files.write_per_query(
+        output / name, *values_by_query(part, found)
+    )
 
   def measure(run: Training) -> dict[str, float]:
     assert run.state is not None
     found = evaluate(run.state.params, part)
     if jax.process_index() == 0:
       files.make_folder(output, 'another MODEL_DIR')
-      write(folder.AFTER if run.step else folder.BEFORE, found)
+      write(result_files.AFTER if run.step else result_files.BEFORE, found)
       if isinstance(evaluate, _Reranking):
-        write(folder.OF_BM25, evaluate.first(part))
+        write(result_files.OF_BM25, evaluate.first(part))
         if group == VALIDATION:
           _calibrate(evaluate, run.step, len(part.corpus), model_dir)
     if group == VALIDATION and experiment.keep_best is not None:

@@ -12,7 +12,7 @@ import tiny_run
 from dualenc_jax.checkpoints import loading
 from dualenc_jax.cli import train
 from dualenc_jax.evaluation.results import comparison
-from dualenc_jax.evaluation.results.folder import read_per_query
+from dualenc_jax.evaluation.results.result_files import read_per_query
 
 
 @pytest.fixture(scope='module')

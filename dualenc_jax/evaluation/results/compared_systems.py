@@ -6,8 +6,8 @@ import hashlib
 import pathlib
 
 from dualenc_jax.evaluation import metrics, trec
-from dualenc_jax.evaluation.results import folder
-from dualenc_jax.evaluation.results.folder import (
+from dualenc_jax.evaluation.results import result_files
+from dualenc_jax.evaluation.results.result_files import (
   Key,
   Model,
   PerQuery,
@@ -77,7 +77,8 @@ def read(
         ' run.trec of folders.'
     )
   models = [
-      folder.read_model(part, baseline=system) for ((part, system),) in systems
+      result_files.read_model(part, baseline=system)
+      for ((part, system),) in systems
   ]
   names = names and [*map(_with_codec, names, models)]
   return _named(models, names)
@@ -99,7 +100,7 @@ def _parts(path: pathlib.Path) -> list[_Part]:
 def split(path: pathlib.Path) -> _Part:
   """A folder or run, and the system after a colon, '' for none."""
   stem, _, baseline = str(path).rpartition(':')
-  if baseline in folder.SYSTEMS and not path.exists():
+  if baseline in result_files.SYSTEMS and not path.exists():
     return pathlib.Path(stem), baseline
   return path, ''
 
@@ -187,12 +188,12 @@ def _run(
 ) -> tuple[str, pathlib.Path]:
   """The name of a system and its run: a file, or the run.trec of a folder."""
   if path.is_file():
-    if path.name == RUN and (path.parent / folder.METRICS).exists():
-      model = folder.read_model(path.parent)
+    if path.name == RUN and (path.parent / result_files.METRICS).exists():
+      model = result_files.read_model(path.parent)
       _check_copies(*model.results.values())
       return model.name, path
     return pathlib.Path(path.name.removesuffix('.gz')).stem, path
-  model = folder.read_model(path, baseline=baseline)
+  model = result_files.read_model(path, baseline=baseline)
   results = {pathlib.Path(r.where, RUN): r for r in model.results.values()}
   found = [
       file for file in results
