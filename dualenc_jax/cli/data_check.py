@@ -17,9 +17,11 @@ import logging
 import pathlib
 
 from dualenc_jax.cli import config, data_command, flags
-from dualenc_jax.data.check import findings as findings_lib, picture
+from dualenc_jax.data.check import (
+  findings as findings_lib,
+  report as report_lib,
+)
 from dualenc_jax.data.check.findings import Finding, Level
-from dualenc_jax.data.check.markdown import markdown
 from dualenc_jax.data.check.summary import Inspection
 from dualenc_jax.data.check.task import inspect_task
 from dualenc_jax.utils import files
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       inputs.task, inputs.tokenizer, args.split, args.limit
   )
   findings = findings_lib.findings(inspection)
-  report = markdown(inspection, findings)
+  report = report_lib.markdown(inspection, findings)
   print(report)
   _write(_folder(args.output), report, inspection, findings)
   _check_verdict(findings, args.strict)
@@ -115,7 +117,7 @@ def _write(
   if any(split.kinds for split in inspection.splits):
     try:
       with files.writing(folder, 'another --output'):
-        picture.save(inspection, folder / 'lengths.png')
+        report_lib.save_picture(inspection, folder / 'lengths.png')
       names += ', lengths.png'
     except ImportError:
       print('No picture without matplotlib: pip install dualenc-jax[plots].')

@@ -6,7 +6,7 @@ import sentencepiece
 
 from dualenc_jax.data import Mixture, Tokenizer, Vocabulary
 from dualenc_jax.data.check.findings import findings, Level
-from dualenc_jax.data.check.markdown import markdown
+from dualenc_jax.data.check.report import markdown
 from dualenc_jax.data.check.task import inspect_task
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import Documents, Pairs

@@ -84,7 +84,7 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   flag = '--gin.STRICT=False'
   assert any(flag in f['advice'] for f in report['findings'])
   report = run(tmp_path, train, flag)[1]
-  assert report['findings'][0]['advice'] == 'Mend the files.'
+  assert report['findings'][0]['advice'] == 'Repair the files.'
 
 
 def test_strict_limit_and_split(tmp_path, capsys):

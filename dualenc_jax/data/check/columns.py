@@ -17,16 +17,12 @@ NONE = 0
 LONG_WORD = 1000
 # Of scripts with spaces between words.
 _LONG_WORD = re.compile('[!-\u058f]{%d}' % LONG_WORD)
-# What the bytes that continue a character of UTF-8 become when they are read as
-# Latin-1 or Windows-1252.
+# UTF-8 that was read as Latin-1 or Windows-1252: a first byte and one that
+# continues it; control characters; and U+FFFD for what could not be decoded.
 _NEXT = '[\x80-\xbfŒœŠšŽžŸƒˆ˜™€–-›]'
-# Letters of Western Europe, those of any other alphabet, punctuation, emoji, a
-# byte order mark, control characters that nobody types, and U+FFFD for bytes
-# that could not be decoded.
 _GARBLED = re.compile(
     f'[ÂÃ]{_NEXT}|(?:[Ä-ß]{_NEXT}){{2}}|â€|ðŸ|ï»¿|[\x80-\x84\x86-\x9f]|\ufffd'
 )
-# As Latin, Chinese and Arabic scripts have it.
 _QUESTION_MARKS = '?', '\uff1f', '\u061f'
 _AROUND = 15  # Characters of an excerpt before and after.
 
@@ -38,11 +34,11 @@ def hashes(texts: Sequence[str]) -> np.ndarray:
 
 def find_garbled(text: str) -> str | None:
   """The first place that was decoded with the wrong encoding, or None."""
-  found = _GARBLED.search(text)
-  if found is None:
+  match = _GARBLED.search(text)
+  if match is None:
     return None
-  start = max(found.start() - _AROUND, 0)
-  return untrusted.printable(text[start : found.end() + _AROUND])
+  start = max(match.start() - _AROUND, 0)
+  return untrusted.printable(text[start : match.end() + _AROUND])
 
 
 def pair_hashes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -96,19 +92,21 @@ class Places:
     return file or f'row {row + 1}'
 
 
-def found(
+def locate(
     rows: np.ndarray,
     place: Callable[[int], str],
     others: np.ndarray | None = None,
 ) -> Found:
-  """These rows, in ascending order, each beside one of the others if any."""
+  """Counts rows and names the first; with `others`, each beside its own."""
   places = [place(int(row)) for row in rows[:SHOWN]]
   if others is not None:
-    places = [both(here, place(int(o))) for here, o in zip(places, others)]
+    places = [
+        join_places(here, place(int(o))) for here, o in zip(places, others)
+    ]
   return Found(len(rows), places)
 
 
-def both(place: str, other: str) -> str:
+def join_places(place: str, other: str) -> str:
   """Joins two places; two of one file name it once."""
   file = place.rpartition(':')[0]
   if file and other.startswith(f'{file}:'):
@@ -213,7 +211,7 @@ class TextColumn:
     several_texts = several_ids = Found()
     if len(ids := self.ids):
       several_texts, several_ids = (
-          found(rows, place, firsts)
+          locate(rows, place, firsts)
           for rows, firsts in map(contradictions, (ids, hashes), (hashes, ids))
       )
     return Texts(

@@ -1,4 +1,4 @@
-"""The findings of an inspection: faults of a task, and what mends them."""
+"""The findings of an inspection: faults of a task and their remedies."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -21,33 +21,33 @@ class Level(enum.Enum):
   SUSPICIOUS = 'suspicious'
 
 
-# Findings that are no more than counted: the level, the field of what was read,
-# what there is, and the advice.
-_OF_PAIRS = (
+# Findings that are only counted: level, field of `Split` or `Texts`, words for
+# it, advice.
+_PAIR_RULES = (
     (Level.SUSPICIOUS, 'blank_passages', 'passages without a text',
-     'They are ranked as an empty text. Take them out of your own corpus.'),
+     'They are ranked as empty texts. Remove them from a corpus of your own.'),
     (Level.SUSPICIOUS, 'equal_texts', 'pairs whose query is their passage',
-     'They teach nothing. See whether the columns are right.'),
+     'They teach nothing. Check the columns.'),
     (Level.WRONG, 'positive_negatives',
      'pairs with their passage among their hard negatives',
-     'Take it out of the negatives.'),
+     'Remove it from the negatives.'),
     (Level.WRONG, 'other_positive_negatives',
      'hard negatives that are a passage of another pair of the same query',
-     'Take them out of the negatives.'),
+     'Remove them from the negatives.'),
 )
-_OF_TEXTS = (
+_TEXT_RULES = (
     (Level.WRONG, 'blank', '{plural} of nothing but whitespace',
-     'Mend them, or take them out.'),
+     'Repair or remove them.'),
     (Level.SUSPICIOUS, 'long_words',
      f'{{plural}} with a word of {columns.LONG_WORD:,} characters or more',
-     'Mend or take out coded data and texts that have lost their spaces.'),
-    (Level.SUSPICIOUS, 'lists', '{plural} that are lists, with brackets and'
-     ' quotes', '--gin.LIST_CELLS=True splits those of passages and hard'
-     ' negatives in files of pairs; or mend the file.'),
+     'Repair or remove coded data and texts without spaces.'),
+    (Level.SUSPICIOUS, 'lists',
+     '{plural} that are lists, with brackets and quotes',
+     'Split those of passages and hard negatives by --gin.LIST_CELLS=True.'),
     (Level.SUSPICIOUS, 'garbled',
      '{plural} that look decoded with the wrong encoding',
-     'Decode the original as what it is, or mend them with ftfy; texts of a'
-     ' benchmark must stay as they are.'),
+     'Read the original in its encoding, or repair them with ftfy, unless they'
+     ' are of a benchmark.'),
     (Level.SUSPICIOUS, 'ids_of_several_texts',
      '{what} ids that name several texts', 'Give each text its own id.'),
 )
@@ -58,10 +58,7 @@ _PLURALS = {
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """Something that is wrong or odd, and what to do about it.
-
-  `where` names a split, or two; `places` are the first few.
-  """
+  """A fault and its remedy; `where` names one split or two."""
 
   level: Level
   where: str
@@ -79,10 +76,10 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
     found += _use(split)
     found += _rows(split, lenient)
     found += _swapped(split)
-    found += _counted(_OF_PAIRS, split, split.name)
+    found += _counted(_PAIR_RULES, split, split.name)
     for what, texts in split.kinds:
       words = {'what': what, 'plural': _PLURALS[what]}
-      found += _counted(_OF_TEXTS, texts, split.name, **words)
+      found += _counted(_TEXT_RULES, texts, split.name, **words)
       found += _lengths(split, what, texts)
   for overlap in inspection.overlaps:
     found += _some(
@@ -91,7 +88,7 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
         overlap.queries,
         f'queries of {overlap.held_out} that are in {overlap.train}, too'
         f' (pairs: {overlap.pairs.count:,})',
-        'Take them out of one.',
+        'Remove them from one of the two.',
     )
   for missing in inspection.missing:
     found += _some(
@@ -99,7 +96,7 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
         f'{missing.split}, {missing.corpus}',
         missing.passages,
         f'passages of {missing.split} that are not in {missing.corpus}',
-        'They can never be found. Take the files of one version.',
+        'They can never be found. Use files of one version.',
     )
   order = list(Level)
   return sorted(found, key=lambda finding: order.index(finding.level))
@@ -108,7 +105,7 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
 def _some(
     level: Level, where: str, found: Found, what: str, advice: str
 ) -> Iterator[Finding]:
-  """A finding if the count is not 0; the number follows `what`."""
+  """Yields a finding if the count is not 0; the number follows `what`."""
   if found.count:
     what = f'{what}: {found.count:,}'
     yield Finding(level, where, what, advice, found.places)
@@ -117,7 +114,7 @@ def _some(
 def _counted(
     rules: Sequence[tuple], of: object, where: str, **words: object
 ) -> Iterator[Finding]:
-  """What such rules find, their texts filled in with words."""
+  """Yields the findings of some rules, with words filled in."""
   for level, field, what, advice in rules:
     what = what.format(**words)
     yield from _some(level, where, getattr(of, field), what, advice)
@@ -143,15 +140,15 @@ def _use(split: summary.Split) -> Iterator[Finding]:
     yield Finding(
         Level.UNUSABLE, split.name,
         f'no pair of a query and a relevant passage is in {read}',
-        'See whether it is the right file, of the right columns.',
+        'Check the file and its columns.',
     )
 
 
 def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
-  advice = 'Mend the files.'
+  advice = 'Repair the files.'
   if split.rows and not lenient:
-    advice = 'Mend the files, or leave such out with --gin.STRICT=False.'
-  # Of nothing else the error has said it.
+    advice = 'Repair the files, or skip such rows with --gin.STRICT=False.'
+  # Without a good row, the error is the finding.
   refused = {} if split.error and not split.rows else split.refused
   for reason, found in refused.items():
     what = f'refused, {reason}'
@@ -162,28 +159,27 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
       ('passages without a query, among pairs',
        bool(split.pairs) * split.lone_passages),
   ):
-    advice = 'Give them one, or take them out.'
+    advice = 'Give them one, or remove them.'
     yield from _some(Level.WRONG, split.name, Found(count), what, advice)
   if 0 < split.distinct_pairs < _FEW_PAIRS and not split.limited:
     yield Finding(
         Level.SUSPICIOUS, split.name,
         f'different pairs: no more than {split.distinct_pairs}',
-        'See whether the file is whole.',
+        'Check that the file is complete.',
     )
   for found, what, advice in (
       (split.repeated_pairs, 'pairs that repeat earlier ones',
        'Keep one of each.'),
-      (split.copied_pairs, 'pairs with the texts of earlier ones, but other'
-       ' ids', 'Keep them: each id is judged by itself, and `dualenc evaluate'
-       ' --equal_texts=one` measures copies as one.'),
+      (split.copied_pairs,
+       'pairs with the texts of earlier ones, but other ids',
+       'Keep them; `dualenc evaluate --equal_texts=one` measures them as one.'),
   ):
     if found.count > _MANY_REPEATED * split.pairs:
       yield from _some(Level.SUSPICIOUS, split.name, found, what, advice)
 
 
 def _swapped(split: summary.Split) -> Iterator[Finding]:
-  """Whether questions stand where passages should, and the longer texts where
-  questions should: of one of the two alone there are good reasons."""
+  """Yields a finding if the passages are questions and the queries longer."""
   asked, given = split.queries, split.passages
   if (
       2 * given.questions > given.count
@@ -194,7 +190,7 @@ def _swapped(split: summary.Split) -> Iterator[Finding]:
         Level.SUSPICIOUS, split.name,
         f'{given.questions:,} of {given.count:,} passages are questions, but'
         f' {asked.questions:,} of {asked.count:,} queries, which are longer',
-        'See whether the columns are swapped.',
+        'Check whether the columns are swapped.',
     )
 
 
@@ -210,13 +206,12 @@ def _lengths(
         Level.SUSPICIOUS, split.name,
         f'{lengths.truncated:.1%} of {plural} are cut to {lengths.limit}'
         ' tokens',
-        f'{flag}={length[95]} would cut 5% at most, {length[99]} 1%; or make'
-        ' the texts shorter.',
+        f'{flag}={length[95]} would cut 5% at most, {length[99]} 1%.',
     )
   if lengths.unknown > _MANY_UNKNOWN:
     yield Finding(
         Level.SUSPICIOUS, split.name,
         f'{lengths.unknown:.1%} of the tokens of {plural} are unknown to the'
         ' vocabulary',
-        'Give one that was made for such text, --gin.VOCABULARY=...',
+        'Give a vocabulary made for such text, --gin.VOCABULARY=...',
     )

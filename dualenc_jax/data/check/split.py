@@ -1,6 +1,7 @@
 """The counts of a split, in one pass over its rows."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -14,14 +15,14 @@ _ROWS, _CHARACTERS = 2048, 2**22
 
 
 class SplitReader:
-  """Takes in the examples of a split, about 50 bytes each.
+  """Counts the examples of a split, of which it keeps about 50 bytes each.
 
-  `queries`, `passages` and `places` are those of all rows. Of a task that
-  `repeats` pairs, `Dataset.REPEATS`, nothing is said of repeats, ids
-  and lists, which may be lines of code.
+  Attributes:
+    queries, passages, places: those of all rows.
   """
 
   def __init__(self, tokenizer: Tokenizer, repeats: bool = False):
+    """`repeats` is `Dataset.REPEATS`: repeats, ids and lists do not count."""
     self._tokenizer, self._repeats = tokenizer, repeats
     vocabulary, length = tokenizer.vocabulary, tokenizer.passage_length
     self.queries = columns.TextColumn(
@@ -35,7 +36,7 @@ class SplitReader:
     self._samples: list[summary.Sample] = []
 
   def read(self, examples: Iterable[dict]) -> Iterator[int]:
-    """Takes in all examples; yields the rows of each chunk that is done."""
+    """Counts all examples; yields the rows of each chunk that is done."""
     for chunk in _chunks(examples):
       self._add(chunk)
       yield len(chunk)
@@ -55,16 +56,12 @@ class SplitReader:
     both = columns.pair_hashes(self.queries.hashes, self.passages.hashes)
     return np.where(self.relevant, both, columns.NONE)
 
-  def result(
-      self,
-      name: str,
-      split: str,
-      refused: BadRows,
-      error: str | None,
-      limited: bool,
-      corpus: str | None = None,
-  ) -> summary.Split:
-    """The counts, with what the reader cannot know itself."""
+  def result(self, refused: BadRows, **facts: Any) -> summary.Split:
+    """The counts of all examples.
+
+    `refused` and `facts`, fields of `summary.Split`, are what only the caller
+    knows.
+    """
     queries, passages = self.queries.hashes, self.passages.hashes
     has_query, has_passage = queries != columns.NONE, passages != columns.NONE
     relevant = self.relevant
@@ -76,9 +73,9 @@ class SplitReader:
     if not self._repeats:
       ids = columns.pair_hashes(self.queries.ids, self.passages.ids)
       with_ids, same = _again(columns.pair_hashes(pairs, ids), relevant)
-      repeated = columns.found(with_ids, place, same[with_ids])
+      repeated = columns.locate(with_ids, place, same[with_ids])
       others = np.setdiff1d(again, with_ids)
-      copied = columns.found(others, place, firsts[others])
+      copied = columns.locate(others, place, firsts[others])
     equal = np.flatnonzero(relevant & (queries == passages))
     blank = np.flatnonzero(~has_passage & ~has_query)
     counts = self._negative_counts.values
@@ -90,18 +87,13 @@ class SplitReader:
       return place(int(row_of_negative[i]))
 
     return summary.Split(
-        name=name,
-        split=split,
-        error=error,
-        limited=limited,
         rows=len(relevant),
         pairs=num_pairs,
         distinct_pairs=num_pairs - len(again),
         judged_irrelevant=int((has_query & has_passage & ~relevant).sum()),
         lone_queries=int((has_query & ~has_passage).sum()),
         lone_passages=int((has_passage & ~has_query).sum()),
-        blank_passages=columns.found(blank, place),
-        corpus=corpus,
+        blank_passages=columns.locate(blank, place),
         queries=self.queries.result(place),
         passages=self.passages.result(place),
         negatives=self._negatives.result(place_of_negative),
@@ -110,11 +102,12 @@ class SplitReader:
         without_negatives=int((of_pairs == 0).sum()),
         repeated_pairs=repeated,
         copied_pairs=copied,
-        equal_texts=columns.found(equal, place),
-        positive_negatives=columns.found(own, place),
-        other_positive_negatives=columns.found(others, place_of_negative),
+        equal_texts=columns.locate(equal, place),
+        positive_negatives=columns.locate(own, place),
+        other_positive_negatives=columns.locate(others, place_of_negative),
         refused=refused,
         samples=self._samples,
+        **facts,
     )
 
   def _add(self, chunk: list[dict]) -> None:
@@ -143,9 +136,11 @@ class SplitReader:
   def _positive_negatives(
       self, rows: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with their passage among their hard negatives, and numbers of hard
-    negatives that are the passage of another row of the same query; of the rows
-    [m] of each hard negative."""
+    """Hard negatives that are a passage of their query.
+
+    `rows` [m] are those of each hard negative. Returns the rows whose own
+    passage is among them, and the numbers of those that are another's.
+    """
     negatives = self._negatives.hashes
     own = self.relevant[rows] & (negatives == self.passages.hashes[rows])
     pairs = columns.pair_hashes(self.queries.hashes[rows], negatives)

@@ -56,9 +56,8 @@ class Texts:
     questions: texts that end with a question mark.
     blank: texts of nothing but whitespace.
     long_words: texts with a word of `columns.LONG_WORD` characters or more.
-    lists: texts that are lists of texts, by `list_cells.is_one`.
-    garbled: texts that were decoded with the wrong encoding, by their looks, or
-      with U+FFFD, which stands for bytes that could not be decoded.
+    lists: texts that are lists of texts.
+    garbled: texts that were decoded with the wrong encoding.
     ids_of_several_texts: ids that name different texts.
     texts_of_several_ids: texts that have different ids.
   """
@@ -83,10 +82,7 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-  """A row as the model will see it.
-
-  `texts` are (what, text after truncation, tokens kept, tokens before).
-  """
+  """A row for the model: (kind, text cut, tokens kept, tokens before)."""
 
   place: str
   texts: Sequence[tuple[str, str, int, int]]
@@ -99,9 +95,9 @@ class Split:
   Attributes:
     name: the split's, with its task in front for a part of a mixture.
     split: its name within the task.
-    error: why it cannot be read, or not to its end; None if it can.
+    error: why it cannot be read to its end, or None.
     limited: whether more rows exist than were read.
-    rows: read, without those that were refused.
+    rows: rows that were read and not refused.
     pairs: rows of a query and a relevant passage.
     judged_irrelevant: rows of a query and a passage of grade 0 or less.
     lone_queries: rows without a passage.
@@ -109,14 +105,13 @@ class Split:
     blank_passages: rows without a query whose passage has no text.
     corpus: the split that the queries are ranked over, None for this one.
     distinct_pairs: pairs of different texts.
-    repeated_pairs: pairs that a row before has, under the same ids if any.
-    copied_pairs: pairs whose texts a row before has, under other ids alone.
+    repeated_pairs: pairs of an earlier row, under the same ids if any.
+    copied_pairs: pairs whose texts an earlier row has, under other ids.
     equal_texts: pairs whose query is their passage.
     positive_negatives: pairs with their passage among their hard negatives.
     other_positive_negatives: hard negatives that are the passage of another
       pair of the same query.
-    refused: by the reader, by reason: bad rows, which were left out, and what
-      else it would stop at.
+    refused: rows that the reader leaves out or stops at, by reason.
   """
 
   name: str
@@ -164,8 +159,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-  """Different queries, passages and pairs of the split `held_out` that a split
-  which is trained on has, too."""
+  """Distinct texts and pairs that a held-out and a train split share."""
 
   held_out: str
   train: str
@@ -176,7 +170,7 @@ class Overlap:
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-  """Different passages of a split's relevant pairs that the corpus lacks."""
+  """Distinct relevant passages of a split that the corpus lacks."""
 
   split: str
   corpus: str
@@ -185,14 +179,12 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-  """All that was found about a task.
+  """The counts of all splits of a task.
 
   Attributes:
     options: those that are set, by task: more than one in a mixture.
-    vocabulary: that of the lengths.
-    vocabulary_size: ids.
-    query_length: most tokens of a query, EOS included.
-    passage_length: the same of a passage.
+    vocabulary: the one that lengths are counted with.
+    query_length, passage_length: most tokens, EOS included.
     limit: most rows of a split that were read, None for all.
   """
 

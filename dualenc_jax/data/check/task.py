@@ -17,7 +17,7 @@ from dualenc_jax.utils.progress import Progress
 
 
 class _Read(NamedTuple):
-  """A split that has been read: the result, and what others compare with."""
+  """A split that has been read."""
 
   task: Dataset
   result: summary.Split
@@ -25,28 +25,25 @@ class _Read(NamedTuple):
 
 
 def inspect_task(
-    task: Dataset | Mixture,
-    tokenizer: Tokenizer,
-    splits: Sequence[str] = (),
+    task: Dataset | Mixture, tokenizer: Tokenizer, splits: Sequence[str] = (),
     limit: int | None = None,
 ) -> summary.Inspection:
   """Reads the splits of a task, or of each task of a mixture, once.
 
   Args:
-    task: what to look at.
+    task: the task.
     tokenizer: its lengths decide what counts as truncated.
     splits: those to read; none for all that exist.
     limit: most rows of a split to read.
 
   Raises:
-    UserError: nothing at all can be read.
+    UserError: nothing can be read.
   """
   parts = _parts(task)
   read = [
-      # Without a split of pairs, the reader says best what is missing.
       _read(part, split, name if len(parts) > 1 else '', tokenizer, limit)
       for name, part in parts.items()
-      for split in splits or _splits(part)
+      for split in splits or _all_splits(part)
   ]
   if not any(r.result.rows or r.result.refused for r in read):
     for error in (r.result.error for r in read if r.result.error):
@@ -68,9 +65,10 @@ def inspect_task(
   )
 
 
-def _splits(part: Dataset) -> Sequence[str]:
-  found = part.splits()
-  return found if {*found} - {'corpus'} else ('train', *found)
+def _all_splits(part: Dataset) -> Sequence[str]:
+  splits = part.splits()
+  # Without a split of pairs, the reader says best what is missing.
+  return splits if {*splits} - {'corpus'} else ('train', *splits)
 
 
 def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:
@@ -89,10 +87,7 @@ def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:
 
 
 def _read(
-    task: Dataset,
-    split: str,
-    prefix: str,
-    tokenizer: Tokenizer,
+    task: Dataset, split: str, prefix: str, tokenizer: Tokenizer,
     limit: int | None,
 ) -> _Read:
   reader = SplitReader(tokenizer, task.REPEATS and split != 'corpus')
@@ -110,9 +105,10 @@ def _read(
     for rows in reader.read(itertools.islice(examples, limit)):
       progress(rows)
     limited = limit is not None and next(examples, None) is not None
-  error = errors[0] if errors else None
-  corpus = task.corpus_split(split)
-  result = reader.result(name, split, bad, error, limited, corpus)
+  result = reader.result(
+      bad, name=name, split=split, error=errors[0] if errors else None,
+      limited=limited, corpus=task.corpus_split(split),
+  )
   return _Read(task, result, reader)
 
 
@@ -134,9 +130,7 @@ def _overlaps(read: Sequence[_Read]) -> Iterator[summary.Overlap]:
 
 
 def _shared(
-    held_out: SplitReader,
-    train: SplitReader,
-    values: np.ndarray,
+    held_out: SplitReader, train: SplitReader, values: np.ndarray,
     others: np.ndarray,
 ) -> Found:
   """Different values that both have, with the places of both."""
@@ -144,7 +138,8 @@ def _shared(
   places = []
   for row in rows[:SHOWN]:
     first = int(np.flatnonzero(others == values[row])[0])
-    places.append(columns.both(held_out.places[int(row)], train.places[first]))
+    place = held_out.places[int(row)]
+    places.append(columns.join_places(place, train.places[first]))
   return Found(len(rows), places)
 
 
@@ -165,5 +160,5 @@ def _missing(read: Sequence[_Read]) -> Iterator[summary.Missing]:
     relevant = np.where(reader.relevant, reader.passages.hashes, columns.NONE)
     there = columns.members(relevant, of_corpus.passages.hashes)
     rows = _once(relevant, (relevant != columns.NONE) & ~there)
-    places = columns.found(rows, reader.places.__getitem__)
+    places = columns.locate(rows, reader.places.__getitem__)
     yield summary.Missing(pairs.name, corpus.name, places)
