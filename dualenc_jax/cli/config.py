@@ -46,6 +46,8 @@ _REMOVED = (
     r'data\.Grouped\..*', r'losses\.Hashed\.straight_through = .*',
     r'losses\.Similarity\.check_norms = .*',
     r'readers\.MsMarco\.train_from = .*',
+    r'training\.Experiment\.eval_(queries|passages) = .*',
+    r'training\.UntilAligned\.(queries|k|least_rank) = .*',
 )
 
 
@@ -233,9 +235,10 @@ def with_moved_modules(text: str) -> str:
   text = text.replace('losses.Hashed.dense = ', 'losses.Hashed.loss = ')
   # A layout of the past, with the same values as the one of today.
   text = text.replace('@data.Grouped()', '@data.Packed()')
+  text = re.sub(r'\brun\.(?=Experiment\b|UntilAligned\b)', 'training.', text)
   for line in _REMOVED:
     text = re.sub(rf'^{line}\n', '', text, flags=re.MULTILINE)
-  return re.sub(r'\brun\.(?=Experiment\b|UntilAligned\b)', 'training.', text)
+  return text
 
 
 def build(target: Callable[..., T]) -> T:

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from dualenc_jax.checkpoints import loading, model_dirs, transforms
+from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.cli import config, flags, saved_config
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.parallel.partitioning import HostPartitioner
@@ -157,7 +158,7 @@ def saved_experiment(
       f'MODEL_DIR = {folder!r}',
       *saved_config.other_set(saved_config.read(path), bindings),
   ]
-  vocabulary = path.with_name(saved_config.VOCABULARY)
+  vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():
     of_folder.append(f'data.Vocabulary.path = {str(vocabulary)!r}')
   return build_experiment(

@@ -6,11 +6,11 @@ import uuid
 from dualenc_jax.checkpoints import loading
 from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
-from dualenc_jax.checkpoints.weights import SIZES, Weights
+from dualenc_jax.checkpoints.weights import SIZES, VOCABULARY, Weights
 from dualenc_jax.cli import config, model_dir, saved_config
 from dualenc_jax.objectives.of_towers import OfTowers
 from dualenc_jax.retrieval.compression import model_codec
-from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.training.checkpoints import Checkpoints, write_vocabulary
 
 # The run whose values the config gets where the checkpoint says nothing.
 _RUN = 'runs/finetune.gin'
@@ -47,7 +47,7 @@ def write(
   experiment = model_dir.build_experiment([_RUN], bindings, [])
   text = config.operative_config().replace(
       repr(str(tokenizer.vocabulary.file)),
-      repr(str(final / saved_config.VOCABULARY)),
+      repr(str(final / VOCABULARY)),
   )
   objective = experiment.objective
   assert isinstance(objective, OfTowers)
@@ -73,7 +73,8 @@ def write(
       },
   }
   Checkpoints(folder).save_params(params, weights.step or 0, meta)
-  saved_config.write(str(folder), _HEAD + text, tokenizer.vocabulary.file)
+  write_vocabulary(folder, tokenizer.vocabulary)
+  saved_config.write(str(folder), _HEAD + text)
 
 
 def of_model(weights: Weights) -> list[str]:

@@ -121,8 +121,7 @@ def check_stages(
         experiment = train.build(asked)
         own = pathlib.Path(temporary, stage.name)
         own.mkdir()
-        file = experiment.tokenizer.vocabulary.file
-        saved_config.write(str(own), config.operative_config(), file)
+        saved_config.write(str(own), config.operative_config())
         place = pathlib.Path(args.work_dir, stage.name)
         trained[str(place)] = experiment
         configs |= {

@@ -14,7 +14,6 @@ from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
 
 CONFIG = 'config.gin'
-VOCABULARY = 'vocabulary.model'
 # Names that say how a run is computed and kept: what is learnt is the same, to
 # rounding.
 _FREE_TO_CHANGE = re.compile('|'.join([
@@ -94,8 +93,8 @@ def _rank(change: str) -> tuple[bool, bool]:
   return not is_choice, 'not set' in values.split(' -> ')
 
 
-def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
-  """Puts the config and the vocabulary into the folder of a run.
+def write(model_dir: str, text: str) -> None:
+  """Puts the config into the folder of a run.
 
   An earlier config that differs is kept as `config.<n>.gin`. Only the first
   host writes.
@@ -110,8 +109,6 @@ def write(model_dir: str, text: str, vocabulary: pathlib.Path) -> None:
       while (folder / f'config.{number}.gin').exists():
         number += 1
       path.rename(folder / f'config.{number}.gin')
-    content = vocabulary.read_bytes()
-  files.write(folder / VOCABULARY, content, 'another MODEL_DIR')
   files.write(path, text, 'another MODEL_DIR')
 
 

@@ -142,9 +142,7 @@ def train(
     hooks = [*training_evals.hooks(experiment, plan), *watches]
     ended = loop.train(
         experiment, plan, text, hooks,
-        ready=lambda: saved_config.write(
-            experiment.model_dir, text, experiment.tokenizer.vocabulary.file
-        ),
+        ready=lambda: saved_config.write(experiment.model_dir, text),
         allow_other_data=args.allow_data_change,
         past_end=args.allow_config_change,
         started=started,

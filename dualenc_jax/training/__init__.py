@@ -8,7 +8,7 @@ from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.training.initial import InitialCheckpoint
 from dualenc_jax.training.loop import train
 from dualenc_jax.training.step import Optimizer
-from dualenc_jax.training.until import UntilAligned
+from dualenc_jax.training.stopping import UntilAligned
 
 __all__ = [
     'Experiment', 'InitialCheckpoint', 'Optimizer', 'Partitioner', 'train',

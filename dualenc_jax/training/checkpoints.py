@@ -18,6 +18,8 @@ from jax.experimental import multihost_utils
 import orbax.checkpoint as ocp
 
 from dualenc_jax.checkpoints import loading
+from dualenc_jax.checkpoints.weights import VOCABULARY
+from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import device_digests
 from dualenc_jax.training.step import TrainState
@@ -250,6 +252,13 @@ class Checkpoints:
           f' ({last}) is kept; make room or change MODEL_DIR, then run the same'
           ' command again to resume.'
       ) from e
+
+
+def write_vocabulary(model_dir: pathlib.Path, vocabulary: Vocabulary) -> None:
+  """Puts the vocabulary beside the checkpoints, which need it to be opened."""
+  content = vocabulary.file.read_bytes()
+  files.make_folder(model_dir, 'another MODEL_DIR')
+  files.write(model_dir / VOCABULARY, content, 'another MODEL_DIR')
 
 
 def _items(state: TrainState) -> dict[str, Any]:

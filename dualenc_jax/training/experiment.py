@@ -26,7 +26,7 @@ from dualenc_jax.retrieval.compression import model_codec
 from dualenc_jax.training import initial, step as step_lib
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import Optimizer, Plan, TrainState
-from dualenc_jax.training.until import UntilAligned
+from dualenc_jax.training.stopping import UntilAligned
 from dualenc_jax.utils.errors import (
   check_whole,
   expect,
@@ -60,8 +60,6 @@ class Experiment:
     patience: evaluations in a row without a new best after which the run ends.
     until: a criterion that ends the run before its last step, or None.
     eval_every: steps between evaluations on the validation split, 0 for none.
-    eval_queries: queries of the fixed sub-corpus of these evaluations.
-    eval_passages: passages of the sub-corpus; all relevant ones are among them.
     watch_tasks: further tasks to evaluate with these, on the split that each is
       measured on, to see what is forgotten.
     eval_batch_size: most rows that a device encodes at once in evaluation and
@@ -88,8 +86,6 @@ class Experiment:
   patience: int | None = None
   until: UntilAligned | None = None
   eval_every: int = 1000
-  eval_queries: int = 1000
-  eval_passages: int = 10000
   watch_tasks: Sequence[data.Dataset] = ()
   eval_batch_size: int = 256
   initial_checkpoint: initial.InitialCheckpoint | str | None = None
@@ -103,7 +99,7 @@ class Experiment:
       check_whole(f'Experiment.{name}', getattr(self, name), 0)
     for name in (
         'steps', 'batch_size', 'checkpoint_every', 'keep_checkpoints',
-        'eval_queries', 'eval_passages', 'eval_batch_size',
+        'eval_batch_size',
     ):
       check_whole(f'Experiment.{name}', getattr(self, name), 1)
     hours = self.checkpoint_every_hours

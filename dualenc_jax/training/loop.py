@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.training import experiment as experiment_lib, monitors
-from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.training.checkpoints import Checkpoints, write_vocabulary
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.training.hooks import (
   Agreement,
@@ -24,7 +23,6 @@ from dualenc_jax.training.hooks import (
 from dualenc_jax.training.reporting import Reporter
 from dualenc_jax.training.step import Plan
 from dualenc_jax.training.stopping import Clock, Stopping
-from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 
 _LOG = logging.getLogger(__name__)
@@ -84,7 +82,9 @@ def train(
     _LOG.info('%s', line)
   ready()
   if not jax.process_index():
-    _keep_vocabulary(experiment)
+    write_vocabulary(
+        pathlib.Path(experiment.model_dir), experiment.tokenizer.vocabulary
+    )
   if past_end:
     notes.pop('ended', None)
   if notes.get('ended'):
@@ -161,14 +161,6 @@ def train(
   asked_by = stopping.asked_by or 'another host was asked to stop'
   stopped = asked_by if run.stopped else None
   return Ended(run.step, run.ended, run.notes.get('best', {}), stopped)
-
-
-def _keep_vocabulary(experiment: Experiment) -> None:
-  """Puts the vocabulary beside the checkpoints, which need it to be opened."""
-  path = pathlib.Path(experiment.model_dir) / VOCABULARY
-  if not path.exists():
-    files.make_folder(path.parent, 'another model_dir')
-    files.write(path, experiment.tokenizer.vocabulary.file.read_bytes())
 
 
 @contextlib.contextmanager

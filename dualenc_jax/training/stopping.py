@@ -1,8 +1,11 @@
-"""Reasons to stop a run before its last step, to go on later; its times."""
+"""What ends a run before its last step: a criterion, signals, its time."""
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import logging
+import math
+import numbers
 import os
 import signal
 import socket
@@ -11,8 +14,17 @@ import time
 from typing import Any
 
 from dualenc_jax.training.checkpoints import Checkpoints
-from dualenc_jax.utils.errors import INTERRUPTED, RUN_AGAIN, stop
+from dualenc_jax.utils.errors import (
+  check_whole,
+  expect,
+  INTERRUPTED,
+  RUN_AGAIN,
+  stop,
+)
 
+# The effective rank of the query tower's embeddings, as a share of the passage
+# tower's, below which they count as collapsed, which the divergence hides.
+_LEAST_RANK = 0.5
 # `kill`, preemption; Ctrl-C; SLURM's --signal=USR1@60.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 # One notice may come twice: to a launcher, which passes it on, and to the group
@@ -22,6 +34,79 @@ _SAME_SECONDS = 1.0
 # it, but no more than a minute.
 _SPARE_SHARE, _SPARE_SECONDS = 0.05, 60.0
 _LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class UntilAligned:
+  """DAFT's criterion for the end of alignment (Leonhardt et al. 2022, alg. 1).
+
+  The run ends when both towers embed queries alike. With KL the divergence of
+  `evaluation.divergence.alignment` on the validation queries, KL_0 that before
+  the first step, and a floor measured on the passage tower alone, that is
+
+    KL - floor < share (KL_0 - floor).
+
+  Attributes:
+    share: share of the excess at the start that may be left.
+    threshold: nats; the run ends at KL < threshold in place of the above.
+      DAFT's 250 fits its 512 dims and its number of queries.
+    patience: evaluations in a row in which KL has not fallen, after which the
+      run ends, too; None for no such end.
+  """
+
+  share: float = 0.2
+  threshold: float | None = None
+  patience: int | None = 3
+
+  def __post_init__(self):
+    expect(
+        isinstance(self.share, numbers.Real) and 0 <= self.share < 1,
+        'UntilAligned.share', self.share,
+        'a number from 0 up to, not including, 1',
+    )
+    nats = self.threshold
+    expect(
+        nats is None or isinstance(nats, numbers.Real) and math.isfinite(nats),
+        'UntilAligned.threshold', nats,
+        'a number, of nats, or None for the share of the start',
+    )
+    if self.patience is not None:
+      check_whole('UntilAligned.patience', self.patience, 1)
+
+  def limit(self, start: float, floor: float) -> float:
+    """Returns the divergence below which a run ends."""
+    excess = self.share * (start - floor)
+    return floor + excess if self.threshold is None else self.threshold
+
+  def end(
+      self, notes: dict[str, Any], divergence: float, floor: float, rank: float
+  ) -> str | None:
+    """Returns the reason to end after an evaluation; None to go on.
+
+    Args:
+      notes: kept from one evaluation to the next, {} before the first, which
+        precedes the first step.
+      divergence: KL, nats.
+      floor: as above.
+      rank: effective rank of the query tower's embeddings over the passage
+        tower's.
+    """
+    if not notes:
+      notes.update(start=divergence, best=divergence, since=0)
+      return None
+    fell = divergence < notes['best']
+    notes['since'] = 0 if fell else notes['since'] + 1
+    notes['best'] = min(divergence, notes['best'])
+    limit = self.limit(notes['start'], floor)
+    if divergence < limit and rank >= _LEAST_RANK:
+      return f'aligned, the divergence {divergence:.1f} is below {limit:.1f}.'
+    if self.patience is not None and notes['since'] >= self.patience:
+      return (
+          'WARNING: the divergence has not fallen at the last'
+          f' {notes["since"]} of the evaluations; it is {divergence:.1f}, and'
+          f' below {limit:.1f} was aimed at.'
+      )
+    return None
 
 
 class Stopping:

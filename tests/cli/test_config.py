@@ -243,13 +243,14 @@ def test_the_file_of_a_macro_is_named():
     build('TRAIN_FILE = "x"')
 
 
-def test_a_config_of_before_modules_moved(tmp_path):
+def test_a_config_of_before_modules_moved_and_parameters_went(tmp_path):
   path = tmp_path / 'config.gin'
   path.write_text(
       'from __gin__ import dynamic_registration\n'
       'from dualenc_jax import readers\nfrom dualenc_jax import run\n'
       'from dualenc_jax import training\n'
-      'run.Experiment.steps = 3\nTASK = @readers.Pairs()\n'
+      'run.Experiment.steps = 3\nrun.Experiment.eval_queries = 1000\n'
+      'run.UntilAligned.k = 1\nTASK = @readers.Pairs()\n'
   )
   config.load([str(path)], [], [])
   assert 'training.Experiment.steps = 3' in saved_config.read(path)

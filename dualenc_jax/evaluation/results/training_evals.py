@@ -38,6 +38,11 @@ from dualenc_jax.utils.errors import UserError
 _FALLING = (likelihoods.PERPLEXITY,)
 # Hits that a cross-encoder orders: all of 1,000 queries would take minutes.
 _DEPTH = 20
+# Sub-corpora of these evaluations; all relevant passages are among them.
+_QUERIES, _PASSAGES = 1000, 10_000
+# Alignment: the most queries, half of them embedded by each tower, and the
+# number of the nearest neighbour.
+_ALIGNED, _NEIGHBOUR = 4000, 1
 # Two towers whose embeddings differ by no more compute the same.
 _SAME = 1e-5
 Evaluate = Callable[[Any, RetrievalSet], Evaluation]
@@ -201,7 +206,7 @@ def _hook(
     experiment: Experiment, evaluate: Evaluate, group: str,
     everything: RetrievalSet,
 ) -> Hook:
-  part = everything.subset(experiment.eval_queries, experiment.eval_passages)
+  part = everything.subset(_QUERIES, _PASSAGES)
   model_dir = pathlib.Path(experiment.model_dir)
   output = model_dir / group
 
@@ -296,18 +301,17 @@ def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
 
 def _query_rows(experiment: Any) -> np.ndarray:
   """Rows of different queries of the validation split, as many as are asked."""
-  until, cache = experiment.until, experiment.cache(VALIDATION)
+  cache, least = experiment.cache(VALIDATION), 2 * (_NEIGHBOUR + 1)
   there = np.flatnonzero(cache.query_tokens.lengths)
   _, first = np.unique(cache.query_fingerprints[there], return_index=True)
   rows = there[np.sort(first)]
-  if len(rows) < 2 * (until.k + 1):
+  if len(rows) < least:
     raise UserError(
         f'Split {VALIDATION} of {cache.header["task"]} has {len(rows)}'
-        f' different queries; expected at least {2 * (until.k + 1)}, twice as'
-        f' many as the nearest neighbour number {until.k} needs. Give more.'
+        f' different queries; expected at least {least}. Give more.'
     )
   rng = np.random.default_rng(experiment.seed)
-  return np.sort(rng.permutation(rows)[: until.queries])
+  return np.sort(rng.permutation(rows)[:_ALIGNED])
 
 
 def _measure_alignment(
@@ -324,7 +328,9 @@ def _measure_alignment(
         ' nothing to align and the divergence is minus infinity. Expected a'
         ' query tower of other layers: QUERY_LAYERS, QUERY_LAYERS_FROM.'
     )
-  found = divergence.alignment(passage, query, until.k, experiment.seed)
+  found = divergence.alignment(
+      passage, query, _NEIGHBOUR, experiment.seed
+  )
   ranks = [divergence.effective_rank(x) for x in (query, passage)]
   kl, floor = found.forward.value, found.floor.value
   notes = run.notes.setdefault('alignment', {})
