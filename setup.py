@@ -81,6 +81,7 @@ setuptools.setup(
         'orbax-checkpoint>=0.12.8',
         'protobuf>=7.35',
         'pytrec_eval-terrier>=0.5.11',
+        'safetensors>=0.8',
         'scipy>=1.17',
         'sentencepiece>=0.2.3',
         'tensorboardX>=2.6.5',

@@ -1,8 +1,8 @@
 """Safetensors files, read and written a tensor at a time.
 
-The library of that name maps a file, whose pages then count as memory of the
-process, and wants all tensors at once to write one. The format is simple: 8
-bytes with the length of a JSON header, the header, the numbers.
+The library of that name reads them. It wants all tensors at once to write a
+file, so this module writes: 8 bytes with the length of a JSON header, the
+header, the numbers.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ import pathlib
 import struct
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+import safetensors
 
 from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
@@ -22,21 +22,13 @@ from dualenc_jax.utils.tensor_files.tensors import Tensor
 FILE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 _METADATA = '__metadata__'
-_ENTRY = {'dtype': str, 'shape': [int], 'data_offsets': [int]}
-_DTYPES = {
-    'F32': np.dtype('<f4'),
-    'F16': np.dtype('<f2'),
-    'BF16': np.dtype(ml_dtypes.bfloat16),
-    'F64': np.dtype('<f8'),
-}
-# The format's own limit, and NumPy's.
-_LONGEST_HEADER, _MOST_AXES = 100_000_000, 64
+_DTYPES = ('F32', 'F16', 'BF16', 'F64')
 
 
 def read(path: pathlib.Path) -> dict[str, Tensor]:
   """The tensors of a .safetensors file, an index of shards, or their folder.
 
-  Nothing but headers is read, and no file is kept open or mapped.
+  Only headers are read, and no file is kept open or mapped.
 
   Raises:
     UserError: there is none, a file is damaged, a shard or one of its tensors
@@ -58,16 +50,20 @@ def write(
   """Writes tensors in float32, in their order, one in memory at a time.
 
   Args:
-    path: of the file; it appears when all of it is written.
-    tensors: by the names they get.
-    metadata: of the header; transformers wants {'format': 'pt'}.
+    path: the file, which appears whole.
+    tensors: by name, read as they are written.
+    metadata: strings for the header.
+
+  Raises:
+    UserError: a tensor or the file cannot be read or written.
   """
   header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
   end = 0
   for name, tensor in tensors.items():
     start, end = end, end + 4 * math.prod(tensor.shape)
-    values = 'F32', tensor.shape, (start, end)
-    header[name] = dict(zip(_ENTRY, values))
+    header[name] = {
+        'dtype': 'F32', 'shape': tensor.shape, 'data_offsets': (start, end)
+    }
   encoded = json.dumps(header).encode()
   encoded += b' ' * (-len(encoded) % 8)
   with files.writing(path), files.replacing(path) as file:
@@ -77,10 +73,12 @@ def write(
 
 
 def metadata(path: pathlib.Path) -> dict[str, str]:
-  """What `write` was given of it; {} for none."""
-  found = _read_header(path)[0].get(_METADATA) or {}
-  json_file.check(found, {str: str}, f'{path}: {_METADATA}', 'Copy it again.')
-  return found
+  """The metadata that `write` was given; {} for none."""
+  try:
+    with _open(path) as file:
+      return file.metadata() or {}
+  except safetensors.SafetensorError as e:
+    raise _damaged(path, e) from e
 
 
 def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
@@ -97,77 +95,52 @@ def _read_shards(index: pathlib.Path) -> dict[str, Tensor]:
     for name, expected in shard_of.items():
       if expected == shard and name not in own:
         raise UserError(
-            f'{path} has no tensor {name}, which {index.name} says it has. The'
-            ' index and the shards must be of one checkpoint; copy them again.'
+            f'{path} has no tensor {name}, which {index.name} names. Copy the'
+            ' index and all shards of one checkpoint.'
         )
   return tensors
 
 
 def _read_file(path: pathlib.Path) -> dict[str, Tensor]:
-  header, start = _read_header(path)
-  header.pop(_METADATA, None)
-  tensors, places = {}, []
-  for name, entry in header.items():
-    shown = f'the header entry of {name} is {untrusted.shown(entry)}'
-    try:
-      json_file.check(entry, _ENTRY, name)
-      shape, (begin, stop) = tuple(entry['shape']), entry['data_offsets']
-    except (UserError, ValueError) as e:
-      raise _damaged(path, shown) from e
-    dtype = _DTYPES.get(entry['dtype'])
-    if dtype is None:
-      raise UserError(
-          f'{path}: the tensor {name} has the dtype {entry["dtype"]}; expected'
-          f' one of {", ".join(_DTYPES)}. A quantised model must be saved in'
-          ' float32 first.'
-      )
-    if min(begin, *shape, 0) < 0 or len(shape) > _MOST_AXES:
-      raise _damaged(path, shown)
-    if stop - begin != math.prod(shape) * dtype.itemsize:
-      raise _damaged(path, f'{name} lies at bytes {begin} to {stop}')
-    tensors[name] = _tensor(path, name, dtype, shape, start + begin)
-    places.append((begin, stop, name))
-  end = 0
-  for begin, stop, name in sorted(places):
-    if begin != end:
-      found = f'{name} lies at byte {begin}, and the one before ends at {end}'
-      raise _damaged(path, found)
-    end = stop
-  size = path.stat().st_size
-  if size != start + end:
-    raise _damaged(path, f'it has {size:,} bytes, not {start + end:,}')
+  tensors = {}
+  try:
+    with _open(path) as file:
+      for name in file.keys():
+        entry = file.get_slice(name)
+        if entry.get_dtype() not in _DTYPES:
+          raise UserError(
+              f'{path}: the tensor {name} has the dtype {entry.get_dtype()};'
+              f' expected one of {", ".join(_DTYPES)}. Save a quantised model'
+              ' in float32 first.'
+          )
+        tensors[name] = _tensor(path, name, tuple(entry.get_shape()))
+  except safetensors.SafetensorError as e:
+    raise _damaged(path, e) from e
   return tensors
 
 
-def _read_header(path: pathlib.Path) -> tuple[dict[str, Any], int]:
-  """The header of a file, and where its numbers begin."""
-  try:
-    with untrusted.open_file(path) as file:
-      (length,) = struct.unpack('<Q', file.read(8))
-      if length > min(_LONGEST_HEADER, path.stat().st_size - 8):
-        raise ValueError(f'a header of {length:,} bytes')
-      content = file.read(length)
-  except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror}.') from e
-  except (struct.error, ValueError) as e:
-    raise _damaged(path, f'no header at its start ({e})') from e
-  where = f'{path} is not a whole safetensors file: its header'
-  return json_file.parse(content, where), 8 + length
-
-
-def _tensor(
-    path: pathlib.Path, name: str, dtype: np.dtype, shape: tuple[int, ...],
-    offset: int,
-) -> Tensor:
+def _tensor(path: pathlib.Path, name: str, shape: tuple[int, ...]) -> Tensor:
   def load() -> np.ndarray:
-    flat = np.fromfile(path, dtype, math.prod(shape), offset=offset)
-    return flat.reshape(shape)
+    try:
+      with _open(path) as file:
+        return file.get_tensor(name)
+    except safetensors.SafetensorError as e:
+      raise ValueError(e) from e
 
   return Tensor(f'{path}: {name}', shape, load)
 
 
-def _damaged(path: pathlib.Path, found: str) -> UserError:
+def _open(path: pathlib.Path) -> Any:
+  """Opens a file by the library, without a map of it."""
+  try:
+    untrusted.open_file(path).close()
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}.') from e
+  return safetensors.safe_open(path, 'np', backend='pread')
+
+
+def _damaged(path: pathlib.Path, error: Exception) -> UserError:
   return UserError(
-      f'{path} is not a whole safetensors file: {found}. It is damaged or was'
-      ' cut off; copy it again.'
+      f'{path} is not a whole safetensors file: {untrusted.shown(str(error))}.'
+      ' It is damaged or was cut off; copy it again.'
   )
