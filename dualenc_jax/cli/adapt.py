@@ -16,17 +16,14 @@ a stage makes. Every macro of the recipe is a flag:
 --gin.QUERIES_PER_PASSAGE=3, --gin.ADAPT_STEPS=2000.
 """
 
+import argparse
 from collections.abc import Sequence
 import pathlib
 import shlex
 
-from dualenc_jax.cli import config, flags, generate, recipe
+from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.cli import config, flags, recipe
 from dualenc_jax.utils.errors import expect, UserError
-
-_EXPECTED = {
-    'generator': 'a model that `dualenc generate` takes',
-    'teacher': 'a cross-encoder, or a file of scores',
-}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if not (model / 'config.gin').is_file():
     raise UserError(
         f'--model_dir is {model}, which has no config.gin; expected a folder of'
-        ' `dualenc train`, whose config trains the adapted model. Train one'
-        ' from another checkpoint with INITIAL_CHECKPOINT_PATH.'
+        ' `dualenc train`.'
     )
   out = pathlib.Path(args.output_dir).resolve()
   if corpus.resolve() in (out, *out.parents):
@@ -50,44 +46,25 @@ def main(argv: Sequence[str] | None = None) -> None:
   file = next((path for path in files if path.is_file()), None)
   if file is None:
     raise UserError(f'There is no {files[0]} (or {files[1].name}).')
-  given, name = {}, 'genq'
-  if args.generator is not None:
-    given['generator'] = args.generator
-  elif not any(text.startswith('queries=') for text in args.replace):
+  name = 'genq' if args.teacher is None else 'gpl'
+  given = {
+      'generator': (args.generator, model_dirs.GENERATOR),
+      'teacher': (args.teacher, model_dirs.CROSS_ENCODER),
+  }
+  given = {stage: pair for stage, pair in given.items() if pair[0] is not None}
+  replaced = [text.partition('=')[0] for text in args.replace]
+  if 'generator' not in given and 'queries' not in replaced:
     raise UserError(
         'Give --generator, or your own queries with --replace=queries=FOLDER.'
     )
-  if args.teacher is not None:
-    given['teacher'] = args.teacher
-    name = 'gpl'
-  until = ['--until=adapted']
-  # BEIR's dev is the split validation.
-  split = args.split or 'test'
-  split = {'dev': 'validation'}.get(split, split)
-  qrels = {'validation': 'dev'}.get(split, split)
-  if any((corpus / 'qrels').glob(f'{qrels}.tsv*')):
-    until = [] if args.source_split else ['--until=comparison']
-  elif args.source_split:
-    raise UserError(
-        f'--source_split is given, but {corpus} has no qrels of {qrels} to'
-        ' compare on. Give --split, or measure by `dualenc evaluate`.'
-    )
-  elif args.split is not None:
-    there = sorted(path.stem for path in (corpus / 'qrels').glob('*.tsv'))
-    raise UserError(
-        f'--split is {args.split}, but {corpus} has no qrels of it; it has'
-        f" {', '.join(there) or 'none'}. Give one that exists, or leave it out."
-    )
-  else:
-    print(f'{corpus} has no qrels of {qrels}: nothing is measured.')
-  for stage, path in given.items():
-    if not pathlib.Path(path).expanduser().exists():
-      raise UserError(
-          f'--{stage} is {path}, which does not exist; expected'
-          f' {_EXPECTED[stage]}.'
-      )
-  if not args.list:
-    generate.check_dual_encoder('model_dir', model)
+  # Before hours are spent on the stages that do not need them.
+  for stage, (path, kind) in given.items():
+    place = pathlib.Path(path).expanduser()
+    if not place.exists():
+      raise UserError(f'--{stage} is {path}, which does not exist.')
+    if model_dirs.is_one(place):
+      model_dirs.check_kind(model_dirs.facts_of(place), kind, path)
+  until = _last_stage(args)
   gin_files = f'recipes/{name}.gin', *args.gin_file
   bindings = [f'--gin.{b.replace(" = ", "=", 1)}' for b in args.gin_bindings]
   if args.source_split:
@@ -96,16 +73,41 @@ def main(argv: Sequence[str] | None = None) -> None:
       *(f'--gin_file={file}' for file in gin_files),
       *(f'--gin_search_paths={path}' for path in args.gin_search_paths),
       f'--work_dir={args.output_dir}', f'--replace=source={model}',
-      *(f'--replace={stage}={path}' for stage, path in given.items()),
+      *(f'--replace={stage}={path}' for stage, (path, _) in given.items()),
       *(f'--replace={text}' for text in args.replace),
       f'--gin.CORPUS={str(corpus)!r}', f'--gin.CORPUS_FILE={str(file)!r}',
-      f'--gin.SPLIT={split}', *until, *(['--list'] if args.list else []),
-      *bindings,
+      f'--gin.SPLIT={_split(args)}', *(f'--until={name}' for name in until),
+      *(['--list'] if args.list else []), *bindings,
   ])
   if not args.list:
     new = pathlib.Path(args.output_dir, 'adapted')
     words = ['dualenc', 'encode', f'--model_dir={new}', f'--corpus={corpus}']
     print(f'The adapted model is {new}. Next: {shlex.join(words)}')
+
+
+def _split(args: argparse.Namespace) -> str:
+  """The split to measure on; BEIR's dev is the split validation."""
+  split = args.split or 'test'
+  return {'dev': 'validation'}.get(split, split)
+
+
+def _last_stage(args: argparse.Namespace) -> list[str]:
+  """The last stage that can run, unless all can: by the qrels of the corpus."""
+  split = _split(args)
+  qrels = {'validation': 'dev'}.get(split, split)
+  folder = args.corpus / 'qrels'
+  if any(folder.glob(f'{qrels}.tsv*')):
+    return [] if args.source_split else ['comparison']
+  for flag, value in (
+      ('source_split', args.source_split), ('split', args.split)
+  ):
+    if value is not None:
+      raise UserError(
+          f'--{flag} is given, but {args.corpus} has no qrels of {qrels} to'
+          ' measure on. Leave it out.'
+      )
+  print(f'{args.corpus} has no qrels of {qrels}: nothing is measured.')
+  return ['adapted']
 
 
 def make_parser() -> flags.Parser:

@@ -15,8 +15,9 @@ Ctrl-C 130; if a stage fails, it is that of the stage.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import functools
+import importlib
 import os
 import pathlib
 import shlex
@@ -25,9 +26,7 @@ import subprocess
 import sys
 from typing import Any
 
-import jax
-
-from dualenc_jax.cli import config, flags, recipe_checks as checks, runtime
+from dualenc_jax.cli import config, flags, main as cli, runtime
 from dualenc_jax.pipelines.recipes import Recipe, runner, sweep
 from dualenc_jax.training import stopping
 from dualenc_jax.utils import folder_lock
@@ -38,72 +37,56 @@ from dualenc_jax.utils.suggest import did_you_mean
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
-  # The accelerators are for the processes that compute.
-  jax.config.update('jax_platforms', 'cpu')
   if not args.gin_file:
     shipped = [f for f in config.shipped_files() if f.startswith('recipes/')]
     raise UserError(f'Give --gin_file: {", ".join(shipped)}, or your own.')
-  config.load(
-      args.gin_file, args.gin_bindings, args.gin_search_paths, Recipe.__name__
-  )
-  recipe = config.build(Recipe)
+  recipe = _build(args, args.gin_bindings)
   config.check_effect(args.gin_bindings, macros=True)
-  replaced = {text.partition('=')[0] for text in args.replace}
-  kept = [
-      stage.name
-      for stage in recipe.stages
-      if stage.name in replaced
-      or stage.outputs
-      and {f'{stage.name}.{output}' for output in stage.outputs} <= replaced
-  ]
   if args.sweep:
-    recipe = _swept(args, args.sweep, args.gin_bindings, kept)
-  # What is checked below loads configs of its own.
-  macros = {stage.name: checks.macros_by_flag(stage) for stage in recipe.stages}
+    once = runner.idle(recipe, _given(args, recipe, strict=False))
+    recipe = _swept(args, args.sweep, args.gin_bindings, once)
   expect(
-      args.until is None or args.until in macros, '--until', args.until,
-      f'one of {", ".join(macros)}',
+      args.until is None or args.until in recipe.stages, '--until', args.until,
+      f'one of {", ".join(recipe.stages)}',
   )
   given, work_dir = _given(args, recipe), pathlib.Path(args.work_dir)
-  # The stages that make what is not given, by the paths of that.
-  coming = {
-      str(work_dir / stage.name / path): recipe.with_flags(stage)
-      for stage in recipe.stages
-      for output, path in stage.outputs.items()
-      if (stage.name, output) not in given
-  }
-  lines = dict(runner.command_lines(recipe, work_dir, given, args.until))
+  lines = runner.command_lines(recipe, work_dir, given, args.until)
   for name, line in lines.items():
-    if name not in kept:
-      try:
-        checks.check_line(line, coming)
-      except UserError as e:
-        raise checks.of_stage(name, e, macros) from e
+    try:
+      check_line(line)
+    except UserError as e:
+      raise UserError(f'Stage {name}: {e}') from e
   if args.list:
-    for name, line in lines.items():
-      own_line = f'\ndualenc {shlex.join(line)}'
-      print(f'# {name}{": given" if name in kept else own_line}')
+    states = runner.idle(recipe, given, args.until)
+    for name in recipe.stages:
+      if name in lines:
+        print(f'# {name}\ndualenc {shlex.join(lines[name])}')
+      elif states[name] == runner.GIVEN:
+        print(f'# {name}: given')
     return
-  checks.check_queries(recipe, given, lines)
-  for text in checks.check_stages(
-      recipe, given, lines, coming, args, macros
-  ):
-    print(text, flush=True)
   done: list[runner.Done] = []
-  width = max(map(len, macros)) + 2
+  width = max(map(len, recipe.stages)) + 2
   with folder_lock.lock_folder(work_dir, 'runs a recipe', 'another --work_dir'):
     execute = functools.partial(_execute, args.gin_search_paths)
-    try:
-      for each in runner.run(recipe, work_dir, execute, given, args.until):
-        done.append(each)
-        print(_line(each, width), flush=True)
-    except runner.Failed as e:
-      more = checks.hint(macros[recipe.stages[len(done)].name])
-      raise UserError(f'{e}{more}') from e
-  total = runner.Done('', '', sum(d.seconds or 0.0 for d in done))
+    for each in runner.run(recipe, work_dir, execute, given, args.until):
+      done.append(each)
+      print(_line(each, width), flush=True)
   if any(each.state == runner.RAN for each in done):
     print('\n'.join(_line(each, width) for each in done))
+  total = runner.Done('', '', sum(d.seconds or 0.0 for d in done))
   print(_line(total, width))
+
+
+def check_line(line: Sequence[str]) -> None:
+  """Raises UserError unless a command line of `dualenc` can be parsed."""
+  command, rest = cli.split(line)
+  if command not in cli.COMMANDS:
+    raise UserError(cli.no_command(command))
+  parser = importlib.import_module(cli.module_name(command)).make_parser()
+  if parser.get_default('gin_file') is None:
+    parser.parse_args(rest)
+  else:
+    config.parse_args(parser, rest)
 
 
 def make_parser() -> flags.Parser:
@@ -139,48 +122,54 @@ def _sweep(text: str) -> tuple[str, Sequence[str]]:
   return name, flags.listed(values)
 
 
+def _build(args: argparse.Namespace, bindings: Sequence[str]) -> Recipe:
+  config.load(args.gin_file, bindings, args.gin_search_paths)
+  return config.build(Recipe)
+
+
 def _swept(
     args: argparse.Namespace, sweeps: Sequence[tuple[str, Sequence[str]]],
-    bindings: Sequence[str], kept: Sequence[str],
+    bindings: Sequence[str], once: Collection[str],
 ) -> Recipe:
   """The recipe of bindings, with all values of the macros of sweeps."""
   if not sweeps:
-    config.load(args.gin_file, bindings, args.gin_search_paths)
-    return config.build(Recipe)
+    return _build(args, bindings)
   *others, (macro, values) = sweeps
   try:
     found = {
         value: _swept(
             args, others,
-            [*bindings, config.binding(f'--gin.{macro}={value}')], kept,
+            [*bindings, config.binding(f'--gin.{macro}={value}')], once,
         )
         for value in values
     }
   except UserError as e:
     raise UserError(f'--sweep={macro}: {e}') from e
-  return sweep(macro, found, kept)
+  return sweep(macro, found, once)
 
 
-def _given(args: argparse.Namespace, recipe: Recipe) -> runner.Given:
-  outputs = {stage.name: stage.outputs for stage in recipe.stages}
+def _given(
+    args: argparse.Namespace, recipe: Recipe, strict: bool = True
+) -> dict[tuple[str, str], pathlib.Path]:
+  """The paths of --replace; unless `strict`, of stages of the recipe alone."""
   given: dict[tuple[str, str], pathlib.Path] = {}
   for text in args.replace:
     name, equals, path = text.partition('=')
     stage, dot, output = name.partition('.')
     expect(
         equals and stage and path and (output or not dot), '--replace', text,
-        'STAGE.OUTPUT=FILE, such as labels.pairs=mine.jsonl, or STAGE=FOLDER'
-        ' for all outputs of a stage',
+        'STAGE=FOLDER or STAGE.OUTPUT=FILE, such as labels.pairs=mine.jsonl',
     )
-    if not dot and stage not in outputs:
-      raise UserError(
-          f'--replace={text}: there is no stage'
-          f' {stage!r}.{did_you_mean(stage, outputs)}'
-      )
     place = flags.path(path)
-    given |= {(stage, output): place} if dot else {
-        (stage, o): place / part for o, part in outputs[stage].items()
-    }
+    if stage not in recipe.stages:
+      if strict:
+        near = did_you_mean(stage, recipe.stages)
+        raise UserError(f'--replace={text}: there is no stage {stage!r}.{near}')
+    elif dot:
+      given[stage, output] = place
+    else:
+      outputs = recipe.stages[stage].outputs
+      given |= {(stage, o): place / part for o, part in outputs.items()}
   return given
 
 

@@ -58,7 +58,7 @@ def test_every_recipe_resolves(file):
   names += ['CORPUS', 'CORPUS_FILE'] * ('/g' in file)
   config.load([file], [*(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'])
   recipe = config.build(Recipe)
-  for stage in map(recipe.with_flags, recipe.stages):
+  for stage in recipe.stages.values():
     assert stage.command in cli.COMMANDS
     # The config of a model that another stage has trained is a gin file, too.
     configs = {f'{{{name}.config}}' for name in ('teacher', 'dense', 'source')}

@@ -189,7 +189,7 @@ def test_a_second_signal_ends_a_step_that_hangs(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_recipe_stops_with_its_stage(tmp_path):
-  given = {'gin_file': [], 'model_dir': '{folder}'}
+  given = {'gin_file': []}
   bag = '--gin.models.T5Encoder.num_layers=0'
   for flag in flags(tmp_path, 'unused', bag)[:-1]:
     name, _, value = flag.removeprefix('--').partition('=')
@@ -201,11 +201,10 @@ def test_a_recipe_stops_with_its_stage(tmp_path):
   own.write_text(
       'from __gin__ import dynamic_registration\n'
       'from dualenc_jax.pipelines import recipes\n'
-      'recipes.Recipe.stages = [@trained/recipes.Stage()]\n'
+      "recipes.Recipe.stages = {'trained': @trained/recipes.Stage()}\n"
       'trained/recipes.Stage:\n'
-      "  name = 'trained'\n"
       "  command = 'train'\n"
-      f"  flags = {given}\n  outputs = {{'model': '.'}}\n"
+      f'  flags = {given}\n'
   )
   work = tmp_path / 'work'
   process = start('recipe', f'--gin_file={own}', f'--work_dir={work}')

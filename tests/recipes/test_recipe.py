@@ -36,7 +36,7 @@ class Commands:
 
 def stage(name, source, **options):
   flags = {'from': source, 'to': '{folder}', **options.pop('flags', {})}
-  return Stage(name, name, flags, {'made': 'made'}, **options)
+  return Stage(name, flags, outputs={'made': 'made'}, **options)
 
 
 @pytest.fixture
@@ -44,10 +44,12 @@ def chain(tmp_path):
   """Three stages from a file of the user's to the end."""
   source = tmp_path / 'source'
   source.write_text('source')
-  return Recipe([
-      stage('first', str(source), inputs=[str(source), None, 'python_code_8k']),
-      stage('second', '{first.made}'), stage('third', '{second.made}'),
-  ])
+  inputs = [str(source), None, 'python_code_8k']
+  return Recipe({
+      'first': stage('first', str(source), inputs=inputs),
+      'second': stage('second', '{first.made}'),
+      'third': stage('third', '{second.made}'),
+  })
 
 
 def run(recipe, tmp_path, commands, given={}, **options):
@@ -74,10 +76,8 @@ def test_what_has_changed_runs_anew_and_keeps_what_was(chain, tmp_path, caplog):
   assert f'first runs anew: content of {tmp_path / "source"}' in caplog.text
   assert (tmp_path / 'work/first.1/made').read_text() == 'source, first'
   # A flag of one in the middle: that one and what reads it.
-  changed = Recipe([
-      chain.stages[0], stage('second', '{first.made}', flags={'more': '!'}),
-      chain.stages[2],
-  ])
+  other = stage('second', '{first.made}', flags={'more': '!'})
+  changed = Recipe({**chain.stages, 'second': other})
   run(changed, tmp_path, commands)
   assert commands.ran == ['second', 'third']
   # An output that a hand has changed.
@@ -115,13 +115,13 @@ def test_a_file_in_place_of_a_stage(chain, tmp_path):
   }
   assert commands.ran == ['third']
   lines = runner.command_lines(chain, tmp_path / 'work', given)
-  assert [name for name, _ in lines] == ['second', 'third']
+  assert [*lines] == ['third']
   made = (tmp_path / 'work/third/made').read_text()
   assert made == 'own, third'
   own.write_text('changed')
   run(chain, tmp_path, commands, given)
   assert commands.ran == ['third']
-  with pytest.raises(UserError, match='No stage makes second.other, in whose'):
+  with pytest.raises(UserError, match='No stage makes second.other, for which'):
     run(chain, tmp_path, commands, {('second', 'other'): own})
 
 
@@ -129,7 +129,8 @@ def test_a_gin_file_that_has_changed(chain, tmp_path):
   own = tmp_path / 'own.gin'
   own.write_text('A = 1')
   flags = {'gin_file': [str(own), 'tasks/pairs.gin']}
-  recipe = Recipe([stage('first', chain.stages[0].inputs[0], flags=flags)])
+  source = chain.stages['first'].inputs[0]
+  recipe = Recipe({'first': stage('first', source, flags=flags)})
   copy = Commands()
   assert run(recipe, tmp_path, copy) == {'first': 'ran'}
   assert run(recipe, tmp_path, copy) == {'first': 'as before'}
@@ -137,17 +138,16 @@ def test_a_gin_file_that_has_changed(chain, tmp_path):
   assert run(recipe, tmp_path, copy) == {'first': 'ran'}
   # Scores that a teacher has computed are not lost where flags change.
   (tmp_path / 'work/first/scores.tsv').write_text('q\tp\t1.0\n')
-  more = Recipe([dataclasses.replace(recipe.stages[0], changes={'more': '!'})])
+  made = dataclasses.replace(recipe.stages['first'], changes=[{'more': '!'}])
+  more = Recipe({'first': made})
   assert run(more, tmp_path, copy) == {'first': 'ran'}
   assert (tmp_path / 'work/first/scores.tsv').exists()
   # Of other texts they are of no use.
-  source = pathlib.Path(chain.stages[0].inputs[0])
-  data = Recipe([
-      stage('first', str(source), flags=flags, inputs=[str(source)])
-  ])
+  own = stage('first', source, flags=flags, inputs=[source])
+  data = Recipe({'first': own})
   run(data, tmp_path, copy)
   (tmp_path / 'work/first/scores.tsv').write_text('q\tp\t1.0\n')
-  source.write_text('others')
+  pathlib.Path(source).write_text('others')
   assert run(data, tmp_path, copy) == {'first': 'ran'}
   assert not (tmp_path / 'work/first/scores.tsv').exists()
   # A folder that no record tells of is nothing to go on in.
@@ -158,9 +158,9 @@ def test_a_gin_file_that_has_changed(chain, tmp_path):
 
 def test_what_a_stage_does_not_make(tmp_path, chain):
   (tmp_path / 'source').unlink()
-  with pytest.raises(UserError, match='source does not exist; expected an in'):
+  with pytest.raises(UserError, match='first: its input .*source does not'):
     run(chain, tmp_path, Commands())
-  nothing = Recipe([Stage('one', 'one', {}, {'made': 'made'})])
+  nothing = Recipe({'one': Stage('one', outputs={'made': 'made'})})
   with pytest.raises(UserError, match='Stage one ended without .*one/made'):
     list(runner.run(nothing, tmp_path / 'work', lambda argv: 0))
 
@@ -169,12 +169,15 @@ def test_what_a_stage_does_not_make(tmp_path, chain):
     'make, message',
     [
         (
-            lambda: [stage('a', 'x'), stage('b', '{a.mad}')],
-            r"wants \{a.mad\}.* Did you mean 'a.made'",
+            lambda: {'a': stage('a', 'x'), 'b': stage('b', '{a.mad}')},
+            r"reads \{a.mad\}.* Did you mean 'a.made'",
         ),
-        (lambda: [stage('a', 'x')] * 2, "A stage is called 'a'; expected"),
-        (lambda: [Stage(command='mine')], 'Stage number 1 has no name or no'),
-        (lambda: [Stage('a', 'mine', 'depth')], "Stage a: flags is 'depth'; "),
+        (lambda: {'a b': stage('a', 'x')}, "A stage is called 'a b'; expected"),
+        (
+            lambda: {'a': stage('a', 'x', each=['1', '2'])},
+            "A stage is called 'a'; expected a word that no other",
+        ),
+        (lambda: {'a': Stage()}, 'Stage a has no command'),
     ],
 )
 def test_recipes_that_cannot_be(make, message):
@@ -187,11 +190,27 @@ def test_flags_become_arguments():
       'a': 1, 'b': 'x', 'c': None, 'd': True, 'e': [['1', None], '2'],
       'gin.F': 0.5, 'gin.G': True, 'gin.H': ['q', 1], 'to': '{folder}/x',
   }
-  made = Stage('one', 'data check', flags)
+  made = Stage('data check', flags)
   assert made.command_line(pathlib.Path('work/one'), {}) == [
       'data', 'check', '--a=1', '--b=x', '--d', '--e=1', '--e=2',
       '--gin.F=0.5', '--gin.G=True', "--gin.H=['q', 1]", '--to=work/one/x',
   ]
+
+
+def test_one_stage_for_each_value_and_flags_in_their_order():
+  model = stage('a', 'x', flags={'p': 1, 'q': 2, 'r': 3})
+  each = dataclasses.replace(
+      stage('b', '{{each}.made}'), each=['one', 'two'], arguments=['{each}'],
+      changes=[{'p': 4}, {'q': 5}], overrides={'q': None},
+  )
+  found = Recipe(
+      {'one': model, 'two': model, 'of_{each}': each}, {'b': {'p': 0, 'z': 9}}
+  ).stages
+  assert [*found] == ['one', 'two', 'of_one', 'of_two']
+  assert found['of_two'].flags == {
+      'p': 4, 'q': None, 'z': 9, 'from': '{two.made}', 'to': '{folder}'
+  }
+  assert found['of_two'].arguments == ['two']
 
 
 def test_a_model_is_what_it_computes(tmp_path):
@@ -210,9 +229,8 @@ RECIPE = '''
 from __gin__ import dynamic_registration
 from dualenc_jax.pipelines import recipes
 TEXTS = %gin.REQUIRED
-recipes.Recipe.stages = [@pieces/recipes.Stage()]
+recipes.Recipe.stages = {'pieces': @pieces/recipes.Stage()}
 pieces/recipes.Stage:
-  name = 'pieces'
   command = 'vocabulary'
   inputs = [%TEXTS]
   flags = {'gin_file': 'tasks/pairs.gin', 'gin.TRAIN_FILE': %TEXTS,
@@ -257,25 +275,17 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
   own.write_text(RECIPE)
   for more, message in (
       ('--until=other', "--until is 'other'; expected one of pieces"),
-      ('--gin.TEXTS=nowhere.jsonl', 'nowhere.jsonl does not exist; expected'),
+      ('--gin.TEXTS=x.jsonl', 'pieces: its input x.jsonl does not exist'),
   ):
     refused(message, *asked, more)
-  for file in 'tasks/pairs.gin', 'runs/quickstart.gin':  # That lacks a flag.
-    refused(f'^{file}: no Recipe.*: rec', f'--gin_file={file}', asked[1])
+  refused("no Recipe|'stages'", '--gin_file=tasks/pairs.gin', asked[1])
   refused('TEXTS must be given', *asked[:2])
   refused('Give --gin_file: recipes/daft.gin, re', asked[1])
   for old, new, message in (
       ("'vocabulary'", "'vocabulry'", "pieces: there is no command 'vocabulry"),
       ("'size': 80", "'sise': 80", 'Stage pieces: unrecognized .*--sise=80'),
-      # The flag of a stage is a macro of the recipe, which a user can give;
-      # also where the command itself refuses it.
-      *(
-          (RECIPE, f'PIECES = {size}\n{RECIPE.replace("80", "%PIECES")}', text)
-          for size, text in (
-              ("'x'", 'its .*--size is --gin.PIECES'),
-              (2, 'with status 3; .*its .*--size is --gin.PIECES'),
-          )
-      ),
+      ('80', "'x'", 'Stage pieces: --size is x; expected a whole'),
+      ('80', '2', 'Stage pieces failed, with status 3'),
   ):
     own.write_text(RECIPE.replace(old, new))
     refused(message, *asked)

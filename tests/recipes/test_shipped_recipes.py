@@ -14,11 +14,9 @@ from dualenc_jax.cli import (
   config,
   main as cli,
   recipe as command,
-  recipe_checks as checks,
   train,
 )
 from dualenc_jax.pipelines.recipes import Recipe, runner
-from dualenc_jax.utils.errors import UserError
 
 
 def pair_flags(tmp_path):
@@ -90,12 +88,12 @@ def test_commands_are_listed(tmp_path, capsys, name, more, stages):
 
 def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  for name in ('my_model/config.gin', 'my_model/vocabulary.model'):
+  for name in (
+      'my_model/config.gin', 'my_model/vocabulary.model', 'doc2query',
+      'cross_encoder',
+  ):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text('')
-  (tmp_path / 'doc2query').mkdir()
-  # As a file of scores.
-  (tmp_path / 'cross_encoder').write_text('')
   texts = [path.read_text() for path in config.gin_root().rglob('*.gin')]
   lines = [
       line for text in texts for line in re.findall(
@@ -106,7 +104,7 @@ def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
   for line in {*lines} - {*of_recipes}:
     # The config of a model that is there.
     words = line.replace('dense/config.gin', 'runs/quickstart.gin').split()
-    checks.check_line(words, ())
+    command.check_line(words)
     if words[0] == 'train':
       args = config.parse_args(train.make_parser(), words[1:])
       config.load(args.gin_file, ['MODEL_DIR = "x"', *args.gin_bindings])
@@ -118,47 +116,6 @@ def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
   assert (len(lines), len(of_recipes)) == (12, 9)
 
 
-@pytest.mark.parametrize(
-    ('name', 'more', 'message', 'trained'),
-    [
-        (
-            'daft', '--replace=teacher={model} --gin.EVAL_EVERY=2', 'status 3',
-            'matched aligned daft',
-        ),
-        (
-            'jpq', '--replace=dense={model} --gin.CODEC=opq:16x4', 'status 3',
-            'jpq',
-        ),
-        (
-            'pair_ablations', '', 'status 3',
-            'retriever teacher pretrained finetuned',
-        ),
-        # Of the config of a model to come.
-        ('daft', '--gin.VALIDATION_FILE=None', 'aligned: UNTIL is .*no fi', ''),
-        ('daft', '--gin.TEST_FILE=None', 'teacher_results: pairs has no f', ''),
-        ('pair', '--gin.TEST_FILE={bad}', "evaluation: .*:1: no column 'q", ''),
-        ('pair', '--gin.VALIDATION_FILE=None', 'labels: .* no calibration', ''),
-        ('pair', '--gin.UNLABELLED=x.tsv', 'queries: x.*ies is --gin.UNL', ''),
-        ('pair', '--replace=teacher.model={bad}', 'labels: .*, a file of ', ''),
-    ],
-)
-def test_what_stages_need_is_looked_at_before_the_first_runs(
-    tmp_path, monkeypatch, capsys, name, more, message, trained
-):
-  monkeypatch.setattr(command, '_execute', lambda *_: 3)
-  bad, given = tmp_path / 'bad.jsonl', given_of(tmp_path, name)
-  bad.write_text('{"q": "a", "passage": "b"}\n')
-  more = more.format(model=tiny_evaluation.shared_model(), bad=bad)
-  with pytest.raises(UserError, match=message):
-    command.main([
-        f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
-        *given, *more.split(),
-    ])
-  lines = capsys.readouterr().out.splitlines()
-  names = [line.partition(':')[0] for line in lines if ' steps of ' in line]
-  assert {*trained.split()} <= {*names}
-
-
 @pytest.mark.parametrize('name', ['daft', 'gpl', 'gpl_small', 'jpq', 'pair'])
 def test_killed_in_each_stage_it_does_nothing_twice(tmp_path, name):
   """Stages write what they are given and have read."""
@@ -168,23 +125,22 @@ def test_killed_in_each_stage_it_does_nothing_twice(tmp_path, name):
   recipe = config.build(Recipe)
 
   def run(work, is_killed):
-    lines = dict(runner.command_lines(recipe, work))
-    stages = {s.name: recipe.with_flags(s) for s in recipe.stages}
+    lines, stages = runner.command_lines(recipe, work), recipe.stages
     ran, started = [], None
 
     def execute(argv):
       nonlocal started
-      (stage,) = (stages[n] for n, line in lines.items() if line == argv)
-      folder = work / stage.name
-      if is_killed and started != stage.name:
-        started = stage.name
+      (name,) = (n for n, line in lines.items() if line == argv)
+      stage, folder = stages[name], work / name
+      if is_killed and started != name:
+        started = name
         folder.mkdir()
         (folder / 'half').write_text('')
         raise KeyboardInterrupt
       if is_killed:
         (folder / 'half').unlink()
-      ran.append(stage.name)
-      read = [work / n / stages[n].outputs[o] for n, o in stage.wanted()]
+      ran.append(name)
+      read = [work / n / stages[n].outputs[o] for n, o in stage.reads()]
       text = ' '.join([*argv, *map(runner.content, read)])
       for path in stage.outputs.values():
         file = folder / (path if path != '.' else 'made')
@@ -202,7 +158,7 @@ def test_killed_in_each_stage_it_does_nothing_twice(tmp_path, name):
       return ran, [each.name for each in done], files
 
   whole = run(tmp_path / 'whole', False)
-  assert whole[0] == whole[1] == [stage.name for stage in recipe.stages]
+  assert whole[0] == whole[1] == [*recipe.stages]
   assert run(tmp_path / 'killed', True) == whole
 
 
@@ -211,11 +167,10 @@ def test_rows_of_the_ablations(tmp_path):
   bindings = [config.binding(flag) for flag in pair_flags(tmp_path)]
   config.load(['recipes/pair_ablations.gin'], bindings)
   recipe = config.build(Recipe)
-  lines = dict(runner.command_lines(recipe, tmp_path))
+  lines = runner.command_lines(recipe, tmp_path)
   config.load(['recipes/pair.gin'], bindings)
-  alone = dict(runner.command_lines(config.build(Recipe), tmp_path))
-  whole = [stage.name for stage in recipe.stages[:8]]
-  assert {name: lines[name] for name in whole} == alone
+  alone = runner.command_lines(config.build(Recipe), tmp_path)
+  assert {name: lines[name] for name in alone} == alone
   assert [line[0] for line in lines.values()][-1] == 'compare'
   built = {}
   for name, (what, *given) in lines.items():
@@ -263,7 +218,7 @@ def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
       ('--sweep=QUERY_LAYERS', 'expected NAME=VALUE,VALUE, such as'),
       ('--replace=teach=x', "no stage 'teach'. Did you mean 'teacher'"),
       ('--replace=teacher=x', 'in place of teacher.model, does not exist'),
-      ('--replace=teacher.=x', 'or STAGE=FOLDER for all outputs'),
+      ('--replace=teacher.=x', 'expected STAGE=FOLDER or STAGE.OUTPUT=FILE'),
   ):
     assert cli.main([*given, more]) == 2
     assert told in capfd.readouterr().err.replace('\n', ' ')

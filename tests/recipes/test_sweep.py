@@ -5,30 +5,26 @@ import pytest
 from dualenc_jax.pipelines.recipes import Recipe, Stage, sweep
 from dualenc_jax.utils.errors import UserError
 
-MODEL = {'model': '.'}
-
 
 def make(layers=2, seed=0):
   return Recipe(
-      [
-          Stage('teacher', 'train', {'gin.STEPS': 3}, MODEL),
-          Stage(
-              'light', 'train',
-              {'gin.LAYERS': layers, 'gin.FROM': '{teacher.model}'}, MODEL,
+      {
+          'teacher': Stage('train', {'gin.STEPS': 3}),
+          'light': Stage(
+              'train', {'gin.LAYERS': layers, 'gin.FROM': '{teacher.model}'}
           ),
-          Stage(
-              'tuned', 'train',
+          'tuned': Stage(
+              'train',
               {'gin.FROM': '{light.model}/x', 'gin_file': ['{light.model}']},
-              MODEL,
           ),
-          Stage('other', 'evaluate', {'model_dir': '{teacher.model}'}),
-          Stage(
-              'table', 'compare',
+          'other': Stage('read', {'model_dir': '{teacher.model}'}),
+          'table': Stage(
+              'tabulate',
               {'results': ['{tuned.model}', '{teacher.model}'],
                'names': 'a,b,c'},
-              arguments=['{teacher.model}', '{light.model}', '{tuned.model}'],
+              ['{teacher.model}', '{light.model}', '{tuned.model}'],
           ),
-      ],
+      },
       {'train': {'gin.SEED': seed}},
   )
 
@@ -38,12 +34,15 @@ def swept(values=('1', '4'), seed=0):
 
 
 def shown(recipe):
-  return {s.name: (dict(s.flags), list(s.arguments)) for s in recipe.stages}
+  return {
+      name: (dict(stage.flags), list(stage.arguments))
+      for name, stage in recipe.stages.items()
+  }
 
 
 def test_what_depends_on_it_is_repeated_and_lists_have_all():
   found = shown(swept())
-  seed = {'gin.SEED': 0}
+  seed = {'model_dir': '{folder}', 'gin.SEED': 0}
   assert found['teacher'] == ({**seed, 'gin.STEPS': 3}, [])
   for n in ('1', '4'):
     flags = {**seed, 'gin.LAYERS': n, 'gin.FROM': '{teacher.model}'}

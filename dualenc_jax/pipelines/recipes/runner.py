@@ -1,6 +1,6 @@
 """Runs the stages of a recipe whose inputs are not those of the last run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import hashlib
 import json
 import logging
@@ -12,23 +12,20 @@ from typing import Any, NamedTuple
 from dualenc_jax.pipelines.recipes.recipe import Recipe, Stage
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.suggest import did_you_mean
 
 RAN, SAME, GIVEN, UNUSED = 'ran', 'as before', 'given', 'not wanted'
 _LOG = logging.getLogger(__name__)
-# Of files in a model_dir larger ones count by name and size alone.
+# Larger files of a model_dir count by name and size alone.
 _SMALL = 2**20
 _OF_MODEL = 'checkpoints', 'calibration.json', 'config.gin', 'vocabulary.model'
 Execute = Callable[[Sequence[str]], int]
-# Files of the user in place of outputs, by stage and output.
-Given = Mapping[tuple[str, str], pathlib.Path]
-
-
-class Failed(UserError):
-  """The command of a stage has failed, and said why."""
+# Paths of outputs, by stage and output.
+Places = Mapping[tuple[str, str], pathlib.Path]
 
 
 class Done(NamedTuple):
-  """The state of a stage that is done, and its seconds if it ran.
+  """A stage that is done, its state, and its seconds if it ran.
 
   States are 'ran', 'as before', 'given' and 'not wanted'.
   """
@@ -39,100 +36,102 @@ class Done(NamedTuple):
 
 
 def run(
-    recipe: Recipe, work_dir: pathlib.Path, execute: Execute, given: Given = {},
-    until: str | None = None,
+    recipe: Recipe, work_dir: pathlib.Path, execute: Execute,
+    given: Places = {}, until: str | None = None,
 ) -> Iterator[Done]:
   """Runs a recipe; yields each stage once it is done.
 
-  A stage runs unless it ended before with the same flags and the content of its
-  inputs is the same. Killed, it runs again in the folder that it has; with
-  other inputs that is set aside first.
+  A stage is skipped if it ended before with the same flags and the same content
+  of its inputs. A killed stage runs again in its folder; a stage whose inputs
+  have changed runs in a new one, and the old folder is kept aside.
 
-  A stage all of whose outputs are given does not run, nor does one whose
-  outputs such stages alone want, or those after the stage `until`. `execute`
-  runs arguments of `dualenc` and returns the exit status.
+  Args:
+    recipe: the stages.
+    work_dir: has a folder for each stage.
+    execute: runs arguments of `dualenc`; returns the exit status.
+    given: the user's files in place of outputs. A stage does not run if all of
+      its outputs that are read are given, or are read by such stages alone.
+    until: the last stage to run.
+
+  Raises:
+    UserError: an input does not exist, or a stage fails.
   """
-  places = _places(recipe, work_dir, given)
-  for stage in recipe.stages:
-    check_inputs(recipe.with_flags(stage))
-  idle = _idle(recipe, given, until)
-  for stage in recipe.stages:
-    if stage.name in idle:
-      yield Done(stage.name, idle[stage.name], None)
+  places, states = _places(recipe, work_dir, given), idle(recipe, given, until)
+  for name, stage in recipe.stages.items():
+    for path in _inputs(stage):
+      if name not in states and not path.exists():
+        raise UserError(f'Stage {name}: its input {path} does not exist.')
+  for name, stage in recipe.stages.items():
+    if name in states:
+      yield Done(name, states[name], None)
     else:
-      yield _run(recipe.with_flags(stage), work_dir, places, execute)
-    if stage.name == until:
+      yield _run(name, stage, work_dir, places, execute)
+    if name == until:
       return
 
 
 def command_lines(
-    recipe: Recipe, work_dir: pathlib.Path, given: Given = {},
+    recipe: Recipe, work_dir: pathlib.Path, given: Places = {},
     until: str | None = None,
-) -> Iterator[tuple[str, list[str]]]:
-  """Yields the name and the arguments of each stage that is wanted."""
-  places, idle = _places(recipe, work_dir, given), _idle(recipe, given, until)
-  for stage in map(recipe.with_flags, recipe.stages):
-    if idle.get(stage.name) != UNUSED:
-      yield stage.name, stage.command_line(work_dir / stage.name, places)
+) -> dict[str, list[str]]:
+  """The arguments of each stage that runs, by name."""
+  places, states = _places(recipe, work_dir, given), idle(recipe, given, until)
+  return {
+      name: stage.command_line(work_dir / name, places)
+      for name, stage in recipe.stages.items()
+      if name not in states
+  }
 
 
-def check_inputs(stage: Stage) -> None:
-  """Raises UserError for a file or folder of the user that is not there."""
-  for path in _inputs(stage):
-    if not path.exists():
-      of = [f'--{n}: ' for n in stage.flags if str(path) in stage.values(n)]
-      raise UserError(
-          f'{"".join(of[:1])}{path} does not exist; expected an input of the'
-          ' stage.'
-      )
-
-
-def _idle(recipe: Recipe, given: Given, until: str | None) -> dict[str, str]:
-  """The stages that do not run, by name, with the state that they have."""
-  found: dict[str, str] = {}
-  wanted_by: dict[str, set[str]] = {}
+def idle(
+    recipe: Recipe, given: Collection[tuple[str, str]], until: str | None = None
+) -> dict[str, str]:
+  """The states of the stages that do not run, by name."""
+  states: dict[str, str] = {}
+  read_by_any: set[str] = set()
+  wanted: set[tuple[str, str]] = set()
   is_later = until is not None
-  for stage in reversed(recipe.stages):
-    is_last = stage.name == until
-    is_later = is_later and not is_last
-    own = {(stage.name, output) for output in stage.outputs}
-    wanters = wanted_by.get(stage.name, set())
-    unused = wanters and wanters <= found.keys() and not is_last
-    if not is_later and own and own <= given.keys():
-      found[stage.name] = GIVEN
-    elif is_later or unused:
-      found[stage.name] = UNUSED
-    for name, _ in recipe.with_flags(stage).wanted():
-      wanted_by.setdefault(name, set()).add(stage.name)
-  return found
+  for name, stage in reversed(recipe.stages.items()):
+    is_later = is_later and name != until
+    outputs = {(name, output) for output in stage.outputs}
+    is_read = name in read_by_any
+    read_by_any.update(source for source, _ in stage.reads())
+    if is_later or is_read and name != until and wanted.isdisjoint(outputs):
+      states[name] = UNUSED
+    elif outputs & {*given} and outputs & wanted <= {*given}:
+      states[name] = GIVEN
+    else:
+      wanted.update(stage.reads())
+  return states
 
 
-def _places(
-    recipe: Recipe, work_dir: pathlib.Path, given: Given
-) -> dict[tuple[str, str], pathlib.Path]:
-  """Where every output is."""
+def _places(recipe: Recipe, work_dir: pathlib.Path, given: Places) -> Places:
+  """The path of every output."""
   places = {
-      (stage.name, output): work_dir / stage.name / path
-      for stage in recipe.stages
+      (name, output): work_dir / name / path
+      for name, stage in recipe.stages.items()
       for output, path in stage.outputs.items()
   }
-  for (stage, output), path in given.items():
-    if (stage, output) not in places:
-      known = ', '.join('.'.join(pair) for pair in places)
+  read = {pair for stage in recipe.stages.values() for pair in stage.reads()}
+  for pair, path in given.items():
+    name = '.'.join(pair)
+    if pair not in places:
+      known = map('.'.join, places)
       raise UserError(
-          f'No stage makes {stage}.{output}, in whose place {path} is given.'
-          f' There is {known}.'
+          f'No stage makes {name}, for which {path} is'
+          f' given.{did_you_mean(name, known)}'
       )
-    if not path.exists():
-      raise UserError(f'{path}, in place of {stage}.{output}, does not exist.')
-  return places | dict(given)
+    if pair in read and not path.exists():
+      raise UserError(f'{path}, in place of {name}, does not exist.')
+  return {**places, **given}
 
 
 def _run(
-    stage: Stage, work_dir: pathlib.Path, places: Given, execute: Execute
+    name: str, stage: Stage, work_dir: pathlib.Path, places: Places,
+    execute: Execute,
 ) -> Done:
-  folder = work_dir / stage.name
-  record = work_dir / '.stages' / f'{stage.name}.json'
+  folder = work_dir / name
+  record = work_dir / '.stages' / f'{name}.json'
   parts = _parts(stage, places)
   before: dict[str, Any] = {}
   if record.exists():
@@ -142,55 +141,54 @@ def _run(
   if before.get('parts') == parts and before.get('done'):
     missing = [path for path in outputs if not path.exists()]
     if not missing:
-      return Done(stage.name, SAME, before['seconds'])
-    _LOG.warning('%s: %s is gone, and made again.', stage.name, missing[0])
+      return Done(name, SAME, before['seconds'])
+    _LOG.warning('%s: %s is gone, and made again.', name, missing[0])
   elif before.get('parts') != parts:
-    _set_aside(stage.name, folder, before.get('parts', {}), parts)
+    _set_aside(name, folder, before.get('parts', {}), parts)
   files.make_folder(record.parent, 'another --work_dir')
   spent = before['seconds'] if before.get('parts') == parts else 0.0
   _write(record, parts, False, spent)
-  argv = stage.command_line(folder, places)
   started = time.perf_counter()
-  status = execute(argv)
+  status = execute(stage.command_line(folder, places))
   if status:
     if not folder.exists():
       record.unlink()  # Refused, before anything was made.
-    raise Failed(
-        f'Stage {stage.name} failed, with status {status}; its error is above.'
-        ' Mend it, and run the recipe again: it continues from here.'
+    raise UserError(
+        f'Stage {name} failed, with status {status}; its error is above. Run'
+        ' the recipe again to continue from here.'
     )
   for path in outputs:
     if not path.exists():
       raise UserError(
-          f'Stage {stage.name} ended without {path}. `dualenc {stage.command}`'
-          ' should make it: do its flags name {folder}?'
+          f'Stage {name} ended without {path}, which `dualenc {stage.command}`'
+          ' should make.'
       )
   seconds = spent + time.perf_counter() - started
   _write(record, parts, True, seconds)
-  return Done(stage.name, RAN, seconds)
+  return Done(name, RAN, seconds)
 
 
-def _parts(stage: Stage, places: Given) -> dict[str, Any]:
+def _parts(stage: Stage, places: Places) -> dict[str, Any]:
   """All that decides what a stage makes, by name, as JSON has it."""
   parts = {
       'command': stage.command,
-      **({'arguments': stage.arguments} if stage.arguments else {}),
+      'arguments': stage.arguments,
       **{f'--{name}': value for name, value in stage.flags.items()},
   }
-  # Files that are shipped change with the library.
+  # Shipped files change with the library.
   own = [f for f in stage.values('gin_file') if pathlib.Path(f).is_file()]
   for path in [*_inputs(stage), *map(pathlib.Path, own)]:
     parts[f'content of {path}'] = content(path)
-  for pair in stage.wanted():
+  for pair in stage.reads():
     parts[f'content of {".".join(pair)}'] = content(places[pair])
   return json.loads(json.dumps(parts, default=repr))
 
 
 def _inputs(stage: Stage) -> list[pathlib.Path]:
-  """The user's files and folders, there or not."""
+  """The user's files and folders, whether they exist or not."""
   paths = {x: pathlib.Path(x).expanduser() for x in stage.inputs if x}
-  # A plain word is the name of something shipped, as vocabularies have, and
-  # what a bucket holds is known by its name.
+  # A plain word is the name of something shipped, such as a vocabulary; the
+  # content of a bucket is known by its name.
   return [
       path
       for given, path in paths.items()
@@ -202,8 +200,8 @@ def _inputs(stage: Stage) -> list[pathlib.Path]:
 def content(path: pathlib.Path) -> str:
   """SHA-256 of a file, or of a folder: names, sizes and content.
 
-  Of a model_dir what the model is counts, not what was measured of it, and of
-  its tensors the sizes: each run has an id.
+  In a model_dir only the model's files count, not evaluation results, and its
+  tensors count by size alone, as each run has an id in its metadata.
   """
   if path.is_file():
     with path.open('rb') as file:
@@ -240,7 +238,7 @@ def _set_aside(
   _LOG.warning('What it had made is kept in %s.', aside)
   if any(key.startswith('content of') for key in changed):
     return
-  # Of the same texts and teacher, and they cost the most.
+  # Scores of the same texts by the same teacher cost the most.
   for path in [*aside.glob('scores*.tsv'), *aside.glob('scores.json')]:
     files.make_folder(folder, 'another --work_dir')
     shutil.copy(path, folder)
