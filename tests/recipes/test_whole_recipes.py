@@ -101,16 +101,9 @@ def test_daft(tmp_path, capfd):
   )
   found = read(work / 'latency', 'latency')
   names = ['model', 'matched_1', 'matched_2', 'daft_1', 'daft_2']
-  quality = found['quality']
-  assert [*quality['values']] == names and [*quality['p']] == names[1:]
-  for name, folder in zip(names, (
-      'teacher_results', 'matched_results_1', 'matched_results_2',
-      'daft_results_1', 'daft_results_2',
-  )):
-    metrics = read(work / folder)['metrics']
-    assert quality['values'][name] == pytest.approx(metrics['MRR@10'])
   layers = {m['model']: m['layers'] for m in found['measured']}
   assert layers == dict(zip(names, (3, 1, 2, 1, 2)))
+  assert len(read(work / 'comparison', 'comparison')['models']) == 4
 
 
 @pytest.mark.slow
