@@ -20,7 +20,7 @@ from search_sides import Ids
 from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.compression.quantisers import Int8, Signs
-from dualenc_jax.retrieval.search.two_steps import search_of
+from dualenc_jax.retrieval.search.exact_search import search_of
 
 KINDS = 'pq', 'int8', 'hamming', 'two steps'
 

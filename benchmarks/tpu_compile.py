@@ -118,7 +118,7 @@ def search(name: str) -> str:
   """A line of the table: a block, for the hits that top-100 keeps."""
   on = slices.find_slice(name)
   run = search_programs.Programs(tuple(on.devices))
-  program = run.lower_update_best(BLOCK_ROWS, _QUERIES, _DIM, _KEPT).compile()
+  program = run.lower(BLOCK_ROWS, _QUERIES, _DIM, _KEPT).compile()
   milliseconds = (
       1e3 * Schedule(program.as_text()).cycles() / clock_and_link(on)[0]
   )

@@ -22,8 +22,8 @@ from dualenc_jax.retrieval.encoding.artifact import Artifact, manifest, writer
 from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.retrieval.index import binding, Index, Passage
 from dualenc_jax.retrieval.index.corpus import Corpus
+from dualenc_jax.retrieval.search.exact_search import search_of
 from dualenc_jax.retrieval.search.ranking import check_k, Ranking
-from dualenc_jax.retrieval.search.two_steps import search_of
 from dualenc_jax.utils import finite, hub, python_input
 from dualenc_jax.utils.errors import UserError
 

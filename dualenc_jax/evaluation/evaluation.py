@@ -10,8 +10,8 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.encoding.towers import Towers
 from dualenc_jax.retrieval.search import ranking as ranking_lib
+from dualenc_jax.retrieval.search.exact_search import search_of
 from dualenc_jax.retrieval.search.ranking import Ranking
-from dualenc_jax.retrieval.search.two_steps import search_of
 from dualenc_jax.utils import finite
 from dualenc_jax.utils.progress import Progress
 

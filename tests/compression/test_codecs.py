@@ -12,7 +12,7 @@ from dualenc_jax.retrieval.compression import (
   quantisers,
 )
 from dualenc_jax.retrieval.compression.product import Product
-from dualenc_jax.retrieval.search.two_steps import search_of
+from dualenc_jax.retrieval.search.exact_search import search_of
 from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)

@@ -67,7 +67,7 @@ def test_no_hop_of_a_ring_is_waited_for():
 def test_scores_of_a_search_are_there_once():
   """No copy of them, in the order of queries or of groups, stands beside."""
   run = Programs(tuple(slices.find_slice('v5e:2x2').devices))
-  compiled = run.lower_update_best(ROWS, QUERIES, DIM, KEPT).compile()
+  compiled = run.lower(ROWS, QUERIES, DIM, KEPT).compile()
   temporaries = compiled.memory_analysis().temp_size_in_bytes
   scores = 4 * QUERIES * ROWS
   assert scores <= temporaries < 1.5 * scores

@@ -291,12 +291,12 @@ def test_a_query_of_many_positives_makes_no_room_for_the_others(
   class Corpus(list):
     ids = property(list)
 
-  def of_candidates(queries, passages, rows):
+  def score_candidates(queries, passages, rows):
     sizes.append(rows.size)
     return scored(queries, passages, rows)
 
-  scored = ranking.of_candidates
-  monkeypatch.setattr(ranking, 'of_candidates', of_candidates)
+  scored = ranking.score_candidates
+  monkeypatch.setattr(ranking, 'score_candidates', score_candidates)
   monkeypatch.setattr(
       candidates.of_model, 'corpus_embeddings', lambda *_: passages
   )

@@ -9,7 +9,7 @@ import search_cases
 import search_reference as reference
 
 from dualenc_jax.retrieval.index import RowStore
-from dualenc_jax.retrieval.search import exact_search, host_best
+from dualenc_jax.retrieval.search import exact_search, search_programs
 from dualenc_jax.retrieval.search.exact_search import ExactSearch
 
 pytestmark = pytest.mark.devices(8)
@@ -28,7 +28,7 @@ def corpus(request):
 @pytest.fixture(params=[False, True], ids=['devices', 'host'])
 def both_forms(request, monkeypatch):
   """The best kept as on accelerators, and as on CPUs."""
-  form = functools.partial(host_best.programs, on_host=request.param)
+  form = functools.partial(search_programs.programs, on_host=request.param)
   monkeypatch.setattr(exact_search, 'programs', form)
 
 
@@ -86,7 +86,7 @@ def test_one_query_among_many_is_ranked_on_the_host(on_host, both_forms):
   # No rest, of another block.
   passages = passages[:2560]
   queries[5] = passages[7]
-  passages[100:900] = passages[7]
+  passages[100:1300] = passages[7]
   ids = reference.shuffled_ids(rng, len(passages))
   full = reference.full_ranking(queries, passages, ids)
   found = search(passages, ids)

@@ -102,7 +102,7 @@ def test_scores_do_not_depend_on_blocks_or_places():
     np.testing.assert_array_equal(part, whole[3:9, first:end])
   rows = rng.integers(-1, 1003, (30, 70))
   rows[0] = -1
-  some = ranking.of_candidates(queries, passages, rows)
+  some = ranking.score_candidates(queries, passages, rows)
   expected = np.take_along_axis(whole, rows, axis=1)
   np.testing.assert_array_equal(some, np.where(rows < 0, -np.inf, expected))
 

@@ -21,7 +21,7 @@ from dualenc_jax.evaluation.results.significance import paired
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.compression import Codec, Coded, Spec
-from dualenc_jax.retrieval.search.two_steps import search_of
+from dualenc_jax.retrieval.search.exact_search import search_of
 from dualenc_jax.utils import figure as figure_lib, table as table_lib
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.table import Cell, MISSING, Row, Table

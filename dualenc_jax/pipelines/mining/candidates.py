@@ -16,7 +16,7 @@ from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.retrieval.index import of_model
 from dualenc_jax.retrieval.search import ranking as ranking_lib
 from dualenc_jax.retrieval.search.bm25 import BM25, retrieved
-from dualenc_jax.retrieval.search.two_steps import search_of
+from dualenc_jax.retrieval.search.exact_search import search_of
 from dualenc_jax.utils.progress import Progress
 
 NONE = -1
@@ -62,7 +62,7 @@ def by_model(
     rows = np.full((len(some), 2**size - 1), NONE)
     for row, query in zip(rows, some):
       row[: len(ranked.gold[query])] = ranked.gold[query]
-    scores = ranking_lib.of_candidates(queries[some], passages, rows)
+    scores = ranking_lib.score_candidates(queries[some], passages, rows)
     for query, values in zip(some, scores):
       own[query] = values[: len(ranked.gold[query])]
   return Candidates('model', found.indices, found.scores, own)

@@ -6,7 +6,7 @@ Shapes: n vectors, D their dim, d the dim after the linear maps, Q queries, w
 columns of codes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import functools
 import hashlib
@@ -168,17 +168,6 @@ class Coded:
     codes = np.asarray(self.codes[rows])
     found = self.codec.decode(codes.reshape(-1, codes.shape[-1]))
     return found.reshape(*codes.shape[:-1], self.shape[1])
-
-  @property
-  def products(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
-    """(query [d], rows [n]) -> float64 [n], where that needs no decoding."""
-    own = getattr(self.codec.quantiser, 'products', None)
-    return own and (lambda query, rows: own(query, self.codes[rows]))
-
-  @property
-  def longest(self) -> float:
-    """An upper bound of the norms of the vectors."""
-    return self.codec.quantiser.norm_bound
 
   def two_steps(self) -> 'Coded':
     """The passages of the first step of two, see `Codec.by_hamming`."""

@@ -22,6 +22,10 @@ import numpy as np
 
 from dualenc_jax.utils.errors import UserError
 
+# The signs, +1 or -1, of each byte of `Signs`, float32 [256, 8].
+_SIGNS = np.float32(2) * np.unpackbits(
+    np.arange(256, dtype=np.uint8)[:, None], axis=1
+) - np.float32(1)
 # The half that follows them makes it nine bits, of a float32's 24.
 _BITS_OF_STEP = 15
 
@@ -217,22 +221,10 @@ class Signs(Quantiser):
     return np.packbits(vectors >= 0, axis=1)
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    bits = np.unpackbits(codes, axis=1, count=self.dim)
-    return bits.astype(np.float32) * np.float32(2) - np.float32(1)
+    return _SIGNS.take(codes, axis=0).reshape(len(codes), -1)[:, : self.dim]
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
     return dot(queries, self._signs(codes))
-
-  def products(self, query: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Dot products of a query [d] with n codes, float64 [n], not rounded.
-
-    Tables of the sum for each byte save the decoding.
-    """
-    padded = np.zeros(8 * self.width)
-    padded[: self.dim] = query
-    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
-    table = (bits * 2.0 - 1) @ padded.reshape(-1, 8).T
-    return table[codes, np.arange(self.width)].sum(axis=1)
 
   def _signs(self, codes: jax.Array) -> jax.Array:
     """+1 or -1, float32 [n, d]."""

@@ -4,20 +4,24 @@ The corpus goes over the devices block by block, in memory or from disk. Each
 device scores its rows of a block in float32 and keeps somewhat more than the k
 best of each query. A float32 score differs from the true one by no more than
 `error_bounds`, so every passage of the true top k has a float32 score of at
-least the k-th best one less two bounds. The hosts score these few again, see
-`ranking`, and sort them. Queries with more of them than were kept are scored
-again in float64, and if that is not enough, as among very many copies of a
-passage, they are ranked on the host from scratch. So the result does not depend
-on devices, blocks or rounding.
+least the k-th best one less two bounds. The host scores these few again, see
+`ranking`, and sorts them. Queries with more of them than were kept, as among
+very many copies of a passage, are ranked on the host from scratch. So the
+result does not depend on devices, blocks or rounding.
 
 A corpus of codes (`compression.Coded`) is searched alike: devices score codes,
-the hosts score what these decode to.
+the host scores what these decode to. Codes of sign bits with `rescored`
+candidates are searched in two steps, as in BPR (Yamada et al. 2021): the l
+codes nearest to the signs of the query by Hamming distance are ordered by the
+float query, sum_d q_d (2 bit_d - 1). Both steps are exact, with ties by the
+ids. In ranks of relevant passages all others stand behind these l, by their
+Hamming distance.
 
 Shapes: Q queries, N corpus passages, D embedding dim, k hits a query.
 """
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import logging
 import math
@@ -28,9 +32,17 @@ import ml_dtypes
 import numpy as np
 
 from dualenc_jax.retrieval.search import ranking as ranking_lib, search_programs
-from dualenc_jax.retrieval.search.host_best import programs
-from dualenc_jax.retrieval.search.ranking import best_hits, check_k, Ranking
-from dualenc_jax.retrieval.search.search_programs import BLOCK_ROWS, Programs
+from dualenc_jax.retrieval.search.ranking import (
+  best_hits,
+  check_k,
+  Ranking,
+  score_candidates,
+)
+from dualenc_jax.retrieval.search.search_programs import (
+  BLOCK_ROWS,
+  Near,
+  programs,
+)
 from dualenc_jax.utils import finite
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.machine import device_memory
@@ -40,8 +52,9 @@ from dualenc_jax.utils.machine import device_memory
 _SCORES_ON_CPU, _SCORES = 2**26, 2**30
 # Rows of a block of codes on a CPU: what is decoded of them stays small.
 _CODED_ON_CPU = 2**14
-# Kept around the score of a relevant passage.
-_NEAR = 256
+# Passages that are kept around the score of a relevant one. The host, which
+# merges few, keeps more, and so ranks fewer queries from scratch.
+_NEAR, _NEAR_ON_HOST = 256, 1024
 # Programs that may wait on a device, each with its scores.
 _IN_FLIGHT = 2
 # Share of the devices' memory that a resident corpus may take.
@@ -87,13 +100,10 @@ class ExactSearch:
     stored = passages if self._codec is None else passages.codes
     devices = np.array(jax.devices()) if mesh is None else mesh.devices
     self._programs = programs(tuple(devices.flat))
-    # A TPU has no float64 of its own.
-    has_float64 = devices.flat[0].platform != 'tpu'
-    self._wide = programs(tuple(devices.flat), True) if has_float64 else None
     on_cpu = devices.flat[0].platform == 'cpu'
     if self._quantiser is None:
       block_rows = min(block_rows, self._programs.block_rows)
-    elif getattr(self._quantiser, 'is_decoded', False) and on_cpu:
+    elif self._quantiser.is_decoded and on_cpu:
       block_rows = min(block_rows, _CODED_ON_CPU)
     # A corpus smaller than a block is one; sizes are few, for the compiler.
     own = search_programs.power_of_two(-(-len(passages) // devices.size))
@@ -115,38 +125,22 @@ class ExactSearch:
     """
     check_k(k)
     queries = self._checked(queries)
-    k = min(k, len(self._passages))
-    ranking, undecided = self._top_k(queries, k, self._programs)
-    if len(undecided) and self._wide:
-      found, still = self._top_k(queries[undecided], k, self._wide, 4)
-      ranking.scores[undecided], ranking.indices[undecided] = found
-      undecided = undecided[still]
+    size = len(self._passages)
+    k, count = min(k, size), min(size, kept(k))
+    values, rows, _, longest = self._search(queries, count)
+    limits = values[:, k - 1] - 2 * longest * error_bounds(queries)
+    candidates = np.where(values >= limits[:, None], rows, -1)
+    if self._quantiser is not None and self._quantiser.is_exact:
+      scores = np.where(candidates >= 0, values, -np.inf)
+    else:
+      scores = score_candidates(queries, self._passages, candidates)
+    ranking = best_hits(scores, candidates, self._ids, k)
+    undecided = _undecided(queries, count < size, values[:, -1] >= limits)
     if len(undecided):
-      _log_undecided(len(undecided), len(queries))
-      found = ranking_lib.top_k(
+      ranking.scores[undecided], ranking.indices[undecided] = ranking_lib.top_k(
           queries[undecided], self._passages, self._ids, k
       )
-      ranking.scores[undecided], ranking.indices[undecided] = found
     return ranking
-
-  def _top_k(
-      self, queries: np.ndarray, k: int, run: Programs, more: int = 1
-  ) -> tuple[Ranking, np.ndarray]:
-    """A ranking that keeps `more` extra hits, and the queries in doubt."""
-    size = len(self._passages)
-    count = min(size, kept(k, more))
-    states, longest = self._pass(
-        queries,
-        lambda size: run.no_best(size, count),
-        lambda state, block, _, *rest: run.update_best(state, block, *rest),
-    )
-    values, rows = self._merged(states, len(queries))
-    bounds = error_bounds(queries, run.epsilon)
-    limits = values[:, k - 1] - 2 * longest * bounds
-    candidates = np.where(values >= limits[:, None], rows, -1)
-    scores = self._of_candidates(queries, candidates, values)
-    undecided = np.flatnonzero((count < size) & (values[:, -1] >= limits))
-    return best_hits(scores, candidates, self._ids, k), undecided
 
   def gold_ranks(
       self, queries: np.ndarray, gold: Sequence[Sequence[int]],
@@ -177,13 +171,13 @@ class ExactSearch:
     rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
     for i, relevant in enumerate(gold):
       rows[i, : len(relevant)] = relevant
-    scores = ranking_lib.of_candidates(queries, self._passages, rows)
+    scores = score_candidates(queries, self._passages, rows)
     best = best_hits(scores, rows, self._ids, 1)
     above = self._hits_above(queries, best)
     if self_hits is not None:
       own = np.asarray(self_hits, np.int64)[has_gold]
       pairs = np.stack([best.indices[:, 0], own], axis=1)
-      scores = ranking_lib.of_candidates(queries, self._passages, pairs)
+      scores = score_candidates(queries, self._passages, pairs)
       first = best_hits(scores, pairs, self._ids, 1).indices[:, 0]
       above -= (own >= 0) & (first == own)
     ranks[has_gold] = above + 1
@@ -192,100 +186,77 @@ class ExactSearch:
   def _hits_above(self, queries: np.ndarray, gold: Ranking) -> np.ndarray:
     """The number of passages ranked above gold [Q, 1]: int64 [Q]."""
     targets, own = gold.scores[:, 0], gold.indices[:, 0]
-    above, undecided = self._count_above(queries, targets, own, self._programs)
-    if len(undecided) and self._wide:
-      above[undecided], still = self._count_above(
-          queries[undecided], targets[undecided], own[undecided], self._wide
-      )
-      undecided = undecided[still]
+    size = len(self._passages)
+    near = _NEAR_ON_HOST if self._programs.on_host else _NEAR
+    count = min(size, near)
+    values, rows, above, _ = self._search(queries, count, targets)
+    above = above.astype(np.int64)
+    candidates = np.where(values > -np.inf, rows, -1)
+    scores = score_candidates(queries, self._passages, candidates)
+    above += np.sum(scores > targets[:, None], axis=1)
+    ties = (scores == targets[:, None]) & (candidates != own[:, None])
+    for i, column in zip(*np.nonzero(ties)):
+      above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
+    undecided = _undecided(queries, count < size, values[:, -1] > -np.inf)
     if len(undecided):
-      _log_undecided(len(undecided), len(queries))
       above[undecided] = ranking_lib.hits_above(
           queries[undecided], self._passages, self._ids, own[undecided],
           targets[undecided],
       )
     return above
 
-  def _count_above(
-      self, queries: np.ndarray, targets: np.ndarray, own: np.ndarray,
-      run: Programs,
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Hits above `targets` [Q], scores of passages `own`; queries in doubt."""
-    size = len(self._passages)
-    count = min(size, _NEAR)
-    states, _ = self._pass(
-        queries,
-        lambda size: run.none_near(size, count),
-        lambda state, block, longest, queries, quantiser, start, rows, *rest: (
-            run.update_near(
-                state, block, queries, quantiser, start, rows, longest, *rest
-            )
-        ),
-        targets,
-        error_bounds(queries, run.epsilon),
-    )
-    above = np.concatenate([run.total(state.above) for state in states])
-    above = above[: len(queries)].astype(np.int64)
-    values, rows = self._merged([state.best for state in states], len(queries))
-    candidates = np.where(values > -np.inf, rows, -1)
-    scores = ranking_lib.of_candidates(queries, self._passages, candidates)
-    above += np.sum(scores > targets[:, None], axis=1)
-    ties = (scores == targets[:, None]) & (candidates != own[:, None])
-    for i, column in zip(*np.nonzero(ties)):
-      above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
-    return above, np.flatnonzero((count < size) & (values[:, -1] > -np.inf))
+  def _search(
+      self, queries: np.ndarray, count: int, targets: np.ndarray | None = None
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Runs over all blocks for all queries, float32 [Q, D].
 
-  def _pass(
-      self, queries: np.ndarray, start: Callable[[int], Any],
-      update: Callable[..., Any], *per_query: np.ndarray,
-  ) -> tuple[list[Any], float]:
-    """Runs a program over all blocks for all queries, float32 [Q, D].
-
-    `start` makes the state of so many queries; `update` is (state, block, its
-    longest, queries, quantiser, its first row, rows that count, *per_query [Q])
-    -> state. Returns the states of the parts of the queries, which end with
-    some of padding, and the greatest norm of a passage.
+    Returns:
+      The `count` best scores of each query, or with targets [Q] the nearest to
+      these, minus their distance, [Q, count]; their rows, int64; the numbers
+      of scores that are surely above the targets [Q]; and the greatest norm of
+      a passage.
     """
+    run = self._programs
+    given = [queries]
+    if targets is not None:
+      given += [targets, error_bounds(queries)]
     parts = [
-        [jax.device_put(x, self._programs.replicated) for x in part]
-        for part in self._parts(queries, *per_query)
+        [jax.device_put(x, run.replicated) for x in part]
+        for part in self._parts(*given)
     ]
-    states = [start(len(part[0])) for part in parts]
-    quantiser = jax.device_put(self._quantiser, self._programs.replicated)
+    states = [run.start(len(part[0]), count) for part in parts]
+    quantiser = jax.device_put(self._quantiser, run.replicated)
     longest = []
     in_flight: collections.deque[Any] = collections.deque()
     size, is_long = len(self._passages), len(parts) > 1
     with _progress(size, is_long) as progress:
-      for block, first, count in self._blocks:
+      for block, first, rows in self._blocks:
         longest.append(self._longest(block))
-        for i, (part, *rest) in enumerate(parts):
-          states[i] = update(
-              states[i], block, longest[-1], part, quantiser, first, count,
-              *rest,
+        for i, (part, *around) in enumerate(parts):
+          near = Near(longest[-1], *around) if around else None
+          states[i] = run.update(
+              states[i], block, part, quantiser, first, rows, near
           )
           in_flight.append(states[i])
           if len(in_flight) > _IN_FLIGHT:
-            self._programs.wait(in_flight.popleft())
+            run.wait(in_flight.popleft())
         progress(min(len(block), size - int(first)))
     norms = np.array(jax.device_get(longest))
     if not np.isfinite(norms).all():
       finite.check_rows('passage embeddings', self._passages)
-    return states, float(norms.max())
+    # The last part ends with queries of padding.
+    values, rows, above = (
+        np.concatenate(found)[: len(queries)]
+        for found in zip(*map(run.finish, states))
+    )
+    return values, rows.astype(np.int64), above, float(norms.max())
 
   def _longest(self, block: jax.Array) -> Any:
     """An upper bound of the norms of a block."""
-    bound = getattr(self._quantiser, 'norm_bound', None)
+    bound = None if self._quantiser is None else self._quantiser.norm_bound
     if bound is None:
       return self._programs.longest(block)
     return np.float32(bound * (1 + 2.0**-23))
-
-  def _of_candidates(
-      self, queries: np.ndarray, candidates: np.ndarray, found: np.ndarray
-  ) -> np.ndarray:
-    """Exact scores of candidates, float32 [Q, C]; `found` are the devices'."""
-    if self._quantiser is not None and self._quantiser.is_exact:
-      return np.where(candidates >= 0, found, -np.inf)
-    return ranking_lib.of_candidates(queries, self._passages, candidates)
 
   def _parts(self, *per_query: np.ndarray) -> Iterator[list[np.ndarray]]:
     """Arrays of Q rows in parts of few sizes, the last filled up with zeros."""
@@ -301,14 +272,6 @@ class ExactSearch:
           for x in per_query
       ]
 
-  def _merged(
-      self, states: Sequence[search_programs.Best], count: int
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """The best of all devices, values and rows (int64) of `count` queries."""
-    merged = [jax.device_get(self._programs.merge(state)) for state in states]
-    values, rows = map(np.concatenate, zip(*merged))
-    return values[:count], rows[:count].astype(np.int64)
-
   def _checked(self, queries: np.ndarray) -> np.ndarray:
     _check_shape('query', queries)
     dim = self._passages.shape[1] if self._codec is None else self._codec.dim
@@ -323,30 +286,95 @@ class ExactSearch:
     return queries if self._codec is None else self._codec.queries(queries)
 
 
+class TwoSteps:
+  """Ranks a corpus of sign bits for any queries, as `ExactSearch` does."""
+
+  def __init__(
+      self, passages: Any, ids: Sequence[str],
+      mesh: jax.sharding.Mesh | None = None,
+  ):
+    """Takes a `compression.Coded` of sign bits, whose codec has l."""
+    self._passages = passages
+    self._ids = ids
+    self._first = ExactSearch(passages.two_steps(), ids, mesh)
+
+  @property
+  def rescored(self) -> int:
+    """l, the candidates that are scored again, at most N."""
+    return min(self._passages.codec.rescored, len(self._passages))
+
+  def top_k(self, queries: np.ndarray, k: int) -> Ranking:
+    """The k best of the l candidates of each query; see `ExactSearch.top_k`.
+
+    Raises:
+      UserError: k above l, or as `ExactSearch.top_k`.
+    """
+    check_k(k)
+    count = len(self._passages)
+    if min(k, count) > self.rescored:
+      raise UserError(
+          f'{k} hits per query are requested, but the codec'
+          f' {self._passages.codec.name} scores only {self.rescored} again.'
+          f' Request fewer, or use binary:{min(k, count)}.'
+      )
+    near = self._first.top_k(queries, self.rescored).indices
+    own = self._passages.codec.queries(np.asarray(queries, np.float32))
+    scores = score_candidates(own, self._passages, near)
+    return best_hits(scores, near, self._ids, k)
+
+  def gold_ranks(
+      self, queries: np.ndarray, gold: Sequence[Sequence[int]],
+      self_hits: np.ndarray | None = None,
+  ) -> np.ndarray:
+    """As `ExactSearch.gold_ranks`."""
+    ranks = self._first.gold_ranks(queries, gold, self_hits)
+    near = np.flatnonzero((ranks > 0) & (ranks <= self.rescored))
+    if not len(near):
+      return ranks
+    found = self.top_k(queries[near], self.rescored)
+    if self_hits is not None:
+      found = ranking_lib.without(found, self_hits[near])
+    for query, hits in zip(near.tolist(), found.indices):
+      places = np.flatnonzero(np.isin(hits, gold[query]))
+      if len(places):
+        ranks[query] = places[0] + 1
+    return ranks
+
+
+def search_of(
+    passages: Any, ids: Sequence[str], mesh: jax.sharding.Mesh | None = None
+) -> ExactSearch | TwoSteps:
+  """The search of passages: `TwoSteps` for codes of bits, else exact."""
+  codec = getattr(passages, 'codec', None)
+  if codec is not None and codec.rescored is not None:
+    return TwoSteps(passages, ids, mesh)
+  return ExactSearch(passages, ids, mesh)
+
+
 def query_rows(rows: int, on_cpu: bool = False) -> int:
   """The number of queries to score at once with blocks of so many rows."""
   scores = _SCORES_ON_CPU if on_cpu else _SCORES
   return max(1, scores // (4 * rows))
 
 
-def kept(k: int, more: int = 1) -> int:
+def kept(k: int) -> int:
   """The number of hits that devices keep, so that the k best are among them."""
-  return k + more * (k // 4 + 32)
+  return k + k // 4 + 32
 
 
-def error_bounds(queries: np.ndarray, epsilon: float) -> np.ndarray:
+def error_bounds(queries: np.ndarray) -> np.ndarray:
   """Rounding errors float32 [Q] of a score per unit of the passage's norm.
 
   A dot product of D terms, in whatever order, is off by at most about D epsilon
-  |q| |p|, where epsilon is 2^-24 of float32, 2^-53 of float64. The bound is
-  twice that, for the rounding of the norms and of products in three bfloat16
-  parts, plus the rounding of scores to float32. Devices may take what is below
-  2^-126 for zero, which `LEAST_NORM` more on either norm covers.
+  |q| |p|, where epsilon is 2^-24. The bound is twice that, for the rounding of
+  the norms and of products in three bfloat16 parts, plus the rounding of scores
+  to float32. Devices may take what is below 2^-126 for zero, which `LEAST_NORM`
+  more on either norm covers.
   """
   norms = np.linalg.norm(queries.astype(np.float64), axis=1)
   norms += search_programs.LEAST_NORM
   terms = 2 * (queries.shape[1] + 4)
-  return (norms * (terms * epsilon + 1.5 * 2.0**-24)).astype(np.float32)
+  return (norms * (terms + 1.5) * 2.0**-24).astype(np.float32)
 
 
 def _few_sizes(count: int) -> int:
@@ -356,13 +384,17 @@ def _few_sizes(count: int) -> int:
   return less if power >= 4 and count <= less else power
 
 
-def _log_undecided(undecided: int, queries: int) -> None:
-  _LOG.info(
-      '%d of %d queries have too many passages of nearly one score; they are'
-      ' ranked in float64 on the host.',
-      undecided,
-      queries,
-  )
+def _undecided(
+    queries: np.ndarray, is_cut: bool, are_full: np.ndarray
+) -> np.ndarray:
+  """The queries whose kept hits are full, bool [Q], if the corpus has more."""
+  undecided = np.flatnonzero(are_full) if is_cut else np.empty(0, np.int64)
+  if len(undecided):
+    _LOG.info(
+        '%d of %d queries have too many passages of nearly one score; they are'
+        ' ranked in float64 on the host.', len(undecided), len(queries),
+    )
+  return undecided
 
 
 def _check_shape(side: str, embeddings: Any) -> None:

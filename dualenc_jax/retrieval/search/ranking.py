@@ -14,7 +14,7 @@ query. Queries are float32 [Q, D]; passages [N, D], an array or a store of rows
 on disk; ids N strings.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import concurrent.futures
 import functools
 import os
@@ -177,31 +177,23 @@ def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
   """
   queries = queries.astype(np.float64, copy=False)
   passages = passages.astype(np.float64, copy=False)
-  longest = np.sqrt(np.einsum('nd,nd->n', passages, passages).max())
   product = queries @ passages.T
-  return _rounded(product, queries, passages.__getitem__, longest)
-
-
-def _rounded(
-    product: np.ndarray, queries: np.ndarray,
-    read: Callable[[np.ndarray], np.ndarray], longest: float,
-) -> np.ndarray:
-  """`dot_products`, of products [Q, M]; `longest` bounds norms of passages."""
+  longest = np.einsum('nd,nd->n', passages, passages).max()
+  longest *= np.einsum('nd,nd->n', queries, queries).max()
   # Twice the bound, to cover the rounding of the bound itself.
-  longest *= np.sqrt(np.einsum('nd,nd->n', queries, queries).max())
-  margin = 2 * queries.shape[1] * np.finfo(np.float64).eps * longest
+  eps = np.finfo(np.float64).eps
+  margin = 2 * queries.shape[1] * eps * np.sqrt(longest)
   scores = (product - margin).astype(np.float32)
   rows, columns = np.nonzero(scores != (product + margin).astype(np.float32))
   for start in range(0, len(rows), _PAIR_BLOCK):
     i = rows[start : start + _PAIR_BLOCK]
     j = columns[start : start + _PAIR_BLOCK]
-    wide = read(j).astype(np.float64, copy=False)
-    sums = np.add.accumulate(queries[i] * wide, axis=1)
+    sums = np.add.accumulate(queries[i] * passages[j], axis=1)
     scores[i, j] = sums[:, -1]
   return scores
 
 
-def of_candidates(
+def score_candidates(
     queries: np.ndarray, passages: Any, candidates: np.ndarray
 ) -> np.ndarray:
   """Scores of some passages of each query: float32 [Q, C], -inf for none.
@@ -209,24 +201,13 @@ def of_candidates(
   Candidates are rows of the corpus, int64 [Q, C], or -1 for none.
   """
   scores = np.full(candidates.shape, -np.inf, np.float32)
-  products = getattr(passages, 'products', None)
 
   def score(query: int) -> None:
-    found = np.flatnonzero(candidates[query] >= 0)
-    own = queries[query][None]
-    if products is not None:
-      rows = candidates[query, found]
-      scores[query, found] = _rounded(
-          products(own[0], rows)[None],
-          own.astype(np.float64),
-          lambda places: passages[rows[places]],
-          passages.longest,
-      )[0]
-      return
-    for start in range(0, len(found), _CANDIDATE_BLOCK):
-      columns = found[start : start + _CANDIDATE_BLOCK]
-      vectors = passages[candidates[query, columns]]
-      scores[query, columns] = dot_products(own, vectors)[0]
+    columns = np.flatnonzero(candidates[query] >= 0)
+    for start in range(0, len(columns), _CANDIDATE_BLOCK):
+      some = columns[start : start + _CANDIDATE_BLOCK]
+      vectors = passages[candidates[query, some]]
+      scores[query, some] = dot_products(queries[query][None], vectors)[0]
 
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for _ in pool.map(score, range(len(queries))):
