@@ -144,9 +144,9 @@ class Retriever:
       towers, found = artifact, None if index else _index_of(artifact)
     else:
       # It needs Flax, which a saved retriever does not.
-      from dualenc_jax.checkpoints import opening
+      from dualenc_jax.checkpoints import formats
 
-      towers, found = opening.load(path, dim, **given), None
+      towers, found = formats.load(path, dim, **given), None
     if index is not None:
       found = binding.open_index(towers, pathlib.Path(index).expanduser())
     return cls(towers, found, candidates, prompt)

@@ -12,7 +12,7 @@ import pytest
 import tiny_evaluation
 import tiny_towers
 
-from dualenc_jax.checkpoints import plain
+from dualenc_jax.checkpoints import exports
 from dualenc_jax.checkpoints.weights import Usage, Weights
 from dualenc_jax.cli import model_dir
 from dualenc_jax.retrieval.encoding.artifact import writer
@@ -285,7 +285,7 @@ def write_checkpoint(towers, folder: pathlib.Path, vocabulary) -> None:
       Usage(vocabulary, None, 12, None, 'find: ', 'code: '),
   )
   folder.mkdir()
-  plain.write(weights, folder)
+  exports.write_plain(weights, folder)
 
 
 def test_from_another_checkpoint(towers, tmp_path):

@@ -6,12 +6,11 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.checkpoints import (
+  exports,
+  formats,
   hugging_face,
   loading,
   model_dirs,
-  opening,
-  plain,
-  sentence_transformers,
   sentence_transformers_writer,
   t5x_legacy,
   transforms,
@@ -77,7 +76,7 @@ class Source:
 
   def read(self) -> tuple[Weights, bool]:
     """The checkpoint with this usage, and whether its files have another."""
-    weights = opening.read(self.path, self.step, self.dim)
+    weights = formats.read(self.path, self.step, self.dim)
     saved = weights.usage.facts()
     if self.activations is not None:
       weights = weights.with_activations(self.activations)
@@ -98,22 +97,21 @@ class Source:
       self, weights: Weights, other_usage: bool, log: _Log
   ) -> list[tuple[str, verify.Encode]]:
     """The source in the library that it is of, if that can encode it."""
-    reader, folder = opening.reader_of(self.path), pathlib.Path(self.path)
-    folder = folder.expanduser()
+    detected = formats.detect(self.path)
+    folder = pathlib.Path(self.path).expanduser()
     folder = folder if folder.is_dir() else folder.parent
-    for name, form_reader, encode in (
-        ('sentence_transformers', sentence_transformers,
-         verify.sentence_transformers),
-        ('transformers', hugging_face, verify.hugging_face),
-    ):
-      if reader is not form_reader:
-        continue
-      if absent := verify.missing([name, 'torch']):
-        log(f'{absent[0]} is not installed: the source is not compared.')
-      elif other_usage and reader is sentence_transformers:
-        log('The source has other lengths or prefixes: it is not compared.')
-      else:
-        return [(f'the source in {name}', encode(folder, weights.usage))]
+    if detected == formats.SENTENCE_TRANSFORMERS:
+      name, encode = detected, verify.sentence_transformers
+    elif detected == formats.HUGGING_FACE:
+      name, encode = 'transformers', verify.hugging_face
+    else:
+      return []
+    if absent := verify.missing([name, 'torch']):
+      log(f'{absent[0]} is not installed: the source is not compared.')
+    elif other_usage and detected == formats.SENTENCE_TRANSFORMERS:
+      log('The source has other lengths or prefixes: it is not compared.')
+    else:
+      return [(f'the source in {name}', encode(folder, weights.usage))]
     return []
 
 
@@ -192,7 +190,7 @@ def convert(
       lines = form.write(weights, partial) or ()
       if form.usage_beside:
         usage = weights.usage
-        files.write_json(partial / opening.USAGE_FILE, usage.facts())
+        files.write_json(partial / formats.USAGE_FILE, usage.facts())
         usage.save_vocabulary(partial)
     for line in lines:
       log(line)
@@ -305,7 +303,7 @@ FORMS = {
         keeps_codec=True,
     ),
     'safetensors': Form(
-        'tensors by name', plain.write, needs_projection=False,
+        'tensors by name', exports.write_plain, needs_projection=False,
         query_only_ok=True,
     ),
 }

@@ -131,7 +131,7 @@ def read(path: pathlib.Path) -> Weights:
   return dataclasses.replace(joint, left_out=left_out).check()
 
 
-def decoder(path: pathlib.Path) -> dict[str, Tensor]:
+def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
   """Decoder and head of a T5, by the names of `Seq2SeqRanker`; {} of others.
 
   'decoder/logits_dense/kernel' does not exist where logits are by the token

@@ -70,7 +70,7 @@ def load_own(
 ) -> Loaded:
   """A model_dir as it was trained, at its newest readable checkpoint.
 
-  `step` and `dim` are as of `opening.read`.
+  `step` and `dim` are as of `formats.read`.
   """
 
   def use(checkpoint: model_dirs.Checkpoint) -> Loaded:

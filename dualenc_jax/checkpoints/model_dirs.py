@@ -184,7 +184,7 @@ def read(path: pathlib.Path, step: int | None = None) -> Weights:
   return dataclasses.replace(weights_of(checkpoint), optimizer=optimizer)
 
 
-def decoder(path: pathlib.Path) -> dict[str, Tensor]:
+def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
   """Decoder and head of a generator, by the names of `Seq2Seq`; else {}.
 
   They are of the checkpoint that `read` opens.

@@ -24,7 +24,7 @@ from dualenc_jax.checkpoints import t5x_legacy
 from dualenc_jax.checkpoints.weights import (
   EMBEDDING,
   ENCODERS,
-  infer_encoder,
+  infer_encoders,
   listed,
   PROJECTION,
   Weights,
@@ -102,13 +102,11 @@ def read(path: str | os.PathLike[str]) -> Weights:
       f'target/{name}': 'head' if '/logits_dense/' in name else 'decoder'
       for name in found.keys() - names.keys()
   }
-  own_encoder = any(name.startswith('passage_encoder/') for name in tensors)
   return Weights(
       f'{KIND} ({form})',
       str(path),
       tensors,
-      infer_encoder(tensors),
-      infer_encoder(tensors, None, 'passage_encoder') if own_encoder else None,
+      *infer_encoders(tensors),
       left_out=decoder | others,
       loss=loss,
       optimizer=optimizer,
@@ -117,7 +115,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
   ).check()
 
 
-def decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def read_decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
   """Decoder and head of a T5, by the names of `Seq2SeqRanker`; {} of others.
 
   'decoder/logits_dense/kernel' does not exist where logits are by the token

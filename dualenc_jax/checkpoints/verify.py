@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.checkpoints import assignment, loading, opening
+from dualenc_jax.checkpoints import assignment, formats, loading
 from dualenc_jax.checkpoints.hugging_face import PROJECTION_FILE
 from dualenc_jax.checkpoints.hugging_face_tokenizer import CONFIG
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
@@ -69,7 +69,7 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
   # Reading the source has logged its warnings already.
   logging.disable(logging.WARNING)
   try:
-    written = opening.read(folder)
+    written = formats.read(folder)
   finally:
     logging.disable(logging.NOTSET)
   shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}

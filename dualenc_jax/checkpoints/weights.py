@@ -347,3 +347,19 @@ def infer_encoder(
   )
   check_sizes(encoder, tensors, f'The {tower}{where}')
   return encoder
+
+
+def infer_encoders(
+    tensors: Mapping[str, Tensor], activations: Sequence[str] | None = None,
+    passage_activations: Sequence[str] | None = None,
+) -> tuple[T5Encoder, T5Encoder | None]:
+  """Sizes of the query encoder, and of a passage encoder with its own tensors.
+
+  Activations are as of `infer_encoder`.
+  """
+  passage_encoder = None
+  if any(name.startswith('passage_encoder/') for name in tensors):
+    passage_encoder = infer_encoder(
+        tensors, passage_activations, 'passage_encoder'
+    )
+  return infer_encoder(tensors, activations), passage_encoder

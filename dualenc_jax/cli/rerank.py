@@ -22,7 +22,7 @@ import shlex
 
 import numpy as np
 
-from dualenc_jax.checkpoints import loading, model_dirs, released_rankers
+from dualenc_jax.checkpoints import loading, model_dirs, released_models
 from dualenc_jax.cli import config, data_command, flags, runtime, tasks
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.metrics import Scores
@@ -127,7 +127,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that describe a released teacher."""
   add = parser.add_argument
   add(
-      '--teacher_form', choices=list(released_rankers.FORMS),
+      '--teacher_form', choices=list(released_models.FORMS),
       help='form of a teacher that is a T5X checkpoint or Hugging Face folder',
   )
   add(
@@ -137,7 +137,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
   add(
       '--teacher_length', type=flags.whole(),
       help='maximum tokens of query and passage together for the teacher'
-      f' (default {released_rankers.LENGTH})',
+      f' (default {released_models.LENGTH})',
   )
 
 
@@ -171,11 +171,11 @@ def cross_encoder(
   """The cross-encoder of a model_dir, or a released one."""
   if args.teacher_form is not None:
     _check_none(prompts, f'{path} is a released {args.teacher_form}')
-    return released_rankers.load(
+    return released_models.load_ranker(
         path,
         args.teacher_form,
         args.teacher_vocabulary,
-        args.teacher_length or released_rankers.LENGTH,
+        args.teacher_length or released_models.LENGTH,
     )
   for name in ('teacher_vocabulary', 'teacher_length'):
     if getattr(args, name) is not None:
@@ -205,7 +205,7 @@ def check_own(path: str) -> None:
         f'{path} {what}. Expected a model_dir of'
         ' --gin_file=architectures/cross_encoder.gin, or, except in search, a'
         ' file of scores. For a released T5 give'
-        f" --teacher_form={' or '.join(released_rankers.FORMS)}."
+        f" --teacher_form={' or '.join(released_models.FORMS)}."
     )
   facts = model_dirs.facts_of(folder)
   model_dirs.check_kind(facts, model_dirs.CROSS_ENCODER, path)

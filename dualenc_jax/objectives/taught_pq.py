@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.checkpoints import loading, model_dirs, released_rankers
+from dualenc_jax.checkpoints import loading, model_dirs, released_models
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.text.joined import Joined
@@ -84,7 +84,7 @@ class TaughtPq(OverCodes):
     path = pathlib.Path(self.teacher).expanduser()
     if self.teacher_form is None:
       return loading.load_teacher(path)
-    return released_rankers.load(
+    return released_models.load_ranker(
         path, self.teacher_form, self.teacher_vocabulary
     )
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from dualenc_jax.checkpoints import (
   assignment,
-  encoder_decoder,
+  formats,
   loading,
   model_dirs,
-  opening,
 )
 from dualenc_jax.checkpoints.vocabulary import check_same_vocabulary
 from dualenc_jax.checkpoints.weights import count_reasons, Weights
@@ -101,15 +100,15 @@ def plan_start(
     initial = InitialCheckpoint(initial)
   path, query_path = map(hub.model, (initial.path, initial.query_path))
   if 'decoder' in facts:
-    weights, decoder = encoder_decoder.read(path)
+    weights, decoder = formats.read_with_decoder(path)
     tensors = {**weights.tensors, **decoder}
     weights = dataclasses.replace(weights, tensors=tensors)
   else:
-    weights = opening.read(path)
+    weights = formats.read(path)
   check_same_vocabulary(weights, vocabulary)
   query = None
   if query_path is not None:
-    query = opening.read(query_path)
+    query = formats.read(query_path)
     check_same_vocabulary(query, vocabulary)
   shapes: dict[str, Any] = {}
   leaves = jax.tree.leaves(abstract_params)

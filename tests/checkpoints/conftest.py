@@ -7,7 +7,7 @@ import pytest
 import small_folders
 import t5x_files
 
-from dualenc_jax.checkpoints import encoder_decoder
+from dualenc_jax.checkpoints import formats
 from dualenc_jax.cli import convert
 from dualenc_jax.utils.errors import UserError
 
@@ -75,7 +75,7 @@ def folder(theirs, spiece, tmp_path_factory):
 @pytest.fixture(scope='module')
 def legacy(folder, tmp_path_factory):
   """The same tensors as T5X writes them."""
-  weights, decoder = encoder_decoder.read(folder)
+  weights, decoder = formats.read_with_decoder(folder)
   arrays = {n: t.read() for n, t in (weights.tensors | decoder).items()}
   made = tmp_path_factory.mktemp('t5x') / 'checkpoint_1004000'
   t5x_files.write_legacy(made, arrays, {'step': np.int32(1004000)})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_towers
 
-from dualenc_jax.checkpoints import artifact, loading, model_dirs, opening
+from dualenc_jax.checkpoints import exports, formats, loading, model_dirs
 from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.models import describe, DualEncoder, Projection
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -87,7 +87,7 @@ def flat(params):
 def test_the_model_is_the_one_that_was_trained(tmp_path, kind):
   """Its dtype and its scan, too."""
   towers = save(tmp_path, 7, **kind)
-  found = opening.load(tmp_path)
+  found = formats.load(tmp_path)
   assert found.embedder.model == towers.embedder.model
   assert found.tokenizer.prefixes == towers.tokenizer.prefixes
   assert_equal(flat(found.params), flat(towers.params))
@@ -117,7 +117,7 @@ def test_what_is_saved_of_a_model_may_be_hostile(copied, path, value, word):
   file.write_text(json.dumps(found))
   shutil.rmtree(copied / 'checkpoints/1')
   with pytest.raises(UserError, match=word):
-    opening.load(copied)
+    formats.load(copied)
 
 
 # Orbax leaves the other reads of a damaged checkpoint unfinished.
@@ -148,11 +148,11 @@ def test_a_flipped_bit_is_named_by_whatever_opens_it(copied, caplog):
   params = copied / 'checkpoints/2/params'
   flip_bit(params, 'encoder.layers_1.mlp.wo.kernel', (3, 1), 0)
   said = 'checkpoints/2/params: encoder/layers_1/mlp/wo/kernel is not what'
-  assert opening.load(copied).provenance['checkpoint_step'] == 1
+  assert formats.load(copied).provenance['checkpoint_step'] == 1
   assert said in caplog.text
   with pytest.raises(UserError, match=said):
     loading.load_own(copied, 2)
-  tensors = opening.read(copied, 2).tensors
+  tensors = formats.read(copied, 2).tensors
   with pytest.raises(UserError, match=said):
     tensors['encoder/layers_1/mlp/wo/kernel'].read()
 
@@ -191,10 +191,10 @@ def test_an_artifact_is_read_unless_a_file_has_changed(tmp_path):
       prefixes=('find: ', 'code: '), apart=True, scan_layers=True
   )
   folder = tmp_path / 'new'
-  assert not artifact.is_one(folder)
+  assert not exports.is_artifact(folder)
   serving.write(towers, folder)
-  assert artifact.is_one(folder)
-  again = loading.load(artifact.read(folder))
+  assert exports.is_artifact(folder)
+  again = loading.load(exports.read_artifact(folder))
   assert again.tokenizer.prefixes == towers.tokenizer.prefixes
   assert again.tokenizer.query_length == 12
   assert_equal(flat(again.params), apart(flat(towers.params)))
@@ -203,7 +203,7 @@ def test_an_artifact_is_read_unless_a_file_has_changed(tmp_path):
   with (folder / 'weights.safetensors').open('ab') as file:
     file.write(b'!')
   with pytest.raises(UserError, match='weights.safetensors has'):
-    artifact.read(folder)
+    exports.read_artifact(folder)
 
 
 class Mine(DualEncoder):
@@ -238,8 +238,8 @@ def test_another_vocabulary_and_numbers_that_are_not_finite(tmp_path):
   Checkpoints(tmp_path).save_params(params, 2, meta)
   said = 'checkpoints/2/params: encoder/layers_1/mlp/wo/kernel .*NaN or inf'
   with pytest.raises(UserError, match=said):
-    opening.load(tmp_path)
+    formats.load(tmp_path)
   with (tmp_path / VOCABULARY).open('ab') as file:
     file.write(b'\x1a\x00')
   with pytest.raises(UserError, match='another vocabulary'):
-    opening.load(tmp_path)
+    formats.load(tmp_path)

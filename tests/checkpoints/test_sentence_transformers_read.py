@@ -12,7 +12,7 @@ import small_vocabulary
 import torch
 import towers
 
-from dualenc_jax.checkpoints import opening, sentence_transformers
+from dualenc_jax.checkpoints import formats, sentence_transformers
 from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -211,7 +211,7 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
 def test_what_the_towers_cannot_do_is_an_error(folder, change, message):
   change(folder)
   with pytest.raises(UserError, match=message):
-    opening.read(folder)
+    formats.read(folder)
 
 
 def test_a_pickle_is_refused_with_the_command_that_converts_it(

@@ -18,7 +18,7 @@ from tiny_weights import assert_same, USAGE
 
 from dualenc_jax.checkpoints import (
   conversion,
-  opening,
+  formats,
   sentence_transformers,
   verify,
 )
@@ -63,7 +63,7 @@ def test_out_and_in_again_is_bit_equal(models, tmp_path, capsys, name, form):
   if convert.forms()[form].encode:
     assert 'largest cosine difference over 10 texts' in printed
   assert [p.name for p in tmp_path.iterdir()] == ['out']
-  back = opening.read(out)
+  back = formats.read(out)
   assert_same(back, weights(name == 'ade'))
   assert dataclasses.replace(back.usage, vocabulary=None) == (
       dataclasses.replace(USAGE, vocabulary=None, pieces=back.usage.pieces)
@@ -94,7 +94,7 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   assert 'Left out: ' in capsys.readouterr().out
   run(folder, 't5x', tmp_path / 't5x')
   assert 'dualenc_jax and the source in transformers' in capsys.readouterr().out
-  assert_same(opening.read(tmp_path / 't5x'), opening.read(source))
+  assert_same(formats.read(tmp_path / 't5x'), formats.read(source))
   with pytest.raises(UserError, match='--activations=relu: .* take 2, as'):
     run(source, 'safetensors', tmp_path / 'out', *flags, '--activations=relu')
   assert not (tmp_path / 'out').exists()
@@ -106,13 +106,13 @@ def test_lengths_of_ones_own_and_a_file_as_the_source(models, tmp_path, capsys):
   for form in WITH_TORCH:
     folder = run(models / 'sde', form, tmp_path / form, '--no-verify')
     out = run(folder, 'safetensors', tmp_path / f'{form}_plain', *shorter)
-    usage = opening.read(out).usage
+    usage = formats.read(out).usage
     assert (usage.query_length, usage.passage_length) == (6, 10)
   out = run(
       tmp_path / 'hf' / 'model.safetensors', 'safetensors', tmp_path / 'file',
       *shorter, f'--vocabulary={USAGE.vocabulary}',
   )
-  assert_same(opening.read(out), weights(False))
+  assert_same(formats.read(out), weights(False))
   assert capsys.readouterr().out.count('the source in transformers') == 2
 
 
@@ -123,7 +123,7 @@ def test_what_is_compared_are_the_own_calls_of_the_source(
   st = 'sentence_transformers'
   folder = run(models / 'sde', st, tmp_path / 'st', '--no-verify')
   out = run(folder, 'safetensors', tmp_path / 'x', '--passage_prefix=text: ')
-  assert opening.read(out).usage.passage_prefix == 'text: '
+  assert formats.read(out).usage.passage_prefix == 'text: '
   assert 'source has other lengths or prefixes' in capsys.readouterr().out
   run(folder, 'safetensors', tmp_path / 'plain')
   assert f'the source in {st}: largest cosine' in capsys.readouterr().out
@@ -277,6 +277,6 @@ def test_texts_are_compared_where_the_library_is_installed(
     run(models / 'sde', 'hf', tmp_path / 'out', '--verify')
   for flags, said in ((), 'torch, transformers is not'), (['--no-verify'], ''):
     out = run(models / 'sde', 'hf', tmp_path / f'out{len(flags)}', *flags)
-    assert_same(opening.read(out), weights(False))
+    assert_same(formats.read(out), weights(False))
     printed = capsys.readouterr().out
     assert said in printed and 'cosine difference' not in printed

@@ -13,7 +13,7 @@ import tiny_towers
 import tiny_weights
 
 from dualenc_jax import Retriever
-from dualenc_jax.checkpoints import model_dirs, opening
+from dualenc_jax.checkpoints import formats, model_dirs
 from dualenc_jax.cli import main as cli, model_dir, new_model_dir
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
@@ -52,7 +52,7 @@ def said(capfd):
 
 
 def projection(folder):
-  return opening.read(folder).tensors['projection/kernel'].read()
+  return formats.read(folder).tensors['projection/kernel'].read()
 
 
 def test_encode_and_search(model, capfd):
@@ -140,7 +140,7 @@ def test_a_converted_model_is_the_cut_one(model, tmp_path, capfd):
     run('convert', model, f'--to={form}', '--dim=32', f'--out={other}',
         '--no-verify')
     known = () if form in ('t5x', 'hf') else (32, 16)
-    assert opening.read(other).trained_dims == known
+    assert formats.read(other).trained_dims == known
     np.testing.assert_array_equal(projection(other), projection(model)[:, :32])
 
 

@@ -10,7 +10,7 @@ import tiny_run
 import tiny_weights
 
 from dualenc_jax import Retriever
-from dualenc_jax.checkpoints import opening
+from dualenc_jax.checkpoints import formats
 from dualenc_jax.cli import (
   convert,
   encode,
@@ -80,7 +80,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
 ):
   """By a bit."""
   index, name = runs / 'index', 'passage_encoder/layers_1/mlp/wo/kernel'
-  weights, model = opening.read(runs / 'light'), tmp_path / 'model'
+  weights, model = formats.read(runs / 'light'), tmp_path / 'model'
   array = weights.tensors[name].read()
   array.reshape(-1).view(np.uint32)[7] ^= 1
   weights.tensors[name] = type(weights.tensors[name])(
@@ -150,7 +150,7 @@ def test_sentence_transformers_routes_by_depth_and_back(runs, tmp_path):
       (ours.encode_passages(QUERIES), theirs.encode_document(QUERIES)),
   ):
     np.testing.assert_allclose(own, other, atol=1e-5, rtol=0)
-  tiny_weights.assert_same(opening.read(runs / 'light'), opening.read(folder))
+  tiny_weights.assert_same(formats.read(runs / 'light'), formats.read(folder))
 
 
 def test_plain_tensors_of_a_query_tower(tmp_path, capsys):
@@ -172,7 +172,7 @@ def test_plain_tensors_of_a_query_tower(tmp_path, capsys):
   expected = binding.expected(model, 'passage')
   assert binding.expected(serving.Artifact.open(served), 'passage') == expected
   converted(served, 'safetensors', back)
-  one, two = opening.read(alone), opening.read(back)
+  one, two = formats.read(alone), formats.read(back)
   assert one.passage_tower == two.passage_tower
   tiny_weights.assert_same(one, two)
   # It is no model of both.

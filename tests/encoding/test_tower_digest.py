@@ -12,13 +12,10 @@ import tiny_towers
 
 from dualenc_jax import Retriever
 from dualenc_jax.checkpoints import (
-  artifact,
-  hugging_face,
+  conversion,
+  exports,
+  formats,
   loading,
-  opening,
-  plain,
-  sentence_transformers,
-  t5x_legacy,
 )
 from dualenc_jax.cli import model_dir, new_model_dir
 from dualenc_jax.models import abstract_params, einsum_attention
@@ -134,15 +131,10 @@ def test_all_forms_of_a_model_have_the_same(tmp_path):
   towers = dataclasses.replace(towers, tokenizer=short)
   expected = {t: towers.tower_digest(t) for t in ('query', 'passage')}
   serving.write(towers, tmp_path / 'artifact', ('cpu',))
-  weights = artifact.read(tmp_path / 'artifact')
-  for form, write in (
-      ('safetensors', plain.write),
-      ('hf', hugging_face.write),
-      ('sentence_transformers', sentence_transformers.write),
-      ('t5x', t5x_legacy.write),
-  ):
+  weights = exports.read_artifact(tmp_path / 'artifact')
+  for form in ('safetensors', 'hf', 'sentence_transformers', 't5x'):
     (tmp_path / form).mkdir()
-    write(weights, tmp_path / form)
+    conversion.FORMS[form].write(weights, tmp_path / form)
   new_model_dir.write(weights, tmp_path / 'model_dir')
   models = {
       'artifact': serving.Artifact.open(tmp_path / 'artifact'),
@@ -150,10 +142,10 @@ def test_all_forms_of_a_model_have_the_same(tmp_path):
       'artifact as a checkpoint': loading.load(weights),
       'load_own': loading.load_own(tmp_path / 'model_dir'),
       'model_dir': model_dir.load(str(tmp_path / 'model_dir')),
-      'safetensors': opening.load(tmp_path / 'safetensors'),
-      'hf': opening.load(tmp_path / 'hf', **lengths),
-      'sentence_transformers': opening.load(tmp_path / 'sentence_transformers'),
-      't5x': opening.load(
+      'safetensors': formats.load(tmp_path / 'safetensors'),
+      'hf': formats.load(tmp_path / 'hf', **lengths),
+      'sentence_transformers': formats.load(tmp_path / 'sentence_transformers'),
+      't5x': formats.load(
           tmp_path / 't5x', vocabulary='python_code_8k', **lengths
       ),
   }

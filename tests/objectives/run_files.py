@@ -4,7 +4,7 @@ import json
 
 import tiny_run
 
-from dualenc_jax.checkpoints import model_dirs, opening
+from dualenc_jax.checkpoints import formats, model_dirs
 
 
 def logged(folder, group='train'):
@@ -20,7 +20,7 @@ def rows_of(folder):
 
 
 def tensors(folder):
-  return {n: t.read() for n, t in opening.read(folder).tensors.items()}
+  return {n: t.read() for n, t in formats.read(folder).tensors.items()}
 
 
 def tensors_and_codec(folder):

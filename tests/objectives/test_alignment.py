@@ -13,7 +13,7 @@ import tiny_run
 import tiny_training
 
 import dualenc_jax
-from dualenc_jax.checkpoints import model_dirs, opening
+from dualenc_jax.checkpoints import formats, model_dirs
 from dualenc_jax.cli import check, train
 from dualenc_jax.losses import Similarity
 from dualenc_jax.models import model_params
@@ -239,7 +239,7 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   found = {r['step']: r['nDCG@10'] for r in logged(whole, 'validation')}
   best = max(found, key=found.get)
   assert model_dirs.steps(whole) == sorted({best, end})
-  assert opening.read(whole).step == best
+  assert formats.read(whole).step == best
 
   with stopped_at(end, saved=False):
     train.main([*given, f'--model_dir={killed}'])

@@ -14,7 +14,7 @@ import tiny_run
 import two_hosts
 
 import dualenc_jax
-from dualenc_jax.checkpoints import loading, model_dirs, opening
+from dualenc_jax.checkpoints import formats, loading, model_dirs
 from dualenc_jax.cli import main as cli, search, train
 from dualenc_jax.retrieval.compression import model_codec
 from dualenc_jax.retrieval.index import Index
@@ -149,7 +149,7 @@ def test_converted_it_keeps_its_codec(trained, tmp_path):
   new = tmp_path / 'new'
   given = 'convert', str(trained), '--to=model_dir', f'--out={new}'
   assert cli.main([*given]) == 0
-  one, other = opening.load(trained).codec, opening.load(new).codec
+  one, other = formats.load(trained).codec, formats.load(new).codec
   assert model_codec.digest(one) == model_codec.digest(other)
   assert one.name == other.name
 

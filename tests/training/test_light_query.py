@@ -10,7 +10,7 @@ import tiny_evaluation
 import tiny_run
 import tiny_weights
 
-from dualenc_jax.checkpoints import opening
+from dualenc_jax.checkpoints import formats
 from dualenc_jax.cli import check
 from dualenc_jax.models import (
   describe,
@@ -71,7 +71,7 @@ def plan(monkeypatch):
       name: tiny_weights.random(each, seed=seed)
       for seed, (name, each) in enumerate(there.items())
   }
-  monkeypatch.setattr(opening, 'read', weights.__getitem__)
+  monkeypatch.setattr(formats, 'read', weights.__getitem__)
 
   def make(target, path, **how):
     return initial.plan_start(
@@ -121,7 +121,7 @@ def test_from_a_checkpoint_of_its_own(plan):
       lambda x: jax.numpy.zeros(x.shape), nn.unbox(abstract_params(target))
   )
   found = initial.start_from(start, TrainState(0, params, ())).params
-  small, siamese = map(opening.read, ('small', 'siamese'))
+  small, siamese = map(formats.read, ('small', 'siamese'))
   for path, array in jax.tree.leaves_with_path(found):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     of_query = name.startswith(('encoder', 'token_embedder'))

@@ -5,10 +5,10 @@ import os
 import pathlib
 
 from dualenc_jax.checkpoints import (
-  encoder_decoder,
+  formats,
   loading,
   model_dirs,
-  opening,
+  released_models,
 )
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
 from dualenc_jax.checkpoints.weights import EMBEDDING
@@ -63,11 +63,11 @@ def load(
     writer = Writer(model, mesh, batch_size)
     return Generator(params, tokenizer, writer, provenance)
 
-  if opening.reader_of(path) is model_dirs:
+  if formats.detect(path) == formats.MODEL_DIR:
     if vocabulary is not None:
       raise UserError(f'{path} has its own vocabulary: leave out {vocabulary}.')
     return model_dirs.restore(pathlib.Path(path).expanduser(), None, use)
-  weights, decoder = encoder_decoder.read(path)
+  weights, decoder = formats.read_with_decoder(path)
   if not decoder:
     raise UserError(
         f'{path} ({weights.kind}) has no decoder, so it cannot write queries.'
@@ -78,12 +78,12 @@ def load(
       weights, vocabulary, usage.query_length or _QUERY_LENGTH,
       length or usage.passage_length or LENGTH,
   )
-  stack = encoder_decoder.decoder_of(weights, decoder)
+  stack = released_models.make_decoder(weights, decoder)
   embedder = TokenEmbedder(*weights.tensors[EMBEDDING].shape)
   model = _of_dtype(Seq2Seq(embedder, weights.encoder, stack), dtype)
   tensors = {**weights.tensors, **decoder}
   params = loading.place_params(model, tensors, weights.path, mesh)
-  provenance = encoder_decoder.provenance(
+  provenance = released_models.provenance(
       weights, tensors, tokenizer, model.encoder.dtype
   )
   writer = Writer(model, mesh, batch_size)

@@ -9,7 +9,7 @@ import sentencepiece
 import tiny_beir
 import torch
 
-from dualenc_jax.checkpoints import released_rankers
+from dualenc_jax.checkpoints import released_models
 from dualenc_jax.cli import main as cli
 from dualenc_jax.evaluation.trec import read_run
 from dualenc_jax.utils.errors import UserError
@@ -74,7 +74,7 @@ def test_scores_are_those_of_transformers(
   wanted = their_scores(theirs, form, spiece)
   assert np.ptp(wanted) > 0.01 * np.abs(wanted).max()
   pairs = np.array([[0, 0], [0, 1], [0, 2]])
-  teacher = released_rankers.load(path, form, vocabulary, LENGTH)
+  teacher = released_models.load_ranker(path, form, vocabulary, LENGTH)
   found = teacher.scores([QUERY], PASSAGES, pairs)
   np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
   assert teacher.provenance['run_id']
@@ -124,21 +124,21 @@ def test_through_the_command(folder, tmp_path, capsys):
 @one_version
 def test_what_is_no_released_ranker(folder, legacy, spiece, tmp_path):
   with pytest.raises(UserError, match="'monot6'; expected one of monot5, ran"):
-    released_rankers.load(folder, 'monot6')
+    released_models.load_ranker(folder, 'monot6')
   alone = tmp_path / 'encoder'
   hugging_face_models.model('T5EncoderModel').save_pretrained(alone)
   with pytest.raises(UserError, match='has no decoder, whose first token'):
-    released_rankers.load(alone, 'rankt5')
+    released_models.load_ranker(alone, 'rankt5')
   with pytest.raises(UserError, match='--teacher_vocabulary=spiece.model'):
-    released_rankers.load(legacy, 'monot5')
+    released_models.load_ranker(legacy, 'monot5')
   # As many pieces as embeddings, but others.
   small = tmp_path / 'small'
   hugging_face_models.model(
       'T5ForConditionalGeneration', vocab_size=8064, decoder_start_token_id=0
   ).save_pretrained(small)
   with pytest.raises(UserError, match="piece 1176 .* expected '▁true'"):
-    released_rankers.load(small, 'rankt5', 'python_code_8k')
+    released_models.load_ranker(small, 'rankt5', 'python_code_8k')
   # As it is released: a pickle, which transformers converts with its decoder.
   (small / 'model.safetensors').rename(small / 'pytorch_model.bin')
   with pytest.raises(UserError, match='import AutoTokenizer, T5ForConditional'):
-    released_rankers.load(small, 'monot5', spiece)
+    released_models.load_ranker(small, 'monot5', spiece)

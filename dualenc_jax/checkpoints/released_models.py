@@ -1,19 +1,32 @@
-"""monoT5 and RankT5 as they were released: T5s whose first token is a score."""
+"""Released T5s with their decoders: monoT5, RankT5, and parts of generators."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
+import hashlib
 import os
+import pathlib
+from typing import Any
 
-from dualenc_jax.checkpoints import encoder_decoder, loading
+import numpy as np
+
+from dualenc_jax.checkpoints import formats, loading, model_dirs
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer, read_model
-from dualenc_jax.checkpoints.weights import EMBEDDING, Weights
+from dualenc_jax.checkpoints.weights import (
+  EMBEDDING,
+  infer_encoder,
+  SIZES,
+  Weights,
+)
 from dualenc_jax.data.text.joined import Template
-from dualenc_jax.data.text.tokenizer import Vocabulary
-from dualenc_jax.models import Seq2SeqRanker, TokenEmbedder
+from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.models import Seq2SeqRanker, T5Decoder, TokenEmbedder
 from dualenc_jax.models.seq2seq_ranker import EXTRA_ID_10, FALSE, TRUE
+from dualenc_jax.models.t5_encoder import RelativePositionBias
 from dualenc_jax.retrieval.encoding.embedder import Scorer
 from dualenc_jax.retrieval.encoding.teacher import Calibration, Teacher
+from dualenc_jax.utils import machine
 from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 # Most tokens of a text in their training, and of a query, which is longer in
 # no collection but those whose queries are documents.
@@ -45,7 +58,7 @@ FORMS = {
 }
 
 
-def load(
+def load_ranker(
     path: str | os.PathLike[str], form: str,
     vocabulary: str | os.PathLike[str] | None = None, length: int = LENGTH,
 ) -> Teacher:
@@ -63,7 +76,7 @@ def load(
   """
   known = f'one of {", ".join(FORMS)}'
   expect(form in FORMS, 'The form of a teacher', form, known)
-  weights, decoder = encoder_decoder.read(path)
+  weights, decoder = formats.read_with_decoder(path)
   if not decoder:
     raise UserError(
         f'{path} has no decoder, whose first token is the score of a {form}.'
@@ -89,18 +102,18 @@ def load(
     )
   model = Seq2SeqRanker(
       TokenEmbedder(rows, width), weights.encoder,
-      encoder_decoder.decoder_of(weights, decoder), tuple(chosen.tokens),
+      make_decoder(weights, decoder), tuple(chosen.tokens),
   )
   everything = {**weights.tensors, **decoder}
   params, scorer = loading.place(model, everything, weights.path, make=Scorer)
   template = Template(chosen.text, length)
-  provenance = encoder_decoder.provenance(
+  facts = provenance(
       weights, everything, tokenizer, model.encoder.dtype
   )
-  provenance |= {'form': form, 'template': dataclasses.asdict(template)}
+  facts |= {'form': form, 'template': dataclasses.asdict(template)}
   around = template.tokens(tokenizer)
   return Teacher(
-      params, tokenizer, around, scorer, provenance, chosen.calibration
+      params, tokenizer, around, scorer, facts, chosen.calibration
   )
 
 
@@ -115,3 +128,40 @@ def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
           f' {expected!r}, as in the vocabulary of T5, of which monoT5 and'
           ' RankT5 are.'
       )
+
+
+def make_decoder(weights: Weights, decoder: Mapping[str, Tensor]) -> T5Decoder:
+  """The decoder stack of what `formats.read_with_decoder` returned."""
+  sizes = infer_encoder(decoder, weights.encoder.activations, 'decoder')
+  usual = RelativePositionBias.num_buckets
+  if sizes.num_buckets != usual:
+    raise UserError(
+        f'{weights.path} has {sizes.num_buckets} buckets of relative positions'
+        f' in its decoder; expected {usual}. Its encoder alone can be read.'
+    )
+  head = decoder.get('decoder/logits_dense/kernel')
+  return T5Decoder(
+      weights.tensors[EMBEDDING].shape[1],
+      vocab_size=head.shape[1] if head else None,
+      **{name: getattr(sizes, name) for name in SIZES},
+  )
+
+
+def provenance(
+    weights: Weights, tensors: Mapping[str, Tensor], tokenizer: Tokenizer,
+    dtype: str,
+) -> dict[str, Any]:
+  """The facts that outputs of a released model depend on, as JSON."""
+  digest = hashlib.sha256()
+  for name in sorted(tensors):
+    digest.update(np.ascontiguousarray(tensors[name].read()).data)
+  return {
+      'checkpoint': pathlib.Path(weights.path).name,
+      'checkpoint_kind': weights.kind,
+      'checkpoint_step': weights.step,
+      # Differs between models of one form.
+      'run_id': digest.hexdigest()[:32],
+      **model_dirs.texts_of(tokenizer),
+      'dtype': dtype,
+      'versions': machine.versions(),
+  }

@@ -1,0 +1,199 @@
+"""Forms of checkpoints, recognised by content: read, or loaded as a model."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from dualenc_jax.checkpoints import (
+  exports,
+  hugging_face,
+  hugging_face_config,
+  loading,
+  model_dirs,
+  sentence_transformers,
+  t5x,
+  transforms,
+)
+from dualenc_jax.checkpoints.weights import USAGE, Weights
+from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.utils import json_file, untrusted
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files.tensors import Tensor
+
+# Lengths and prefixes beside a form that has no place for them, in its folder
+# or the one above.
+USAGE_FILE = 'dualenc.json'
+_AGAIN = 'Copy the whole folder again.'
+
+
+class _Format(NamedTuple):
+  """A form of checkpoints.
+
+  Attributes:
+    matches: whether a path is of this form.
+    read: its `Weights`.
+    read_decoder: decoder and head by the names of `Seq2Seq`, {} if it has none;
+      None for a form that never has one.
+  """
+
+  matches: Callable[[Any], bool]
+  read: Callable[[Any], Weights]
+  read_decoder: Callable[[Any], Mapping[str, Tensor]] | None = None
+
+
+MODEL_DIR, SENTENCE_TRANSFORMERS = 'model_dir', 'sentence_transformers'
+HUGGING_FACE, T5X = 'hugging_face', 't5x'
+# In this order: a sentence-transformers folder is a Hugging Face folder, too.
+_FORMATS = {
+    MODEL_DIR: _Format(
+        model_dirs.is_one, model_dirs.read, model_dirs.read_decoder
+    ),
+    SENTENCE_TRANSFORMERS: _Format(
+        sentence_transformers.is_one, sentence_transformers.read
+    ),
+    HUGGING_FACE: _Format(
+        hugging_face.is_one, hugging_face.read, hugging_face.read_decoder
+    ),
+    'plain': _Format(exports.is_plain, exports.read_plain),
+    'artifact': _Format(exports.is_artifact, exports.read_artifact),
+    T5X: _Format(t5x.is_one, t5x.read, t5x.read_decoder),
+}
+_EXPECTED = (
+    'a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face folder of'
+    ' a T5 or mT5 with safetensors, a sentence-transformers folder, or what'
+    ' `dualenc convert` wrote'
+)
+
+
+def detect(path: str | os.PathLike[str]) -> str:
+  """The form of a checkpoint; UserError if it has none that is known."""
+  if '://' in str(path):
+    return T5X
+  folder = _local(path)
+  if not folder.exists():
+    raise UserError(
+        f'{path} does not exist. Expected {_EXPECTED}. hf://org/name is'
+        ' downloaded from the Hugging Face hub.'
+    )
+  # A special file would otherwise pass for one that is absent.
+  untrusted.check_folder(folder, _AGAIN, deep=False)
+  for name, form in _FORMATS.items():
+    if form.matches(folder):
+      return name
+  raise UserError(f'{path} has no known form.{_hint(folder)}')
+
+
+def _local(path: str | os.PathLike[str]) -> Any:
+  """A path of this machine with its home; one of a bucket as it is."""
+  return path if '://' in str(path) else pathlib.Path(path).expanduser()
+
+
+def _hint(folder: pathlib.Path) -> str:
+  """A guess at what a folder is, or what was expected."""
+  if (folder / 'config.gin').is_file():
+    return ' Its run has no checkpoint yet. Train first.'
+  above = folder.absolute().parent
+  name = folder.name
+  if untrusted.is_digits(name) and (above.parent / 'config.gin').is_file():
+    return f' Give {above.parent}, with --step={name}.'
+  if (above / 'config.gin').is_file() or t5x.is_one(above):
+    return f' Give {above}.'
+  if kind := hugging_face_config.model_type(folder):
+    return f' Its config.json has model_type {kind!r}; expected t5 or mt5.'
+  inside = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+  holds = f' It holds {", ".join(inside[:8])}.' if inside else ''
+  return f'{holds} Expected {_EXPECTED}.'
+
+
+def read(
+    path: str | os.PathLike[str], step: int | None = None,
+    dim: int | None = None,
+) -> Weights:
+  """Reads a checkpoint, whose tensors are read on demand.
+
+  Args:
+    path: a folder or a file; gs:// for T5X checkpoints.
+    step: of the checkpoint in a model_dir; None for the newest.
+    dim: as of `transforms.truncate`; None for all components.
+
+  Raises:
+    UserError: the path holds nothing that is known, or what
+      `transforms.truncate` raises.
+  """
+  weights = _read(path, step)
+  return weights if dim is None else transforms.truncate(weights, dim)
+
+
+def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
+  name, folder = detect(path), _local(path)
+  if name == MODEL_DIR:
+    return model_dirs.read(folder, step)
+  if step is not None:
+    raise UserError(
+        f'{path} is not a model_dir, so it has no steps. Leave out the step.'
+    )
+  if '://' in str(path):
+    return t5x.read(path)
+  untrusted.check_folder(folder, _AGAIN)
+  weights = _FORMATS[name].read(folder)
+  above = folder if (folder / USAGE_FILE).is_file() else folder.parent
+  if not (above / USAGE_FILE).is_file():
+    return weights
+  again = (
+      'Convert the model again, or remove the file and give lengths and'
+      ' prefixes.'
+  )
+  facts = json_file.read(above / USAGE_FILE, again, **USAGE)
+  usage = weights.usage.saved(facts, above)
+  return dataclasses.replace(weights, usage=usage)
+
+
+def read_with_decoder(
+    path: str | os.PathLike[str],
+) -> tuple[Weights, Mapping[str, Tensor]]:
+  """Reads a checkpoint as `read`, and its decoder and head by our names.
+
+  The latter are {} for an encoder alone. 'decoder/logits_dense/kernel' does not
+  exist where logits are by the token embeddings, over sqrt(E).
+  """
+  read_decoder = _FORMATS[detect(path)].read_decoder
+  decoder = read_decoder(_local(path)) if read_decoder else {}
+  weights = read(path)
+  left_out = {
+      name: reason
+      for name, reason in weights.left_out.items()
+      if not decoder or reason not in ('decoder', 'head')
+  }
+  return dataclasses.replace(weights, left_out=left_out), decoder
+
+
+def load(
+    path: str | os.PathLike[str], dim: int | None = None, **given: Any
+) -> Loaded:
+  """Loads a checkpoint on the devices of this host; no config is run.
+
+  Args:
+    path: as of `read`; of a model_dir the newest checkpoint that can be read.
+    dim: as of `read`.
+    **given: arguments of `loading.load`, for a checkpoint without a vocabulary
+      or lengths of its own.
+
+  Raises:
+    UserError: as `read` and `loading.load`; or it is a query tower alone.
+  """
+  if detect(path) == MODEL_DIR:
+    if given:
+      raise UserError(
+          f'{path} has its own vocabulary and lengths: leave out'
+          f' {", ".join(given)}.'
+      )
+    return loading.load_own(_local(path), dim=dim)
+  weights = read(path, dim=dim)
+  if weights.passage_tower:
+    raise UserError(
+        f'{path} ({weights.kind}) has only a query tower and cannot encode'
+        ' passages. To search an index with it, convert it --to=jax_export.'
+    )
+  return loading.load(weights, **given)
