@@ -45,7 +45,7 @@ _MOVED = {
 _REMOVED = (
     r'data\.Grouped\..*', r'losses\.Hashed\.straight_through = .*',
     r'losses\.Similarity\.check_norms = .*',
-    r'readers\.MsMarco\.train_from = .*',
+    r'readers\.(MsMarco\.train_from|OpenNQ\.\w*(posi|nega)tives) = .*',
     r'training\.Experiment\.eval_(queries|passages) = .*',
     r'training\.UntilAligned\.(queries|k|least_rank) = .*',
 )

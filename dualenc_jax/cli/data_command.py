@@ -9,7 +9,7 @@ import re
 from dualenc_jax.cli import config
 from dualenc_jax.data import Cache, Dataset, dataset, prepare, Tokenizer
 from dualenc_jax.data.mixture import Mixture
-from dualenc_jax.data.readers import arrow
+from dualenc_jax.data.readers import tables
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import default_cache_dir
 from dualenc_jax.utils.suggest import did_you_mean
@@ -117,7 +117,7 @@ def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:
 def _is_file(name: str) -> bool:
   path = pathlib.Path(name)
   looks_so = path.suffix or path.name != name
-  return bool(looks_so) or path.is_file() or arrow.is_one(path)
+  return bool(looks_so) or path.is_file() or tables.is_arrow_folder(path)
 
 
 def _tasks() -> list[str]:

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from dualenc_jax.data.readers import pairs_formats
+from dualenc_jax.data.readers import tables
 from dualenc_jax.data.readers.texts import Texts
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
@@ -20,7 +20,7 @@ def read(path: pathlib.Path, flag: str = '--queries') -> list[tuple[str, str]]:
     UserError: it cannot be read, has a bad row, or no query.
   """
   form = path.name.removesuffix('.gz').rpartition('.')[2]
-  if not path.is_dir() and form not in pairs_formats.FORMATS:
+  if not path.is_dir() and form not in tables.FORMATS:
     lines = _read_lines(path, flag)
     return [(str(i), line) for i, line in enumerate(lines, start=1)]
   found = [

@@ -88,7 +88,7 @@ def test_lists_in_cells(tmp_path, caplog, cell, found):
   refused(lambda: read(path, list_cells=True), 'a.csv:2: ', 'no comma')
 
 
-def test_json_arrays(tmp_path):
+def test_text_filess(tmp_path):
   rows = [dict(zip(HARD[0], row)) for row in HARD[1:]]
   path = tmp_path / 'a.json'
   path.write_text(json.dumps(rows))

@@ -7,7 +7,7 @@ import os
 import pathlib
 
 from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.readers import text_lines
+from dualenc_jax.data.readers import text_files
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import expect, SourceUnavailable
 
@@ -84,7 +84,7 @@ def fingerprint(paths: Sequence[pathlib.Path]) -> str:
   for path in paths:
     size = path.stat().st_size
     digest.update(f'{size}\0'.encode())
-    with text_lines.opened(path) as stream:
+    with text_files.opened(path) as stream:
       if size <= WHOLE:
         digest.update(hashlib.file_digest(stream, 'sha256').digest())
         continue

@@ -1,6 +1,6 @@
 """Natural Questions over Wikipedia, in the files of DPR."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 import csv
 import dataclasses
 import logging
@@ -8,16 +8,9 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers import (
-  files,
-  json_array,
-  list_cells,
-  pairs_formats,
-  quoted,
-  rows,
-)
+from dualenc_jax.data.readers import cells, files, rows, tables, text_files
 from dualenc_jax.data.readers.files import FilesDataset
-from dualenc_jax.utils.errors import expect, SourceUnavailable
+from dualenc_jax.utils.errors import SourceUnavailable
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
 # By split: the path below the URL, what is in the file, and its names, as
@@ -47,9 +40,8 @@ _FILES = {
         ('psgs_w100.tsv.gz', 'psgs_w100.tsv',
          'data/wikipedia_split/psgs_w100.tsv')),
 }
-# Of lines without names.
+# The columns of lines without names.
 _PASSAGE, _QUESTION = ('id', 'text', 'title'), ('question', 'answers')
-_NEGATIVES = ('hard_negative_ctxs', 'negative_ctxs')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +49,7 @@ class OpenNQ(FilesDataset):
   """Open-domain Natural Questions as DPR (Karpukhin et al. 2020) prepared it.
 
   train and validation are the questions whose annotated passage was found in
-  Wikipedia, with it, other passages that hold the answer, and hard negatives.
+  Wikipedia, with it and BM25's hard negatives.
   test (NQ's own development set) and validation_questions (all questions from
   which validation was made, the development set of the papers' tables) are
   questions and answers without a passage. All but train are ranked over
@@ -71,40 +63,20 @@ class OpenNQ(FilesDataset):
     data_root: folder of the benchmarks' folders.
     title_separator: put between title and text of a passage; DPR has BERT's
       [SEP] there. None leaves the title out.
-    positives: 'first', the annotated passage, as DPR trains; 'all' makes a row
-      of every passage that holds the answer.
-    negatives: lists of the file that hard negatives are taken from, in this
-      order: 'hard_negative_ctxs' (of BM25) and 'negative_ctxs' (random).
-    max_negatives: how many of them a row keeps; None for all.
     strict: whether the first bad row, and a positive among the negatives of
       its row, is an error that names file and line, in JSON the element, from
-      1 on; else bad rows, and of rows just such negatives, are left out and
-      the log says how many.
+      1 on; else bad rows, and of rows just such negatives, are skipped and the
+      log says how many.
   """
 
   task_name = 'open_nq'
   # The development set of the tables of DPR and of Dong et al. (2022).
   evaluated = 'validation_questions'
-  NOT_OF_CORPUS = ('max_negatives', 'negatives', 'positives')
 
   root: str | None = None
   data_root: str | None = None
   title_separator: str | None = ' '
-  positives: str = 'first'
-  negatives: Sequence[str] = ('hard_negative_ctxs',)
-  max_negatives: int | None = None
   strict: bool = True
-
-  def __post_init__(self):
-    rows.check_choice('positives', self.positives, ('first', 'all'))
-    super().__post_init__()
-    expect(
-        not isinstance(self.negatives, str)
-        and {*self.negatives} <= {*_NEGATIVES},
-        'negatives', self.negatives, f'a list of some of {_NEGATIVES}',
-    )
-    most = self.max_negatives
-    expect(most is None or most >= 0, 'max_negatives', most, '0 or more')
 
   def splits(self) -> tuple[str, ...]:
     """Those whose file exists; all where none does, for a cache may."""
@@ -138,61 +110,54 @@ class OpenNQ(FilesDataset):
   def _pairs(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
     bare = 0
     faults = rows.Faults(self.strict, 'negatives')
-    for number, (pairs, false_negatives) in rows.checked(
-        path, json_array.elements(path), self._parse_pairs, self.strict
+    for number, (pair, false_negatives) in rows.checked(
+        path, text_files.elements(path), self._parse_pair, self.strict
     ):
-      bare += not pairs
+      location = f'{path}:{number}'
+      bare += not pair
       if false_negatives:
         faults.add(
-            'a positive passage is among the negatives', f'{path}:{number}',
+            'a positive passage is among the negatives', location,
             count=false_negatives,
         )
-      for pair in pairs:
-        yield pair | {'location': f'{path}:{number}'}
+      if pair:
+        yield pair | {'location': location}
     faults.warn(path)
     if bare:
       logging.getLogger(__name__).info(
-          '%s: left out %d questions without a positive.', path, bare
+          '%s: skipped %d questions without a positive.', path, bare
       )
 
-  def _parse_pairs(self, row: Any) -> tuple[list[dict[str, Any]], int]:
-    """The rows of an element, none without a positive; negatives left out."""
-    if not isinstance(row, dict):
-      raise rows.BadRow('not a JSON object')
+  def _parse_pair(self, row: Any) -> tuple[dict[str, Any], int]:
+    """The pair of an element, {} without a positive; negatives skipped."""
+    row = rows.as_object(row)
     positives = list(self._passages(row, 'positive_ctxs'))
     if not positives:
-      return [], 0
+      return {}, 0
     texts = {positive['passage'].strip() for positive in positives}
-    given = [p['passage'] for p in self._passages(row, *self.negatives)]
+    given = [p['passage'] for p in self._passages(row, 'hard_negative_ctxs')]
     negatives = [passage for passage in given if passage.strip() not in texts]
-    false_negatives = len(given) - len(negatives)
-    query = _question(rows.text(row, 'question'))
-    more: dict[str, Any] = {
-        'negatives': negatives[: self.max_negatives],
-        'answers': _answers(row.get('answers')),
-    }
-    kept = positives[:1] if self.positives == 'first' else positives
-    return [example(query, **p, **more) for p in kept], false_negatives
+    return example(
+        _question(rows.text(row, 'question')), **positives[0],
+        negatives=negatives, answers=_answers(row.get('answers')),
+    ), len(given) - len(negatives)
 
   def _passages(
-      self, row: Mapping[str, Any], *columns: str
+      self, row: Mapping[str, Any], column: str
   ) -> Iterator[dict[str, str]]:
-    """Yields passages of lists of an element, as arguments of `example`."""
-    for column in columns:
-      found = row.get(column) or []
-      if not isinstance(found, list) or not all(
-          isinstance(passage, dict) for passage in found
-      ):
-        raise rows.BadRow(f'{column!r} is not a list of objects')
-      for passage in found:
-        yield self._passage(
-            rows.text(passage, 'text'),
-            rows.text({'title': '', **passage}, 'title', empty=True),
-            rows.identifier(passage, 'passage_id'),
-        )
+    """Yields passages of a list of an element, as arguments of `example`."""
+    found = row.get(column) or []
+    if not isinstance(found, list):
+      raise rows.BadRow(f'{column!r} is not a list of objects')
+    for passage in found:
+      passage = rows.as_object(passage, f' in {column!r}')
+      yield self._passage(
+          rows.text(passage, 'text'), rows.title(passage),
+          rows.identifier(passage, 'passage_id'),
+      )
 
   def _corpus(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
-    table = pairs_formats.tsv(path, _PASSAGE, split=_cells)
+    table = tables.tsv(path, _PASSAGE, split=_cells)
     for _, (name, text, title) in rows.checked(
         path, table.numbered, lambda x: _passage(table.parse(x)), self.strict
     ):
@@ -203,7 +168,7 @@ class OpenNQ(FilesDataset):
   def _questions(
       self, path: pathlib.Path, split: str
   ) -> Iterator[dict[str, Any]]:
-    table = pairs_formats.tsv(path, _QUESTION, split=_cells)
+    table = tables.tsv(path, _QUESTION, split=_cells)
     for number, (query, answers) in rows.checked(
         path, table.numbered, lambda x: _asked(table.parse(x)), self.strict
     ):
@@ -234,7 +199,7 @@ def _passage(row: Mapping[str, str]) -> list[str]:
 def _asked(row: Mapping[str, str]) -> tuple[str, list[str]]:
   query, answers = rows.text(row, 'question'), row.get('answers', '')
   try:
-    return _question(query), _answers(list_cells.parse(answers))
+    return _question(query), _answers(cells.parse_list(answers))
   except ValueError:
     return _question(query), _answers(None)
 
@@ -256,7 +221,7 @@ def _answers(answers: Any) -> list[str]:
 def _cells(line: bytes) -> list[str]:
   """Tab-separated cells, quoted as Python's csv does; raises rows.BadRow."""
   try:
-    (cells,) = quoted.reader([rows.decode(line)], delimiter='\t')
+    (row,) = cells.csv_reader([rows.decode(line)], delimiter='\t')
   except csv.Error as error:
     raise rows.BadRow(f'not CSV: {error}') from None
-  return cells
+  return row

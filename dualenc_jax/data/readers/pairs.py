@@ -9,13 +9,7 @@ from typing import Any
 
 from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers import (
-  arrow,
-  column_aliases,
-  list_cells,
-  pairs_formats,
-  rows,
-)
+from dualenc_jax.data.readers import cells, column_aliases, rows, tables
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import hub, untrusted
@@ -32,7 +26,7 @@ class Pairs(FilesDataset):
 
   JSONL (.jsonl) is an object a line, JSON (.json) an array of them. TSV (.tsv)
   and CSV (.csv) have their columns' names in the first line, or `columns` gives
-  them. Cells of a TSV are taken as they are, unless `quoted.is_quoted`. All
+  them. Cells of a TSV are taken as they are, unless `cells.is_quoted`. All
   these may be gzipped (.gz). Parquet (.parquet) and folders of `save_to_disk`
   of datasets need pyarrow. Texts are UTF-8; blank lines and columns without a
   use are ignored.
@@ -67,7 +61,7 @@ class Pairs(FilesDataset):
     positive_scores: a teacher's scores of the passage, or passages, numbers.
     negative_scores: its scores of the hard negatives, entry by entry. With one
       of the two columns there must be the other.
-    format: a name in `pairs_formats.FORMATS`; None tells by the end of the
+    format: a name in `tables.FORMATS`; None tells by the end of the
       name, and of .tsv by the content.
     columns: names of the columns of TSV and CSV files without a first line of
       names, in order; those of no use may have any name.
@@ -112,7 +106,7 @@ class Pairs(FilesDataset):
           ' given; expected both, or neither.'
       )
     if self.format is not None:
-      rows.check_choice('FORMAT', self.format, tuple(pairs_formats.FORMATS))
+      rows.check_choice('FORMAT', self.format, tuple(tables.FORMATS))
     expect(
         not isinstance(self.columns, str), 'COLUMNS', self.columns,
         "a tuple of names, such as ('query', 'passage', 'negatives')",
@@ -127,7 +121,7 @@ class Pairs(FilesDataset):
     return tuple(split for split in _SPLITS if getattr(self, split))
 
   def paths(self, split: str) -> list[pathlib.Path]:
-    return pairs_formats.files_of(self._file(split))
+    return tables.files_of(self._file(split))
 
   def most_examples(self, split: str, enough: int) -> int:
     # Read in full only where it is short: a row may have several passages.
@@ -172,7 +166,7 @@ class Pairs(FilesDataset):
         del unseen[attribute]
       if self.list_cells:
         row = {
-            name: value if name == self.query else list_cells.read(name, value)
+            name: value if name == self.query else cells.read_list(name, value)
             for name, value in row.items() if self._wants(name)
         }
       return self._pairs(row)
@@ -189,7 +183,7 @@ class Pairs(FilesDataset):
               f' {self.negatives!r}',
               f'{path}:{number}', count=false_negatives,
           )
-        if any(map(list_cells.is_one, _texts(pairs))):
+        if any(map(cells.is_list, _texts(pairs))):
           listed.add(f'{path}:{number}')
         for pair in pairs:
           yield pair | {'location': f'{path}:{number}'}
@@ -273,8 +267,8 @@ class Pairs(FilesDataset):
         scores += rows.numbers(row, self.negative_scores + number, len(texts))
     return found, scores
 
-  def _table(self, path: pathlib.Path) -> pairs_formats.Table:
-    return pairs_formats.open_table(
+  def _table(self, path: pathlib.Path) -> tables.Table:
+    return tables.open_table(
         path, self.format, self.columns, self._wants
     )
 
@@ -376,7 +370,7 @@ class Pairs(FilesDataset):
           f' TSV, Parquet or Arrow of query and passage){instead}.'
       )
     path = pathlib.Path(hub.data(given)).expanduser()
-    if arrow.is_one(path):
+    if tables.is_arrow_folder(path):
       return path
     if path.is_dir():
       raise UserError(
@@ -390,7 +384,7 @@ class Pairs(FilesDataset):
           f' with {flag}.'
       )
     if not self.format:
-      pairs_formats.format_of(path)
+      tables.format_of(path)
     return path
 
 

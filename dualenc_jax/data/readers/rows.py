@@ -9,8 +9,8 @@ import math
 import pathlib
 from typing import Any, TypeVar
 
-from dualenc_jax.data.readers import text_lines
-from dualenc_jax.data.readers.text_lines import lines
+from dualenc_jax.data.readers import text_files
+from dualenc_jax.data.readers.text_files import lines
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.suggest import did_you_mean
@@ -210,7 +210,7 @@ def decode(line: bytes) -> str:
   try:
     return line.decode('utf-8')
   except UnicodeDecodeError as error:
-    full = text_lines.not_utf8(line, error.start)
+    full = text_files.not_utf8(line, error.start)
     other = ' but perhaps Latin-1' if 'Latin-1' in full else ''
     raise BadRow(f'not UTF-8{other}', full) from None
 

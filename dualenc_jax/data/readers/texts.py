@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.data.readers import arrow, pairs_formats, rows
+from dualenc_jax.data.readers import rows, tables
 from dualenc_jax.data.readers.column_aliases import OF_TEXTS
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.pairs import Pairs
@@ -41,7 +41,7 @@ class Texts(FilesDataset):
             names in `column_aliases.OF_TEXTS`; the first that a row has counts.
     TSV     id, text and perhaps title, or in the order of a first line of
             names; cells are taken as they are, without quotes or escapes.
-    others  of `pairs_formats`: .json, .csv, .tsv with cells in quotes, .parquet
+    others  of `tables`: .json, .csv, .tsv with cells in quotes, .parquet
             and folders of `save_to_disk`, with columns of the names of JSONL.
 
   The name tells which, else the first line. Those of lines, .json and .csv may
@@ -65,7 +65,7 @@ class Texts(FilesDataset):
     return tuple(OF_TEXTS)
 
   def paths(self, split: str) -> list[pathlib.Path]:
-    return pairs_formats.files_of(self._file(split))
+    return tables.files_of(self._file(split))
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields the texts in the order of the file."""
@@ -79,7 +79,7 @@ class Texts(FilesDataset):
     if split not in OF_TEXTS:
       raise self.no_split(split, OF_TEXTS)
     path = pathlib.Path(hub.data(self.path)).expanduser()
-    if arrow.is_one(path) or path.is_file():
+    if tables.is_arrow_folder(path) or path.is_file():
       return path
     if not path.is_dir():
       raise UserError(f'There is no file or folder {path}.')
@@ -146,17 +146,17 @@ def read(
     path: the file.
     split: a key of `OF_TEXTS`, which has the names of its columns.
     strict: as of `rows.checked`.
-    form: a name in `pairs_formats.FORMATS`; None tells by the file.
+    form: a name in `tables.FORMATS`; None tells by the file.
     columns: of a TSV without a first line of names; the first two are needed.
     titles: whether titles go in front of texts.
   """
   ids, texts = OF_TEXTS[split]
   form = form or _form(path)
   if form == 'tsv':
-    table = pairs_formats.tsv(path, columns, needed=2)
+    table = tables.tsv(path, columns, needed=2)
   else:
     wanted = {*ids, *texts, 'title'}
-    table = pairs_formats.open_table(path, form, None, wanted.__contains__)
+    table = tables.open_table(path, form, None, wanted.__contains__)
   names = list(table.columns or (*ids, *texts))
   if missing := _missing(names, ids, texts):
     raise UserError(f'{path} has {missing}; {rows.it_has(names)}. Rename one.')
@@ -200,9 +200,9 @@ def _missing(
 
 
 def _form(path: pathlib.Path) -> str:
-  """A name in `pairs_formats.FORMATS`; raises UserError."""
+  """A name in `tables.FORMATS`; raises UserError."""
   try:
-    return pairs_formats.format_of(path)
+    return tables.format_of(path)
   except UserError:  # A file of any other name.
     for _, line in rows.lines(path):
       return 'jsonl' if line.lstrip().startswith(b'{') else 'tsv'

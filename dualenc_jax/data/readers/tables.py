@@ -1,0 +1,317 @@
+"""Files of rows with named columns, of each format a stream."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import csv
+import functools
+import itertools
+import pathlib
+from typing import Any, NamedTuple
+
+from dualenc_jax.data.readers import cells, rows, text_files
+from dualenc_jax.data.readers.column_aliases import are_names
+from dualenc_jax.utils import json_file, untrusted
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
+
+# Of Parquet: rows, and bytes of texts, decoded at a time; bytes read at a time.
+_ROWS, _TEXTS, _BUFFER = 256, 2**28, 2**20
+# Files of a folder that `save_to_disk` wrote: of one split, of several.
+_STATE, _SPLITS = 'state.json', 'dataset_dict.json'
+_SAVE_AGAIN = 'Save the data set again with save_to_disk.'
+
+
+class Table(NamedTuple):
+  """The rows of a file, numbered from 1 on, and what parses them.
+
+  `columns` are in the file's order, None where every row names its own. `parse`
+  raises rows.BadRow; `hint` is for the error about a missing column.
+  """
+
+  columns: Sequence[str] | None
+  numbered: Iterator[tuple[int, Any]]
+  parse: Callable[[Any], dict[str, Any]]
+  hint: str = ''
+
+
+def tsv(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    unused: Any = None,
+    *,
+    needed: int | None = None,
+    split: Callable[[bytes], list[str]] | None = None,
+) -> Table:
+  """Tab-separated cells as they are, without quotes or escapes.
+
+  Without a first line of names a row must have the first `needed` of `columns`,
+  None for all. `split` is for other cells.
+  """
+  return _cells(path, columns, rows.lines(path), split or _plain, needed)
+
+
+def _plain(line: bytes) -> list[str]:
+  return rows.decode(line).split('\t')
+
+
+def csv_file(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    unused: Any = None,
+    delimiter: str | None = None,
+) -> Table:
+  """Cells in quotes where they need them, as of `cells.numbered`."""
+
+  def checked(row: list[str] | csv.Error) -> list[str]:
+    if isinstance(row, csv.Error):
+      raise rows.BadRow(f'not a row of cells in quotes ({row})')
+    for cell in row:
+      rows.decode(cell.encode('utf-8', 'surrogateescape'))
+    return row
+
+  return _cells(path, columns, cells.numbered(path, delimiter), checked)
+
+
+def _cells(
+    path: pathlib.Path,
+    columns: Sequence[str] | None,
+    numbered: Iterator[tuple[int, Any]],
+    split: Callable[[Any], list[str]],
+    needed: int | None = None,
+) -> Table:
+  """A table of `columns`; without them, or if it is of names, the first row
+  names them. A row has the first `needed` of `columns`, None for all."""
+  names, hint, first = columns or (), '', list(itertools.islice(numbered, 1))
+  for number, raw in first:
+    try:
+      begin = [cell.strip() for cell in split(raw)]
+    except rows.BadRow as reason:
+      if columns is None:
+        raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
+      continue
+    if columns is None:
+      more = (f'column_{number}' for number in range(4, len(begin) + 1))
+      usual = ('query', 'passage', 'negatives', *more)[: len(begin)]
+      hint = (
+          ' Where its first line is not of names, give them with'
+          f' --gin.COLUMNS="{usual}".'
+      )
+    elif are_names(begin, columns):
+      hint = ' The first line is of names, so COLUMNS does not count.'
+    if hint:
+      names, needed, first = begin, None, []
+  least = len(names) if needed is None else needed
+
+  def parse(raw: Any) -> dict[str, str]:
+    row = split(raw)
+    wanted = names[: max(least, len(row))]
+    return dict(zip(wanted, rows.named_cells(row, wanted)))
+
+  return Table(names or None, itertools.chain(first, numbered), parse, hint)
+
+
+def arrow_folder(
+    path: pathlib.Path, unused: Any, wanted: Callable[[str], bool]
+) -> Table:
+  """The rows that `save_to_disk` of datasets wrote, mapped into memory."""
+  try:
+    import pyarrow
+  except ImportError as error:
+    raise _no_pyarrow(path, error) from error
+
+  @contextlib.contextmanager
+  def opened(part: pathlib.Path) -> Iterator[Any]:
+    try:
+      with pyarrow.memory_map(str(part)) as source:
+        yield pyarrow.ipc.open_stream(source)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+      raise UserError(
+          f'{part} is not an Arrow stream, or is damaged: {_reason(error)}.'
+          f' {_SAVE_AGAIN}'
+      ) from error
+
+  def numbered() -> Iterator[tuple[int, Any]]:
+    number = 0
+    for part in parts:
+      with opened(part) as stream:
+        if stream.schema.names != names:
+          raise UserError(
+              f'{part} has other columns than {parts[0]}. {_SAVE_AGAIN}'
+          )
+        for batch in stream:
+          batch = batch.select([name for name in names if wanted(name)])
+          batch.validate(full=True)  # Offsets may lead anywhere.
+          for row in range(len(batch)):
+            number += 1
+            yield number, batch.slice(row, 1)
+
+  parts = files_of(path)[1:]
+  with opened(parts[0]) as stream:
+    names = stream.schema.names
+  return Table(names, numbered(), _parse_arrow)
+
+
+def parquet(
+    path: pathlib.Path, unused: Any, wanted: Callable[[str], bool]
+) -> Table:
+  """A Parquet file, which names its columns; only wanted ones are read."""
+  try:
+    import pyarrow
+    from pyarrow import parquet as pyarrow_parquet
+  except ImportError as error:
+    raise _no_pyarrow(path, error) from error
+
+  def damaged(after: int, error: Exception) -> UserError:
+    return UserError(
+        f'{path} is not a Parquet file, or a damaged one, after row {after}:'
+        f' {_reason(error)}. Copy or download it again.'
+    )
+
+  if not untrusted.is_file(path):
+    raise UserError(f'{untrusted.why_no_file(path)}. Give a file.')
+  try:
+    names = pyarrow_parquet.read_schema(path).names
+  except (pyarrow.ArrowException, OSError, ValueError) as error:
+    raise damaged(0, error) from error
+
+  def numbered() -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+      # By default a row group, which may be all of the file, is read whole.
+      with pyarrow_parquet.ParquetFile(
+          path, buffer_size=_BUFFER, pre_buffer=False,
+          page_checksum_verification=True,  # Where there are sums, as Spark's.
+      ) as file:
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        sizes = (g.total_byte_size // max(1, g.num_rows) for g in groups)
+        count = _TEXTS // max([1, *sizes])
+        for batch in file.iter_batches(
+            min(_ROWS, max(1, count)),
+            columns=[name for name in names if wanted(name)],
+        ):
+          for row in _rows(batch):
+            number += 1
+            yield number, row
+    except (pyarrow.ArrowException, OSError) as error:
+      raise damaged(number, error) from error
+
+  return Table(names, numbered(), _parse_arrow)
+
+
+def _no_pyarrow(path: pathlib.Path, error: ImportError) -> SourceUnavailable:
+  return SourceUnavailable(
+      f'{path} needs pyarrow, which cannot be imported here ({error}). Install'
+      ' dualenc-jax[data].'
+  )
+
+
+def _reason(error: Exception) -> str:
+  return ' '.join(str(error).split()).rstrip('.')
+
+
+def _rows(batch: Any) -> Sequence[Any]:
+  """Rows of a record batch: dictionaries, or batches of one if one is bad."""
+  try:
+    return batch.to_pylist()
+  except (ValueError, OverflowError):
+    return [batch.slice(row, 1) for row in range(len(batch))]
+
+
+def _parse_arrow(row: Any) -> dict[str, Any]:
+  """A row of a dictionary, or of a record batch that has one row."""
+  try:
+    return row if isinstance(row, dict) else row.to_pylist()[0]
+  except UnicodeDecodeError:
+    raise rows.BadRow('not UTF-8') from None
+  except (ValueError, OverflowError) as error:  # A year 0, say.
+    raise rows.BadRow(f'not a value of Python: {error}') from None
+
+
+# By name: of (path, names of the columns or None, which columns are wanted).
+FORMATS: Mapping[str, Callable[..., Table]] = {
+    'jsonl': lambda p, *_: Table(None, rows.lines(p), rows.json_object),
+    'json': lambda p, *_: Table(None, text_files.elements(p), rows.as_object),
+    'tsv': tsv,
+    'quoted_tsv': functools.partial(csv_file, delimiter='\t'),
+    'csv': csv_file,
+    'parquet': parquet,
+    'arrow': arrow_folder,
+}
+_ENDINGS = ('.jsonl', '.json', '.tsv', '.csv', '.parquet')
+
+
+def open_table(
+    path: pathlib.Path,
+    form: str | None,
+    columns: Sequence[str] | None,
+    wanted: Callable[[str], bool],
+) -> Table:
+  """Opens a file of the format `form`, a name in FORMATS; None tells by `path`.
+
+  `columns` are the names of a TSV or CSV without a first line of them; `wanted`
+  says by its name whether a column is read. Raises UserError, and
+  SourceUnavailable where pyarrow is needed and not installed.
+  """
+  return FORMATS[form or format_of(path)](path, columns, wanted)
+
+
+def format_of(path: pathlib.Path) -> str:
+  """The name in FORMATS that a file's own name tells; else raises UserError.
+
+  The content tells a .tsv with cells in quotes from a plain one, and a .json of
+  an object a line from an array.
+  """
+  if is_arrow_folder(path):
+    return 'arrow'
+  ending = path.with_suffix('').suffix if path.suffix == '.gz' else path.suffix
+  if ending not in _ENDINGS or path.suffixes[-2:] == ['.parquet', '.gz']:
+    raise UserError(
+        f'{path} is of an unknown format; expected a name that ends with'
+        f" {', '.join(_ENDINGS)} (all but the last also with .gz), or"
+        f" --gin.FORMAT={'|'.join(FORMATS)}."
+    )
+  if ending == '.tsv' and cells.is_quoted(path):
+    return 'quoted_tsv'
+  if ending == '.json':
+    _, line = next(rows.lines(path), (0, b''))
+    return 'jsonl' if line.lstrip().startswith(b'{') else 'json'
+  return ending[1:]
+
+
+def is_arrow_folder(path: pathlib.Path) -> bool:
+  """Whether `save_to_disk` wrote the folder, of one split or of several."""
+  return any((path / name).is_file() for name in (_STATE, _SPLITS))
+
+
+def files_of(path: pathlib.Path) -> list[pathlib.Path]:
+  """The file itself, or those of a folder of Arrow files in their order.
+
+  Raises:
+    UserError: the folder is of several splits, is damaged, or its rows are
+      chosen or put in order by an index.
+  """
+  if not is_arrow_folder(path):
+    return [path]
+  if (path / _SPLITS).is_file():
+    about = json_file.read(path / _SPLITS, _SAVE_AGAIN, splits=[str])
+    places = [str(path / name) for name in about['splits']]
+    raise UserError(
+        f'{path} is a folder of several splits. Give one:'
+        f' {", ".join(places)[:400]}.'
+    )
+  state = path / _STATE
+  about = json_file.read(state, _SAVE_AGAIN, _data_files=[{'filename': str}])
+  if about.get('_indices_files'):
+    raise UserError(
+        f'{path} keeps its rows by an index, _indices_files. Call'
+        ' flatten_indices() before save_to_disk.'
+    )
+  found = [state]
+  for entry in about['_data_files']:
+    where = f'{state}: a filename of _data_files'
+    file = path / untrusted.check_name(entry['filename'], where, _SAVE_AGAIN)
+    if not untrusted.is_file(file):
+      raise UserError(f'{untrusted.why_no_file(file)}. {_SAVE_AGAIN}')
+    found.append(file)
+  if len(found) == 1:
+    raise UserError(f'{state} names no _data_files. {_SAVE_AGAIN}')
+  return found
