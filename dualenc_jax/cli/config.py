@@ -6,22 +6,19 @@ Only the command-line modules use this. The library knows no config system.
 import argparse
 import ast
 from collections.abc import Callable, Iterator, Sequence
-import difflib
-import importlib
-import inspect
 import io
 import logging
 import os
 import pathlib
 import re
 import tokenize
-from typing import Any, IO, TypeVar
+from typing import IO, TypeVar
 
 import gin
 
 from dualenc_jax.cli import flags, kinds
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean, did_you_mean_or_known
+from dualenc_jax.utils.suggest import did_you_mean
 
 T = TypeVar('T')
 
@@ -131,15 +128,17 @@ def binding(flag: str) -> str:
 
 
 def load(
-    files: Sequence[str],
-    bindings: Sequence[str] = (),
-    search_paths: Sequence[str] = (), needs: str = '',
+    files: Sequence[str], bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
 ) -> None:
   """Replaces the current gin config by these files and bindings.
 
   Files are found by path, or by name in `search_paths`, the working directory
-  and the shipped files; 'NAME = VALUE' strings are applied after them. They
-  must bind something of what is called `needs`.
+  and the shipped files; 'NAME = VALUE' strings are applied after them.
+
+  Raises:
+    UserError: a file or a binding cannot be read, macros are missing or unknown
+      or a value is of another kind than what it is given to takes.
   """
   for path in search_paths:
     if not os.path.isdir(path):
@@ -153,67 +152,29 @@ def load(
   gin.config._FILE_READERS[:] = [(_open, os.path.isfile)]
   # Gin logs an error for every folder that a file is not in.
   logging.disable(logging.ERROR)
-  parsed: list[Any] = []
+  source = ''
   try:
-    for file in files:
-      try:
-        parsed.append(gin.parse_config_file(file))
-      except tokenize.TokenError as e:
-        raise UserError(
-            f'{file}, or a file that it includes, ends inside a bracket or a'
-            ' string that is not closed.'
-        ) from e
-      except (SyntaxError, UnicodeDecodeError) as e:
-        raise UserError(
-            f'{file}, or a file that it includes, is no gin file: {e}.'
-        ) from e
+    for source in files:
+      gin.parse_config_file(source)
     text = gin.config_str()
-    known = {*re.findall(r'^(\w+) = ', text, re.M)}
-    known |= {*re.findall(r'%(\w+)\b(?!\.)', text)}
-    # Whatever name a file has imported, a flag may use.
+    # A flag may use any name that a file has imported.
     imports = sorted(statement.format() for statement in gin.config._IMPORTS)
     imports = [_PRELUDE, *(i for i in imports if '__gin__' not in i)]
     gin.parse_config(imports)
-    for text in bindings:
-      try:
-        gin.parse_config([*imports, text])
-      except (SyntaxError, tokenize.TokenError) as e:
-        name, _, value = text.partition(' = ')
-        raise UserError(
-            f'--gin.{name} is {value!r}, which gin cannot read: a bracket or a'
-            ' quote may be missing.'
-        ) from e
-  except UserError:
-    raise
+    for binding_text in bindings:
+      source = f'--gin.{binding_text}'
+      gin.parse_config([*imports, binding_text])
+  except tokenize.TokenError as e:
+    raise UserError(f'{source}: a bracket or a quote is not closed.') from e
+  except (SyntaxError, UnicodeDecodeError) as e:
+    raise UserError(f'{source}: gin cannot read it: {e}.') from e
   except Exception as e:
     raise UserError(_explain(e)) from e
   finally:
     logging.disable(logging.NOTSET)
-  bound = rf'^(\S*[./])?{needs}\b'
-  if needs and not re.search(bound, gin.config_str(), re.M):
-    root = gin_root()
-    have = [f for f in shipped_files() if needs in (root / f).read_text()]
-    raise UserError(
-        f'{", ".join(files)}: no {needs} is in it. Expected a file that has'
-        f' one: {", ".join(have)}, or your own.'
-    )
-  problems = [*_required()]
-  for name in _names(bindings):
-    if '.' not in name and name not in known:
-      # A recipe's own macros are of no other command, and so are not named.
-      of = [
-          file for file in shipped_files()
-          if not file.startswith('recipes/')
-          and re.search(rf'^{name} = ', (gin_root() / file).read_text(), re.M)
-      ]
-      hint = f' It is of --gin_file={" or ".join(of[:3])}.' if of else ''
-      near = did_you_mean if of else did_you_mean_or_known
-      problems.append(
-          f'--gin.{name}: no gin file given uses the macro'
-          f' {name}.{hint}{near(name, known)}'
-      )
+  problems = [*_missing_macros(), *_unknown_macros(bindings, text)]
   for name, value, expected in kinds.misfits():
-    place = _place(name, bindings, parsed)
+    place = _place(name, bindings, files)
     problems.append(f'{name} is {value!r}{place}; expected {expected}.')
   if problems:
     raise UserError('\n'.join(problems))
@@ -246,7 +207,6 @@ def build(target: Callable[..., T]) -> T:
   try:
     return gin.get_configurable(target)()
   except UserError as e:
-    # Gin appends where in the config tree it was; the message stands alone.
     raise UserError(_with_macro(_first_part(str(e)))) from e
   except Exception as e:
     raise UserError(_explain(e)) from e
@@ -272,17 +232,15 @@ def check_effect(
     # A task may read DATA_ROOT after it was built.
     elif macros and name not in used and name != 'DATA_ROOT':
       raise UserError(
-          f'--gin.{name} has no effect: nothing in this run reads it. It'
-          ' belongs to another objective or loss, or another binding overrides'
-          ' it.'
+          f'--gin.{name} has no effect: nothing in this run reads it. Leave it'
+          ' out.'
       )
   for file in files:
     own = re.findall(r'^([A-Z]\w*) = ', _find(file).read_text(), re.M)
     if own and used.isdisjoint(own):
       raise UserError(
           f'--gin_file={file} has no effect: nothing in this run reads'
-          f" {' or '.join(dict.fromkeys(own))}. It belongs to another"
-          ' objective, or another file overrides it. Leave it out.'
+          f" {' or '.join(dict.fromkeys(own))}. Leave it out."
       )
 
 
@@ -334,7 +292,7 @@ def statements(text: str, but: str) -> list[str]:
   return [f'{a} = {b}' for a, b in _bindings(text).items() if a != but]
 
 
-def _required() -> Iterator[str]:
+def _missing_macros() -> Iterator[str]:
   """A sentence on macros without a value, if there are any."""
   missing = re.findall(r'^(\w+) = %gin\.REQUIRED$', gin.config_str(), re.M)
   if missing:
@@ -344,19 +302,35 @@ def _required() -> Iterator[str]:
     )
 
 
-def _place(name: str, bindings: Sequence[str], parsed: Sequence[Any]) -> str:
-  """' (--gin.NAME)' or ' (FILE, line N)', where a value is from; or ''."""
+def _unknown_macros(bindings: Sequence[str], text: str) -> Iterator[str]:
+  """A sentence on each macro of a flag that the config of the files lacks."""
+  known = {*re.findall(r'^(\w+) = |%(\w+)\b(?!\.)', text, re.M)}
+  names = {name for pair in known for name in pair if name}
+  for name in _names(bindings):
+    if '.' in name or name in names:
+      continue
+    # A recipe's own macros are of no other command.
+    having = [
+        file for file in shipped_files()
+        if not file.startswith('recipes/')
+        and re.search(rf'^{name} = ', (gin_root() / file).read_text(), re.M)
+    ]
+    hint = did_you_mean(name, names)
+    if having:
+      hint = f' It is of --gin_file={" or ".join(having[:3])}.'
+    yield f'--gin.{name}: no gin file given uses the macro {name}.{hint}'
+
+
+def _place(name: str, bindings: Sequence[str], files: Sequence[str]) -> str:
+  """' (--gin.NAME)' or ' (FILE, line N)', where a value is set; or ''."""
   if name in _names(bindings):
     return f' (--gin.{name})'
-  found = ''
-  for each in parsed:
-    # What a file includes comes before it, as shipped files do.
-    text = _find(each.filename).read_text()
+  for file in reversed(files):
+    text = _find(file).read_text()
     line = re.search(rf'^(?:.*[./])?{re.escape(name)} = ', text, re.M)
-    here = line and text.count('\n', 0, line.start()) + 1
-    own = f' ({each.filename}, line {here})' if here else ''
-    found = own or _place(name, (), each.includes) or found
-  return found
+    if line:
+      return f' ({file}, line {text.count(chr(10), 0, line.start()) + 1})'
+  return ''
 
 
 def _find(file: str) -> pathlib.Path:
@@ -379,57 +353,34 @@ def _bindings(text: str) -> dict[str, str]:
 
 
 def _explain(error: Exception) -> str:
-  """One message from a gin error, with what may have been meant."""
+  """Gin's error in one line, with its place and the name that may be meant."""
   message = str(error)
+  first = _first_part(message)
   at = re.search(r'In file "([^"]+)", line (\d+)', message)
   where = f' ({at[1]}, line {at[2]})' if at else ''
-  if found := re.search(r'Unable to open file: (\S+?)\.? ', message):
-    shipped = shipped_files()
-    stems = {pathlib.PurePath(file).stem: file for file in shipped}
-    near = difflib.get_close_matches(pathlib.PurePath(found[1]).stem, stems)
-    meant = ' or '.join(stems[n] for n in near)
-    hint = f'Did you mean {meant}?' if meant else f'Shipped: {shipped}.'
-    return f'There is no gin file {found[1]!r}. {hint}'
-  if found := re.search(r"<class '[\w.]*\.(\w+)'> in the Gin reg", message):
+  if first.startswith('No configurable matching'):
     return (
-        f'The gin files have no {found[1]}. Expected one that imports it and'
-        ' says what it is.'
+        f'{first}{where} A gin file that imports modules begins with: from'
+        ' __gin__ import dynamic_registration'
     )
-  if found := re.search(r'selector (\S+); .* has no attribute (\w+)', message):
-    owner = found[1].split('.' + found[2])[0]
-    names: Sequence[str] = ()
-    if owner in _OF_PACKAGE:
-      module = importlib.import_module(f'dualenc_jax.{owner}')
-      names = getattr(module, '__all__', dir(module))
-    hint = did_you_mean_or_known(found[2], names)
-    return f'There is no {found[1]!r}.{hint}{where}'
-  if found := re.search(r"'(\w+)' was not provided by an import", message):
-    hint = did_you_mean_or_known(found[1], ['optax', *_OF_PACKAGE])
-    return f'No module {found[1]!r} is imported in this config.{hint}{where}'
-  if found := re.search(
-      r"Configurable '([\w.]+)' doesn't have a parameter named '(\w+)'", message
-  ):
-    target: Any = gin.get_configurable(found[1])
-    # Gin stands a subclass with a signature of its own in for a class.
-    target = target.__base__ if inspect.isclass(target) else target
-    known = [*inspect.signature(target).parameters]
-    hint = did_you_mean_or_known(found[2], known)
-    return f'{found[1]} has no parameter {found[2]!r}.{hint}{where}'
-  if found := re.search(r"No configurable matching .* '@([\w./]+)", message):
-    return (
-        f'Nothing is called {found[1]!r}{where}. A gin file that imports'
-        ' modules begins with: from __gin__ import dynamic_registration'
-    )
-  if re.search(r'missing .*argument.*: ', message):
-    return f'{_first_part(message)} Set it in a gin file or by --gin.'
-  if found := re.search(r"In call to configurable '(\w+)'", message):
-    values = _bindings(gin.config_str())
-    given = ', '.join(
-        f'{parameter} = {macro} = {values.get(macro)}'
-        for parameter, macro in _macros_of(found[1]).items()
-    )
-    message = f'{found[1]}({given}): {_first_part(message)}'
-  return f'{type(error).__name__}: {message.strip()}'
+  if re.search(r'missing .*argument.*: ', first):
+    return f'{first} Set it in a gin file or by --gin.'
+  if found := _WRONG_NAME.findall(first):
+    return f'{first}{where}{did_you_mean(found[-1], _shipped_names())}'
+  return f'{type(error).__name__}: {first}{where}'
+
+
+# The last of them in a sentence of gin's is the name that it does not know.
+_WRONG_NAME = re.compile(
+    r"(?:open file: |has no attribute |named '|^')([\w./]*\w)"
+)
+
+
+def _shipped_names() -> set[str]:
+  """Shipped gin files, and all names in them."""
+  files = shipped_files()
+  texts = [(gin_root() / file).read_text() for file in files]
+  return {*files, *(name for x in texts for name in re.findall(r'\w+', x))}
 
 
 def _with_macro(message: str) -> str:
@@ -447,4 +398,6 @@ def _macros_of(configurable: str) -> dict[str, str]:
 
 
 def _first_part(message: str) -> str:
-  return re.split(r'\n\s*In (?:call|file|bindings)', message)[0].strip()
+  """A message without what gin appends on calls, files and search paths."""
+  parts = re.split(r'\n\s*(?:In |No values)| Searched config paths', message)
+  return parts[0].strip()
