@@ -9,9 +9,9 @@ from typing import Any, get_args
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import UserError
 
-# Bytes of a file of one value, and values within values: of those that are
-# read here the largest are vocabularies and lists of files.
+# Bytes of a file of one value, such as a vocabulary, and levels of nesting.
 _LONGEST, _DEEPEST = 2**26, 64
+_TOO_DEEP = f'values are nested more than {_DEEPEST} deep'
 
 
 class RepeatedKey(ValueError):
@@ -19,19 +19,18 @@ class RepeatedKey(ValueError):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """An object of its pairs; raises RepeatedKey."""
-  found = dict(pairs)
-  if len(found) < len(pairs):
-    for key, value in pairs:
-      if value != found[key]:
+  """The object of some pairs; raises RepeatedKey."""
+  value = dict(pairs)
+  if len(value) < len(pairs):
+    for key, item in pairs:
+      if item != value[key]:
         raise RepeatedKey(
             f'an object has the key {untrusted.shown(key)} twice, with'
             ' different values'
         )
-  return found
+  return value
 
 
-# Of it all JSON that comes from outside is read.
 DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
@@ -41,14 +40,12 @@ def read(
 ) -> dict[str, Any]:
   """Reads a JSON object, whose fields have types as `check` takes them.
 
-  `again` is what the user can do about a damaged file, `absent` about an absent
-  one.
+  `again` is the remedy for a damaged file, `absent` that for an absent one.
 
   Raises:
     UserError: the file cannot be read or holds something else.
   """
-  content = read_text(path, again, absent)
-  value = parse(content, path, again)
+  value = parse(read_text(path, again, absent), path, again)
   check(value, types, path, again)
   return value
 
@@ -57,7 +54,7 @@ def read_text(
     path: os.PathLike[str], again: str = 'Copy it again.',
     absent: str | None = '',
 ) -> str:
-  """A file of text; UserError where it is none, or longer, or unreadable."""
+  """A file of text; UserError if it is none, too long or not readable."""
   try:
     content = untrusted.read(path, _LONGEST, again).decode('utf-8')
     return content.replace('\r\n', '\n')
@@ -71,7 +68,7 @@ def read_text(
 def read_lines(
     path: pathlib.Path, again: str = 'Copy it again.'
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-  """JSON objects, one a line, each with the file and line where it stands.
+  """Yields JSON objects, one a line, each with its place, 'file, line 1'.
 
   Raises:
     UserError: the file cannot be read, or a line holds something else.
@@ -90,12 +87,9 @@ def parse(
 ) -> Any:
   """A JSON object, or a list; raises UserError, naming `where`, if not."""
   try:
-    value = DECODER.decode(_text(content))
-  except RepeatedKey as e:
-    raise UserError(f'{where} has no one meaning: {e}. {again}') from e
-  except (ValueError, RecursionError) as e:
+    value = loads(content)
+  except ValueError as e:
     raise UserError(f'{where} is not JSON: {e}. {again}') from e
-  _check_depth(value, where, again)
   if not isinstance(value, kind):
     what = 'object' if kind is dict else 'list'
     raise UserError(
@@ -106,42 +100,32 @@ def parse(
 
 
 def loads(content: str | bytes) -> Any:
-  """A value of anybody's JSON; ValueError, or UserError if it is too deep."""
-  text = _text(content)
+  """A JSON value; raises ValueError, of which UserError if it is too deep."""
+  if isinstance(content, bytes):
+    # As json.loads does it: half a surrogate pair is no error.
+    encoding = json.detect_encoding(content)
+    content = content.decode(encoding, 'surrogatepass')
   try:
-    value = DECODER.decode(text)
+    value = DECODER.decode(content)
   except RecursionError as e:
-    raise UserError('It has values within values, too deep.') from e
-  check_depth(text, value)
+    raise UserError(_TOO_DEEP) from e
+  check_depth(content, value)
   return value
 
 
-def _text(content: str | bytes) -> str:
-  if isinstance(content, str):
-    return content
-  # As json.loads does it: half a surrogate pair is no error.
-  return content.decode(json.detect_encoding(content), 'surrogatepass')
-
-
 def check_depth(content: str, value: Any) -> None:
-  """Raises UserError where values are too deep to be handled.
+  """Raises UserError where values are nested too deep to be handled.
 
   Brackets are counted in the content first, so that almost all rows cost
   nothing.
   """
-  if content.count('[') + content.count('{') > _DEEPEST:
-    _check_depth(value, 'It', '')
-
-
-def _check_depth(value: Any, where: Any, again: str) -> None:
+  if content.count('[') + content.count('{') <= _DEEPEST:
+    return
   level, depth = [value], 0
   while level := [v for v in level if isinstance(v, (dict, list))]:
     depth += 1
     if depth > _DEEPEST:
-      raise UserError(
-          f'{where} has values within values, more than {_DEEPEST} deep.'
-          f' {again}'
-      )
+      raise UserError(_TOO_DEEP)
     level = [
         inner
         for outer in level
@@ -158,9 +142,8 @@ def check_own(
 
   Args:
     folder: where the files go.
-    facts: the one of them that says what those of an earlier run are of; it is
-      written before the others.
-    others: which must not be there without it.
+    facts: the file that says what an earlier run was of.
+    others: files that must not be there without it.
     now: what the new ones are of.
     before: the same of the object in `facts`, whose fields have these types.
   """
@@ -170,14 +153,11 @@ def check_own(
     new = json.loads(json.dumps(now))
     if changed := [name for name in new if new[name] != known.get(name)]:
       raise UserError(
-          f'{folder} has the results of another task or of other sources, by'
+          f'{folder} has results of another task or of other sources, by'
           f' {", ".join(changed)} in {path}. {instead}'
       )
-  elif found := [name for name in others if (folder / name).exists()]:
-    raise UserError(
-        f'{folder / found[0]} exists, but no {facts}, which would say that this'
-        f' command has made it. {instead}'
-    )
+  elif there := [name for name in others if (folder / name).exists()]:
+    raise UserError(f'{folder / there[0]} exists, but no {facts}. {instead}')
 
 
 def check_format(

@@ -12,7 +12,7 @@ from dualenc_jax.utils.errors import UserError
     (b'{"a": 1,\n "b": }', 'is not JSON: .*line 2 column 7'),
     (b'[' * 100_000, 'is not JSON: '),
     (b'[1]', 'not a JSON object: it holds a list'),
-    (b'{"b": {"a": 1, "a": 2}}', "no one meaning: an object has the key 'a'"),
+    (b'{"b": {"a": 1, "a": 2}}', "is not JSON: an object has the key 'a'"),
     (b'\xff', 'not text in UTF-8'),
     (b'{"b": 1}', "lacks 'a'"),
     (b'{"a": "1"}', "a is '1'; expected int or NoneType"),
@@ -30,7 +30,7 @@ def test_depth_and_length_are_bounded_and_a_file_is_there(tmp_path):
   path.write_text('{"a": ' + '[' * 63 + ']' * 63 + '}')
   assert json_file.read(path).keys() == {'a'}
   path.write_text('{"a": ' + '[' * 64 + ']' * 64 + '}')
-  with pytest.raises(UserError, match='x.json has values within values'):
+  with pytest.raises(UserError, match='x.json is not JSON: values are nested'):
     json_file.read(path)
   with path.open('wb') as file:
     file.truncate(2**26 + 1)
