@@ -1,6 +1,6 @@
 """Models and data on the Hugging Face hub: hf://org/name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import functools
 import os
@@ -41,10 +41,7 @@ def model(path: Any) -> Any:
     SourceUnavailable: it cannot be downloaded and is not in the cache.
     UserError: the path is none of a model.
   """
-  if not is_on_hub(path):
-    return path
-  place = _place(path, 'hf://org/name')
-  return _fetch(path, place, 'model')
+  return _fetch(path, 'model') if is_on_hub(path) else path
 
 
 @functools.cache
@@ -55,28 +52,13 @@ def data(path: Any) -> Any:
     SourceUnavailable: it cannot be downloaded and is not in the cache.
     UserError: the path names no file of the data set.
   """
-  if not is_on_hub(path):
-    return path
-  place = _place(path, 'hf://org/name/train.jsonl')
-  if place['inner'] is None:
-    with _explained(path, 'dataset'):
-      names = _files(place)
-    raise UserError(
-        f'{path} is a data set; expected a file in it, {path}/FILE. It has'
-        f' {untrusted.shown(", ".join(names[:20]))}.'
-    )
-  return _fetch(path, place, 'dataset')
+  return _fetch(path, 'dataset') if is_on_hub(path) else path
 
 
 def check_push(repo: str) -> None:
   """Raises UserError where nothing can be pushed to org/name."""
   expect(_REPO.fullmatch(repo), '--push', repo, 'org/name')
-  hub = _library(repo)
-  if hub.constants.HF_HUB_OFFLINE:
-    raise UserError(
-        '--push needs the hub, and HF_HUB_OFFLINE is set. Unset it.'
-    )
-  if hub.get_token() is None:
+  if _library(repo).get_token() is None:
     raise UserError(
         f'--push={repo} needs a token that may write. Log in with {_LOGIN}.'
     )
@@ -100,50 +82,46 @@ def push(folder: pathlib.Path, repo: str) -> str:
   return f'{hub.constants.ENDPOINT}/{repo}'
 
 
-def _place(path: str, expected: str) -> dict[str, Any]:
-  found = _PLACE.fullmatch(path.removeprefix(_PREFIX))
-  if not found:
+def _fetch(path: str, kind: str) -> str:
+  """Downloads a 'model' or a file of a 'dataset'; returns its local path."""
+  place = _PLACE.fullmatch(path.removeprefix(_PREFIX))
+  if not place:
+    file = '/train.jsonl' if kind == 'dataset' else ''
     raise UserError(
-        f'{path} is not a path on the hub; expected {expected}, or with a'
-        ' revision hf://org/name@main.'
+        f'{path} is not a path on the hub; expected hf://org/name{file}.'
     )
-  place = found.groupdict()
-  if place['inner'] is not None:
-    untrusted.check_name(place['inner'], path, 'Give another path.')
-  return place
-
-
-def _fetch(path: str, place: dict[str, Any], kind: str) -> str:
-  hub, inner = _library(path), place['inner']
-  with _explained(path, kind):
-    found = hub.snapshot_download(
-        place['repo'],
-        repo_type=kind,
-        revision=place['revision'],
-        allow_patterns=[inner, f'{inner}/*'] if inner else None,
-        ignore_patterns=_OTHERS if kind == 'model' else None,
-    )
-  if inner is None:
-    return found
-  result = os.path.join(found, inner)
-  if not os.path.exists(result):
+  repo, revision, inner = place.group('repo', 'revision', 'inner')
+  if inner is not None:
+    untrusted.check_name(inner, path, 'Give another path.')
+  hub = _library(path)
+  result = None
+  if inner is not None or kind == 'model':
     with _explained(path, kind):
-      names = _files(place, kind)
-    raise UserError(
-        f'{path}: {place["repo"]} has no {inner}.{did_you_mean(inner, names)}'
-        f' It has {untrusted.shown(", ".join(names[:20]))}.'
+      folder = hub.snapshot_download(
+          repo, repo_type=kind, revision=revision,
+          allow_patterns=[inner, f'{inner}/*'] if inner else None,
+          ignore_patterns=_OTHERS if kind == 'model' else None,
+      )
+    result = os.path.join(folder, inner) if inner else folder
+  if result is not None and os.path.exists(result):
+    return result
+  with _explained(path, kind):
+    names = hub.HfApi().list_repo_files(
+        repo, revision=revision, repo_type=kind
     )
-  return result
-
-
-def _files(place: dict[str, Any], kind: str = 'dataset') -> Sequence[str]:
-  hub = _library(place['repo'])
-  return hub.HfApi().list_repo_files(
-      place['repo'], revision=place['revision'], repo_type=kind
+  shown = untrusted.shown(', '.join(names[:20]))
+  if inner is None:
+    raise UserError(
+        f'{path} is a data set; expected a file in it, {path}/FILE. It has'
+        f' {shown}.'
+    )
+  raise UserError(
+      f'{path}: {repo} has no {inner}.{did_you_mean(inner, names)} It has'
+      f' {shown}.'
   )
 
 
-def _library(what: str):
+def _library(what: str) -> Any:
   try:
     import huggingface_hub
     import huggingface_hub.constants
@@ -158,7 +136,7 @@ def _library(what: str):
 
 @contextlib.contextmanager
 def _explained(what: str, kind: str, more: str = '') -> Iterator[None]:
-  """Errors of the hub as ours, with what to do."""
+  """Raises SourceUnavailable, with a remedy, for an error of the hub."""
   errors = _library(what).errors
   try:
     yield
@@ -168,7 +146,7 @@ def _explained(what: str, kind: str, more: str = '') -> Iterator[None]:
 
 
 def _why(error: Exception, errors: Any, kind: str) -> str:
-  reachable = 'Connect to the internet, or give a folder or file that is here.'
+  status = getattr(getattr(error, 'response', None), 'status_code', None)
   match error:
     case errors.GatedRepoError():
       return f' asks for consent: give it on its page, log in with {_LOGIN}.'
@@ -179,15 +157,11 @@ def _why(error: Exception, errors: Any, kind: str) -> str:
       )
     case errors.RevisionNotFoundError():
       return f': the {kind} has no such revision. Give a branch, tag or commit.'
-    case errors.OfflineModeIsEnabled() | errors.LocalEntryNotFoundError():
-      return (
-          ' is not in the cache, and the hub cannot be reached (is'
-          f' HF_HUB_OFFLINE set?). {reachable}'
-      )
-    case errors.HfHubHTTPError():
-      status = getattr(error.response, 'status_code', None)
-      if status in (401, 403):
-        return f': the token has no permission. Log in with {_LOGIN}.'
-      answer = status or untrusted.shown(str(error))
-      return f': the hub answers {answer}. Try again later.'
-  return f': {untrusted.shown(str(error))}. {reachable}'
+    case errors.HfHubHTTPError() if status in (401, 403):
+      return f': the token has no permission. Log in with {_LOGIN}.'
+    case errors.HfHubHTTPError() if status:
+      return f': the hub answers {status}. Try again later.'
+  return (
+      f': {untrusted.shown(str(error))}. Connect to the internet, or give a'
+      ' local path.'
+  )
