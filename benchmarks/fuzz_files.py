@@ -278,7 +278,7 @@ def _runs(folder: pathlib.Path) -> Reader:
   def read():
     trec.read_run(paths[0])
     for path in paths:
-      _all(teacher_scores._entries(path))
+      _all(teacher_scores.read_scores(path))
 
   return Reader(paths, read)
 

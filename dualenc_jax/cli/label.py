@@ -76,7 +76,7 @@ def _label(
   teacher = rerank.teacher(args.teacher, args)
   assert teacher is not None
   probabilities = _calibration(args, teacher)
-  score = teacher_scores.of(teacher, ranked, folder)
+  score = teacher_scores.open_scores(teacher, ranked, folder)
   within = filters.Rules(last_rank=args.depth)
   kept = [
       filters.apply(each, within, ranked, score)

@@ -73,7 +73,7 @@ def _mine(
         f'{asked.inputs.task.label}, split {asked.split}, has no query with a'
         ' known positive. Expected a split to train on, or --queries.'
     )
-  score = teacher_scores.of(teacher, ranked, folder)
+  score = teacher_scores.open_scores(teacher, ranked, folder)
   # Where scores decide nothing, a teacher is asked for what is taken alone.
   first = None if rules.relative_margin is None else score
   kept = [

@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
         Host(args.host_index, args.host_count),
         args.overwrite,
     )
-  except teacher_scores.OthersLeft as e:
+  except teacher_scores.WorkRemaining as e:
     print(e)
     return
   print(f'{task.label}, split {split}:')

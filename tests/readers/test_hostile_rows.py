@@ -8,7 +8,7 @@ from reading import refused, write
 from dualenc_jax.data import readers
 from dualenc_jax.data.readers import MsMarco, OpenNQ, Pairs, text_files, Texts
 from dualenc_jax.evaluation import trec
-from dualenc_jax.evaluation.teacher_scores import _entries
+from dualenc_jax.evaluation.teacher_scores import read_scores
 
 READ = {
     'corpus.jsonl': lambda path: [*Texts(str(path)).examples('corpus')],
@@ -17,7 +17,7 @@ READ = {
     'qrels.tsv': readers.qrels.read,
     'qrels.json': readers.qrels.read,
     'run.trec': trec.read_run,
-    'scores.tsv': lambda path: [*_entries(path)],
+    'scores.tsv': lambda path: [*read_scores(path)],
     'pairs.parquet': lambda path: [*Pairs(train=str(path)).examples('train')],
     'nq-test.qa.csv': lambda path: [*OpenNQ(str(path.parent)).examples('test')],
     'mrqa.jsonl': lambda path: [*readers.multireqa_join.contexts(path)],

@@ -153,7 +153,9 @@ def evaluate(
   new = None
   if options.teacher is not None:
     # What is wrong with it is found before a result is replaced.
-    score = teacher_scores.of(options.teacher, ranked, folder / RERANK_FOLDER)
+    score = teacher_scores.open_scores(
+        options.teacher, ranked, folder / RERANK_FOLDER
+    )
     assert score is not None
     new = rerank.evaluate(found[''], ranked, score, options.rerank_depth)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}

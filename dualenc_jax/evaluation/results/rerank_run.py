@@ -41,7 +41,7 @@ def rerank_run(
   Returns the metrics before and after.
 
   Raises:
-    OthersLeft: as of `teacher_scores.of_teacher`.
+    WorkRemaining: see `teacher_scores.open_scores`.
     UserError: the run has queries or passages that the task has not, scores
       are missing or not finite, or the folder has the results of another run,
       task or teacher, which only `overwrite` replaces.
@@ -71,7 +71,7 @@ def rerank_run(
   if not overwrite:
     now = {name: (facts | of_teacher)[name] for name in _OWN}
     json_file.check_own(folder, METRICS, [RUN], now, dict)
-  score = teacher_scores.of(options.teacher, ranked, folder, host)
+  score = teacher_scores.open_scores(options.teacher, ranked, folder, host)
   assert score is not None
   pairs = [
       (queries[query], passages[hit])
