@@ -19,7 +19,7 @@ from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.encoding import artifact, calibration
-from dualenc_jax.retrieval.encoding.artifact.manifest import of_file
+from dualenc_jax.retrieval.encoding.artifact import digest_file
 from dualenc_jax.retrieval.index import Index, Passage
 from dualenc_jax.retrieval.index.corpus import Corpus
 from dualenc_jax.utils import json_file
@@ -182,7 +182,7 @@ def _saved_retriever(folder: pathlib.Path) -> Reader:
     if changed:
       facts = json.loads(good)
       for path in changed:
-        facts['files'][str(path.relative_to(out))] = of_file(path)
+        facts['files'][str(path.relative_to(out))] = digest_file(path)
       header.write_text(json.dumps(facts))
     try:
       Retriever.from_dir(out)

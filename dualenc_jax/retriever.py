@@ -18,7 +18,8 @@ import numpy as np
 
 from dualenc_jax.retrieval.compression import Coded, spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
-from dualenc_jax.retrieval.encoding.artifact import Artifact, manifest, writer
+from dualenc_jax.retrieval.encoding import artifact as artifact_lib
+from dualenc_jax.retrieval.encoding.artifact import Artifact
 from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.retrieval.index import binding, Index, Passage
 from dualenc_jax.retrieval.index.corpus import Corpus
@@ -128,7 +129,7 @@ class Retriever:
     }
     given = {name: v for name, v in given.items() if v is not None}
     towers: Loaded
-    if (folder / manifest.FILE).exists():
+    if (folder / artifact_lib.FILE).exists():
       if given:
         raise UserError(
             f'{folder} has its own vocabulary and lengths: leave out'
@@ -365,12 +366,12 @@ class Retriever:
       UserError: the folder holds something else, or cannot be written; or this
         retriever was opened from a folder that now holds another one.
     """
-    with writer.new_artifact(folder) as new:
-      written = writer.fill(self.towers, new)
+    with artifact_lib.new_artifact(folder) as new:
+      written = artifact_lib.fill(self.towers, new)
       if (corpus := self._corpus) is not None:
-        digest = written.files[manifest.WEIGHTS]['sha256']
+        digest = written.files[artifact_lib.WEIGHTS]['sha256']
         corpus.write(
-            new / manifest.INDEX,
+            new / artifact_lib.INDEX,
             self.dim,
             self.towers.tokenizer.passage_length,
             {**self._encoded_by(corpus), 'weights': digest},
@@ -397,19 +398,21 @@ class Retriever:
 
 def _index_of(artifact: Artifact) -> Index | None:
   """The index that was saved with an artifact."""
-  folder = artifact.folder / manifest.INDEX
+  folder = artifact.folder / artifact_lib.INDEX
   if not artifact.manifest.index_files:
     if not folder.exists():
       return None
     raise UserError(
         f'{folder} was not saved with the retriever {artifact.folder}:'
-        f' {manifest.FILE} has none of its files. Remove it, and index the'
+        f' {artifact_lib.FILE} has none of its files. Remove it, and index the'
         ' passages again.'
     )
-  weights = artifact.manifest.files[manifest.WEIGHTS]['sha256']
+  weights = artifact.manifest.files[artifact_lib.WEIGHTS]['sha256']
   expect = {'dim': artifact.dim, 'tower': 'passage', 'weights': weights}
   try:
-    artifact.manifest.check_index(artifact.folder)
+    artifact_lib.check_files(
+        artifact.folder, artifact.manifest.index_files
+    )
     return Index.open(folder, expect)
   except UserError as e:
     raise UserError(

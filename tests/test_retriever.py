@@ -15,7 +15,7 @@ import tiny_towers
 from dualenc_jax.checkpoints import exports
 from dualenc_jax.checkpoints.weights import Usage, Weights
 from dualenc_jax.cli import model_dir
-from dualenc_jax.retrieval.encoding.artifact import writer
+from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils.errors import UserError
@@ -238,7 +238,7 @@ def test_a_save_that_fails_leaves_what_was_there(
       return rename(path, *args)
     raise OSError(28, 'No space left on device')
 
-  owner = pathlib.Path if step == 'rename' else writer.safetensors_file
+  owner = pathlib.Path if step == 'rename' else artifact.safetensors_file
   monkeypatch.setattr(owner, step, fail)
   with pytest.raises(UserError, match='cannot be written: No space left'):
     retriever.save(saved)

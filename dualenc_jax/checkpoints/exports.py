@@ -19,8 +19,7 @@ from dualenc_jax.checkpoints.weights import (
   Usage,
   Weights,
 )
-from dualenc_jax.retrieval.encoding.artifact import manifest as manifest_lib
-from dualenc_jax.retrieval.encoding.artifact.manifest import Manifest
+from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.retrieval.encoding.towers import PassageTower
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import expect
@@ -93,17 +92,17 @@ def read_plain(path: pathlib.Path) -> Weights:
 
 def is_artifact(path: pathlib.Path) -> bool:
   """Whether `Retriever.save` or `--to=jax_export` wrote this folder."""
-  return (path / manifest_lib.FILE).is_file()
+  return (path / artifact.FILE).is_file()
 
 
 def read_artifact(path: pathlib.Path) -> Weights:
   """Reads a jax.export artifact; UserError where a file has changed."""
-  manifest = Manifest.read(path)
-  manifest.check_model(path)
+  manifest = artifact.Manifest.read(path)
+  artifact.check_files(path, manifest.model_files)
   types = {'checkpoint_step?': int | None, f'{TRAINED_DIMS}?': [int]}
-  where = f'{path / manifest_lib.FILE}: provenance'
+  where = f'{path / artifact.FILE}: provenance'
   json_file.check(manifest.provenance, types, where, 'Copy it again.')
-  tensors = unstack(safetensors_file.read(path / manifest_lib.WEIGHTS))
+  tensors = unstack(safetensors_file.read(path / artifact.WEIGHTS))
   query, passage = manifest.towers['query'], manifest.passages
   return Weights(
       'jax.export artifact',
@@ -113,7 +112,7 @@ def read_artifact(path: pathlib.Path) -> Weights:
           tensors, query.activations, getattr(passage, 'activations', None)
       ),
       Usage(
-          path / manifest_lib.VOCABULARY, None, query.length, passage.length,
+          path / artifact.VOCABULARY, None, query.length, passage.length,
           query.prefix, passage.prefix, manifest.prompts,
           manifest.default_prompt,
       ),

@@ -17,9 +17,8 @@ import numpy as np
 from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.models import cost
 from dualenc_jax.parallel.partitioning import path_string
-from dualenc_jax.retrieval.encoding.artifact.export import params_of_tower
 from dualenc_jax.retrieval.encoding.embedder import Embedder
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import Loaded, params_of_tower
 
 # Calls before the first that is timed; one for each number of tokens at least,
 # as that may be a program to compile.

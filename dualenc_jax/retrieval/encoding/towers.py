@@ -174,6 +174,16 @@ def batches(
     yield _fetch(*waiting.popleft())
 
 
+def params_of_tower(names: Iterable[str], tower: str) -> list[str]:
+  """The parameters of a dual encoder that a tower uses, of these names."""
+  own = [name for name in names if name.startswith('passage_')]
+  shared = [name for name in names if not name.startswith('passage_')]
+  if tower == 'query':
+    return shared
+  parts = {name.removeprefix('passage_').split('/')[0] for name in own}
+  return own + [name for name in shared if name.split('/')[0] not in parts]
+
+
 def put_back(
     out: np.ndarray, found: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray:
