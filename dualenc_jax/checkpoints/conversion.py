@@ -264,7 +264,6 @@ def describe(weights: Weights) -> str:
   )
   reasons = list(weights.left_out.values())
   reasons += ['the loss'] * len(weights.loss)
-  reasons += ['optimizer'] * len(weights.optimizer)
   return (
       f'{", ".join(facts)}; queries of {queries}, passages of'
       f' {passages}.'

@@ -21,12 +21,11 @@ from dualenc_jax.models import T5Encoder
 from dualenc_jax.retrieval.compression import Codec, model_codec
 from dualenc_jax.utils import json_file, machine
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files import checkpoint_meta, zarr_files
+from dualenc_jax.utils.tensor_files import checkpoint_meta
 from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
 
 KIND = 'dualenc_jax model_dir'
 # A statistic of a parameter in optax state: 0/v_row/encoder/.../kernel.
-STATISTIC = re.compile(r'(?:(.*)/)?(v_row|v_col|v|mu|nu)/(.+)')
 # What parameters of a cross-encoder's head and of a generator's decoder begin
 # with.
 HEAD, _DECODER = 'head/', 'decoder/'
@@ -179,9 +178,7 @@ def folder_of(path: pathlib.Path, step: int) -> pathlib.Path:
 
 def read(path: pathlib.Path, step: int | None = None) -> Weights:
   """The best, the newest or a chosen checkpoint; UserError if there is none."""
-  checkpoint = open_checkpoint(path, wanted(path, step)[0])
-  optimizer = _statistics(checkpoint)
-  return dataclasses.replace(weights_of(checkpoint), optimizer=optimizer)
+  return weights_of(open_checkpoint(path, wanted(path, step)[0]))
 
 
 def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
@@ -360,21 +357,3 @@ def best_step(path: pathlib.Path) -> int | None:
   except UserError:
     return None
   return found.get('notes', {}).get('best', {}).get('step')
-
-
-def _statistics(checkpoint: Checkpoint) -> dict[str, Tensor]:
-  """Optimizer statistics by parameter: 'encoder/.../kernel/v_row'; 'count'."""
-  folder = checkpoint.folder / 'optimizer'
-  if not zarr_files.is_tree(folder):
-    return {}
-  _, known = checkpoint_meta.read(checkpoint.folder)
-  tree = checkpoint_meta.read_item(folder, known)
-  found = {}
-  for name, tensor in tree.items():
-    if match := STATISTIC.fullmatch(name):
-      prefix, kind, parameter = match.groups()
-      found[f'{parameter}/{kind}'] = tensor
-      count = f'{prefix}/count' if prefix else 'count'
-      if count in tree:
-        found['count'] = tree[count]
-  return found

@@ -38,7 +38,7 @@ KIND = 'T5X checkpoint'
 # decoder may lie within the encoder.
 _OURS = {t5x_legacy.PROJECTION: PROJECTION, f'encoder/{EMBEDDING}': EMBEDDING}
 _FOLDER = re.compile('checkpoint_(0|[1-9][0-9]*)')
-_STATISTIC = re.compile(r'state/param_states/(.+)/(\w+)')
+_STATISTIC = re.compile(r'state/param_states/(.+)/\w+')
 _LAYER = (
     r'(attention/(query|key|value|out)|mlp/(wi|wi_0|wi_1|wo))/kernel'
     r'|pre_(attention|mlp)_layer_norm/scale|relpos_bias/rel_embedding'
@@ -95,9 +95,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
   tensors = _one_by_one(
       {n: t for n, t in given.items() if n not in loss}, widths
   )
-  # Statistics of stacked layers were taken over all of them at once.
-  whole = {n: o for n, o in names.items() if given[o] is tensors.get(o)}
-  optimizer, others = _optimizer(tree, whole, found.keys(), str(path))
+  others = _left_out(tree, found.keys(), str(path))
   decoder = {
       f'target/{name}': 'head' if '/logits_dense/' in name else 'decoder'
       for name in found.keys() - names.keys()
@@ -109,7 +107,6 @@ def read(path: str | os.PathLike[str]) -> Weights:
       *infer_encoders(tensors),
       left_out=decoder | others,
       loss=loss,
-      optimizer=optimizer,
       step=_step(tree.get('state/step')),
       names_activations=False,
   ).check()
@@ -218,25 +215,22 @@ def _check_family(
     )
 
 
-def _optimizer(
-    tree: Mapping[str, Tensor | None], names: Mapping[str, str],
-    parameters: Collection[str], where: str,
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-  """Adafactor's statistics by our names; the rest of the tree, with reasons."""
-  statistics, left_out = {}, {}
-  for path, tensor in tree.items():
+def _left_out(
+    tree: Collection[str], parameters: Collection[str], where: str
+) -> dict[str, str]:
+  """What is no parameter, with reasons, such as the optimizer's statistics."""
+  left_out = {}
+  for path in tree:
     match = _STATISTIC.fullmatch(path)
     if match and match[1] not in parameters:
       raise UserError(
           f'{where}: {path} belongs to the missing parameter target/{match[1]}.'
           ' Give the whole checkpoint.'
       )
-    if match and match[1] in names and tensor is not None:
-      statistics[f'{names[match[1]]}/{match[2]}'] = tensor
-    elif not path.startswith('target/') and path != 'state/step':
+    if not path.startswith('target/') and path != 'state/step':
       part = path.split('/')[0]
       left_out[path] = 'optimizer' if part == 'state' else part
-  return statistics, left_out
+  return left_out
 
 
 def _one_by_one(

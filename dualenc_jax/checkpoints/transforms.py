@@ -258,7 +258,7 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
   usage = dataclasses.replace(first.usage, prompts=_united_prompts(models))
   step = max(model.step or 0 for model in models)
   return dataclasses.replace(
-      first, kind='mean', path=path, tensors=tensors, usage=usage, optimizer={},
+      first, kind='mean', path=path, tensors=tensors, usage=usage,
       loss={}, step=step,
   )
 

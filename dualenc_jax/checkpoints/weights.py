@@ -102,8 +102,6 @@ class Weights:
     left_out: tensors that are no part of a dual encoder, with the reason, such
       as 'decoder'.
     loss: parameters of the loss, 'loss/log_temperature'.
-    optimizer: its statistics, 'encoder/.../kernel/v_row' and so on, and the
-      'count' of its updates where that is not `step`.
     described: of a model_dir, what `models.describe` says of its model.
     passage_tower: of a query tower alone, which one it belongs to.
     trained_dims: of how many first components its embeddings were trained to
@@ -120,7 +118,6 @@ class Weights:
   usage: Usage = Usage()
   left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
   loss: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
-  optimizer: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
   step: int | None = None
   described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   passage_tower: PassageTower | None = None

@@ -44,6 +44,8 @@ _REMOVED = (
     r'losses\.Similarity\.check_norms = .*',
     r'readers\.(MsMarco\.train_from|OpenNQ\.\w*(posi|nega)tives) = .*',
     r'training\.Experiment\.eval_(queries|passages) = .*',
+    r'INITIAL_CHECKPOINT_OPTIMIZER = .*',
+    r'training\.InitialCheckpoint\.keep_optimizer = .*',
     r'training\.UntilAligned\.(queries|k|least_rank) = .*',
 )
 

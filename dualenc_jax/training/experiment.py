@@ -23,7 +23,10 @@ from dualenc_jax.objectives.objective import check
 from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.partitioning import leaf_paths, Partitioner
 from dualenc_jax.retrieval.compression import model_codec
-from dualenc_jax.training import initial, step as step_lib
+from dualenc_jax.training import (
+  initial_checkpoint as initial_lib,
+  step as step_lib,
+)
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import Optimizer, Plan, TrainState
 from dualenc_jax.training.stopping import UntilAligned
@@ -88,7 +91,7 @@ class Experiment:
   eval_every: int = 1000
   watch_tasks: Sequence[data.Dataset] = ()
   eval_batch_size: int = 256
-  initial_checkpoint: initial.InitialCheckpoint | str | None = None
+  initial_checkpoint: initial_lib.InitialCheckpoint | str | None = None
   cache_dir: str | None = None
   passage_tokenizer: data.Tokenizer | None = None
 
@@ -199,7 +202,7 @@ def make_plan(experiment: Experiment) -> Plan:
   )
 
 
-def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
+def make_start(plan: Plan, experiment: Experiment) -> initial_lib.Start | None:
   """The start of a run without a checkpoint of its own; None: from scratch."""
   source = experiment.initial_checkpoint
   if source is None or getattr(source, 'path', source) is None:
@@ -211,7 +214,7 @@ def make_start(plan: Plan, experiment: Experiment) -> initial.Start | None:
       )
     _warn_of_random(plan, experiment, {})
     return None
-  start = initial.plan_start(
+  start = initial_lib.plan_start(
       source, experiment.objective.facts, experiment.tokenizer.vocabulary,
       plan.abstract.params,
   )
@@ -272,7 +275,7 @@ def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
 
 
 def initial_state(
-    plan: Plan, checkpoints: Checkpoints, start: initial.Start | None
+    plan: Plan, checkpoints: Checkpoints, start: initial_lib.Start | None
 ) -> tuple[TrainState, dict[str, Any]]:
   """The initial state and its `meta`.
 
@@ -285,7 +288,7 @@ def initial_state(
     return restored
   state = plan.init()
   if start is not None:
-    state = initial.start_from(start, state)
+    state = initial_lib.load_start(start, state)
   return state, {'step': 0, 'run_id': uuid.uuid4().hex}
 
 

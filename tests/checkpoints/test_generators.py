@@ -22,7 +22,7 @@ from dualenc_jax.models import (
 )
 from dualenc_jax.objectives import Contrastive, Generation
 from dualenc_jax.pipelines.generation import loading as generators
-from dualenc_jax.training import initial, Optimizer, step as step_lib
+from dualenc_jax.training import initial_checkpoint, Optimizer, step as step_lib
 from dualenc_jax.utils.errors import UserError
 
 ROWS = 384  # Of the vocabulary of 300 pieces.
@@ -107,9 +107,9 @@ def start(path, objective, vocabulary, **options):
   abstract = step_lib.plan(
       objective, optimizer, tiny_training.OneDevice(), 0
   ).abstract
-  planned = initial.plan_start(
-      initial.InitialCheckpoint(str(path), **options), objective.facts,
-      Vocabulary(str(vocabulary)), abstract.params,
+  planned = initial_checkpoint.plan_start(
+      initial_checkpoint.InitialCheckpoint(str(path), **options),
+      objective.facts, Vocabulary(str(vocabulary)), abstract.params,
   )
 
   def params():
@@ -118,7 +118,7 @@ def start(path, objective, vocabulary, **options):
         lambda a: jax.device_put(np.zeros(a.shape, a.dtype), a.sharding),
         abstract,
     )
-    return initial.start_from(planned, state).params
+    return initial_checkpoint.load_start(planned, state).params
 
   return planned, params
 

@@ -127,7 +127,7 @@ def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
         ('FREEZE = "x"', ['expected a list of texts']),
         ('WATCH_TASKS = "beir"', ['expected a list']),
         ('PROMPTS = "x"', ['expected values by name']),
-        ('INITIAL_CHECKPOINT_OPTIMIZER = 1', ['expected True or False']),
+        ('STRICT = 1', ['expected True or False']),
         ('losses.SamToNe.margin = "x"', ['SamToNe.margin', 'a number']),
         ('OPTIMIZER = "adam"', ["transform (OPTIMIZER) is 'adam'", '@optax']),
         ('MODEL = 3', ['model (MODEL) is 3', '@models.DualEncoder()']),

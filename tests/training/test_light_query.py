@@ -20,7 +20,7 @@ from dualenc_jax.models import (
   TokenEmbedder,
 )
 from dualenc_jax.models.dual_encoder import abstract_params
-from dualenc_jax.training import initial, light_query
+from dualenc_jax.training import initial_checkpoint
 from dualenc_jax.training.step import TrainState
 from dualenc_jax.utils.errors import UserError
 
@@ -37,7 +37,7 @@ from dualenc_jax.utils.errors import UserError
     ],
 )
 def test_layers_by_name(which, wanted, there, chosen):
-  assert light_query.layers(which, wanted, there) == chosen
+  assert initial_checkpoint.choose_layers(which, wanted, there) == chosen
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_layers_by_name(which, wanted, there, chosen):
 )
 def test_layers_that_are_not_there(which, wanted, message):
   with pytest.raises(UserError, match=message):
-    light_query.layers(which, wanted, 12)
+    initial_checkpoint.choose_layers(which, wanted, 12)
 
 
 def model(layers, passage_layers=None):
@@ -74,8 +74,8 @@ def plan(monkeypatch):
   monkeypatch.setattr(formats, 'read', weights.__getitem__)
 
   def make(target, path, **how):
-    return initial.plan_start(
-        initial.InitialCheckpoint(path, **how), describe(target),
+    return initial_checkpoint.plan_start(
+        initial_checkpoint.InitialCheckpoint(path, **how), describe(target),
         tiny_weights.SHIPPED, nn.unbox(abstract_params(target)),
     )
 
@@ -120,7 +120,7 @@ def test_from_a_checkpoint_of_its_own(plan):
   params = jax.tree.map(
       lambda x: jax.numpy.zeros(x.shape), nn.unbox(abstract_params(target))
   )
-  found = initial.start_from(start, TrainState(0, params, ())).params
+  found = initial_checkpoint.load_start(start, TrainState(0, params, ())).params
   small, siamese = map(formats.read, ('small', 'siamese'))
   for path, array in jax.tree.leaves_with_path(found):
     name = jax.tree_util.keystr(path, simple=True, separator='/')

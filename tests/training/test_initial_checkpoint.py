@@ -1,6 +1,5 @@
 """Runs that start from another checkpoint: of another form or architecture."""
 
-import dataclasses
 import pathlib
 
 from flax import traverse_util
@@ -13,7 +12,6 @@ import small_vocabulary
 import tiny_evaluation
 import tiny_run
 import tiny_training
-import tiny_weights
 
 from dualenc_jax.checkpoints import assignment
 from dualenc_jax.checkpoints.weights import shapes_of, Weights
@@ -26,7 +24,7 @@ from dualenc_jax.models import (
   T5Encoder,
   TokenEmbedder,
 )
-from dualenc_jax.training import initial, Optimizer, Partitioner
+from dualenc_jax.training import initial_checkpoint, Optimizer, Partitioner
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
@@ -67,8 +65,8 @@ def golden_model(passage=False, **options) -> DualEncoder:
 RATE = optax.linear_schedule(1e-3, 0.0, 10)
 
 
-def make_plan(model, partitioner=Partitioner(), transform=optax.adafactor):
-  optimizer = Optimizer(transform(RATE), RATE)
+def make_plan(model, partitioner=Partitioner()):
+  optimizer = Optimizer(optax.adafactor(RATE), RATE)
   return tiny_training.plan(partitioner, optimizer, model)
 
 
@@ -86,11 +84,13 @@ def fresh_state(model, *how):
   )
 
 
-def start(path, model, vocabulary, partitioner=Partitioner(), **options):
-  source = initial.InitialCheckpoint(str(path), **options)
+def start(path, model, vocabulary, partitioner=Partitioner()):
+  source = initial_checkpoint.InitialCheckpoint(str(path))
   state = fresh_state(model, partitioner)
-  plan = initial.plan_start(source, describe(model), vocabulary, state.params)
-  return initial.start_from(plan, state)
+  plan = initial_checkpoint.plan_start(
+      source, describe(model), vocabulary, state.params
+  )
+  return initial_checkpoint.load_start(plan, state)
 
 
 def flat(tree) -> dict[str, np.ndarray]:
@@ -123,54 +123,10 @@ def test_a_t5x_encoder_starts_one_or_both_towers(path, passage, vocabulary):
   assert taken == (1 + passage) * (3 * 9 + 3)
 
 
-def test_the_count_of_kept_statistics_may_be_below_the_step():
-  """As Adam's is where steps were left out."""
-  model = golden_model()
-  weights = tiny_weights.of_arrays(tiny_weights.arrays_of(model), model)
-  kept = {
-      f'{name}/{kind}': tiny_weights.tensor(name, tensor.read() + i)
-      for i, kind in enumerate(('mu', 'nu'))
-      for name, tensor in weights.tensors.items()
-  } | {'count': tiny_weights.tensor('count', np.array(5))}
-  weights = dataclasses.replace(weights, optimizer=kept)
-  state = fresh_state(model, Partitioner(), optax.adam)
-  sources = dict.fromkeys(flat(state.params)) | {n: n for n in weights.tensors}
-  plan = initial.Start(weights, sources, keep_optimizer=True)
-  adam = initial.start_from(plan, state).opt_state[0]
-  assert weights.step == 7 and int(adam.count) == 5
-  name = 'encoder/layers_0/mlp/wo/kernel'
-  for kind in ('mu', 'nu'):
-    found = flat(getattr(adam, kind))[name]
-    np.testing.assert_array_equal(found, kept[f'{name}/{kind}'].read())
-
-
-def test_optimizer_statistics_are_kept_if_asked_for(vocabulary):
-  path = GOLDEN / 't5_1_0_tiny' / 't5x_orbax' / 'checkpoint_1000'
-  golden = read_golden(path)
-  model = golden_model(activations=('relu',))
-  state = start(path, model, vocabulary, keep_optimizer=True)
-  factored = state.opt_state[0]
-  assert int(factored.count) == 1000
-  names = traverse_util.flatten_dict(factored.v, sep='/')
-  compared = 0
-  for name, value in names.items():
-    if 'projection' in name or name.startswith('loss/'):
-      assert not np.any(value)
-      continue
-    np.testing.assert_array_equal(
-        value, golden[f'state/param_states/{name}/v'], err_msg=name
-    )
-    compared += 1
-  assert compared == 3 * 8 + 3
-  # The schedule starts anew, and so does what is not asked for.
-  assert int(state.step) == 0
-  assert int(start(path, model, vocabulary).opt_state[0].count) == 0
-
-
 @pytest.mark.parametrize(
     'sizes, said',
     [
-        (dict(activations=('relu',)), 'encoder.activations.*t5_1_0_base'),
+        (dict(activations=('relu',)), 'encoder.activations.*t5_1_0/'),
         (dict(num_layers=2), 'no place for: encoder/layers_2/.*DROP'),
         (dict(mlp_dim=32), r'mlp.wi_0.kernel has the shape \(32, 64\)'),
         ({}, '512 token embeddings.*8000 pieces'),
@@ -181,7 +137,9 @@ def test_another_architecture_is_refused_by_name(vocabulary, sizes, said):
   of_model = vocabulary if sizes else Vocabulary('python_code_8k')
   params = make_plan(model).abstract.params
   with pytest.raises(UserError, match=said):
-    initial.plan_start(str(LEGACY), describe(model), of_model, params)
+    initial_checkpoint.plan_start(
+        str(LEGACY), describe(model), of_model, params
+    )
 
 
 def test_activations_are_those_of_the_tower_that_a_rule_takes():
@@ -197,9 +155,9 @@ def test_activations_are_those_of_the_tower_that_a_rule_takes():
   target = golden_model()
   sources = assignment.assign(shapes_of(target), weights, rules, drop)
   with pytest.raises(UserError, match="'silu', 'linear'.* its passage_encoder"):
-    initial.check_activations(weights, describe(target), sources)
+    initial_checkpoint.check_activations(weights, describe(target), sources)
   target = golden_model(activations=('silu', 'linear'))
-  initial.check_activations(weights, describe(target), sources)
+  initial_checkpoint.check_activations(weights, describe(target), sources)
 
 
 def test_rules_of_gin(tmp_path, capsys):
