@@ -11,11 +11,7 @@ from typing import Any
 
 import jax
 
-from dualenc_jax.checkpoints import (
-  assignment,
-  formats,
-  loading,
-)
+from dualenc_jax.checkpoints import assignment, formats, loading
 from dualenc_jax.checkpoints.assignment import Rule
 from dualenc_jax.checkpoints.vocabulary import check_same_vocabulary
 from dualenc_jax.checkpoints.weights import count_reasons, Weights
