@@ -1,4 +1,4 @@
-"""Commands and scripts in pages: they, their flags, gin files, macros exist."""
+"""Commands, flags, gin files, macros, scripts, links in pages exist."""
 
 from collections.abc import Iterator
 import importlib
@@ -89,3 +89,45 @@ def test_what_the_quickstart_says_to_do_next_can_be_done(tmp_path):
   page.write_text(f'```\n{text}\n```')
   assert len(list(commands(page))) == 5
   test_commands_can_be_given(page)
+
+
+def test_the_table_of_macros_is_that_of_the_file():
+  text = (config.gin_root() / 'runs/base.gin').read_text()
+  macros = dict(re.findall(r'^([A-Z_]+) = (.*)$', text, re.MULTILINE))
+  page = (ROOT / 'docs/configuration.md').read_text()
+  rows = re.findall(r'^\| `([A-Z_]+)` \| (.*?) \|', page, re.MULTILINE)
+  defaults = {name: f'`{value}`' for name, value in macros.items()}
+  required = dict.fromkeys(('MODEL_DIR', 'VOCABULARY'), 'required')
+  assert defaults | required == dict(rows)
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+  """The anchors of a page's headings, as GitHub makes them."""
+  text = re.sub(r'```.*?```', '', page.read_text(), flags=re.DOTALL)
+  heads = re.findall(r'^#+ (.*)$', text, re.MULTILINE)
+  words = (re.sub(r'[^\w\- ]', '', head.lower()) for head in heads)
+  return {text.replace(' ', '-') for text in words}
+
+
+@pytest.mark.parametrize(
+    'page', [*PAGES, ROOT / 'CONTRIBUTING.md'], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page):
+  text = re.sub(r'```.*?```', '', page.read_text(), flags=re.DOTALL)
+  for link in re.findall(r'\]\(([^)\s]+)\)', text):
+    file, _, anchor = link.partition('#')
+    if '://' in link:
+      continue
+    target = (page.parent / file).resolve() if file else page
+    assert target.exists(), link
+    if anchor:
+      assert anchor in anchors(target), link
+
+
+def test_the_index_has_all_pages():
+  index = (ROOT / 'docs/README.md').read_text()
+  site = (ROOT / 'mkdocs.yml').read_text()
+  for page in ROOT.glob('docs/*.md'):
+    if page.name != 'README.md':
+      assert f'({page.name})' in index
+      assert f'- {page.name}' in site

@@ -27,15 +27,19 @@ from dualenc_jax.retrieval.index import of_model
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.training.experiment import make_plan
 from dualenc_jax.training.stopping import Stopping
-from dualenc_jax.utils import files
+from dualenc_jax.utils import figure as figure_lib, files
 
-RUN, GROWN = 'runs/quickstart.gin', 'models/grown.gin'
+RUN, SOFTMAX = 'runs/quickstart.gin', 'losses/softmax.gin'
 RESULT = 'python_code-test'
 QUERIES = (
     'parse an ISO 8601 date', 'remove a directory tree',
     'compress data with gzip',
 )
 _COLUMNS = ('P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@10', 'Recall@100')
+# Names of losses in the table.
+_LOSSES = {'InBatchSoftmax': 'in-batch softmax'}
+# Queries, and passages, on the map.
+_MAPPED = 400
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -48,32 +52,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     jax.config.update('jax_platforms', 'cpu')
   folder = pathlib.Path(args.model_dir)
   model = trained(args, started)
+  found = evaluated(model, folder, baselines.Baselines())
+  softmax = trained(argparse.Namespace(**{
+      **vars(args),
+      'model_dir': str(folder / 'softmax'),
+      'gin_file': [*args.gin_file, SOFTMAX],
+  }), started)
+  of_softmax = evaluated(softmax, folder / 'softmax', baselines.Baselines(()))
   retrieval_set = RetrievalSet.from_cache(model.experiment.cache('test'))
   # The model before the first step.
   params = make_plan(model.experiment).init().params
   before = evaluation.evaluate(
       model.embedder, model_params(params), retrieval_set
   )
-  found = evaluated(model, folder, baselines.Baselines())
-  systems = {'untrained': before, 'BM25': found[baselines.BM25_FOLDER]}
-  hybrid = found[baselines.HYBRID_FOLDER]
-  if model.experiment.objective.facts['encoder']['num_layers']:
-    systems |= {'trained model': found[''], 'hybrid': hybrid}
-  else:
-    # A T5 that grows on the bag of pieces.
-    grown, initial = folder / 't5', f'INITIAL_CHECKPOINT_PATH = {str(folder)!r}'
-    t5 = trained(argparse.Namespace(**{
-        **vars(args),
-        'model_dir': str(grown),
-        'gin_file': [*args.gin_file, GROWN],
-        'gin_bindings': [initial, *args.gin_bindings],
-    }), started)
-    of_t5 = evaluated(t5, grown, baselines.Baselines(()))['']
-    systems |= {
-        'bag of pieces': found[''],
-        'T5, grown on it': of_t5,
-        'bag and BM25': hybrid,
-    }
+  loss = type(model.experiment.objective.loss).__name__
+  systems = {
+      'BM25': found[baselines.BM25_FOLDER],
+      'untrained': before,
+      _LOSSES['InBatchSoftmax']: of_softmax[''],
+      (name := _LOSSES.get(loss, loss)): found[''],
+      f'{name}, BM25': found[baselines.HYBRID_FOLDER],
+  }
   rows = {name: system.metrics for name, system in systems.items()}
   files.write_json(folder / 'quickstart.json', rows)
   print(
@@ -81,9 +80,10 @@ def main(argv: Sequence[str] | None = None) -> None:
       f' {len(retrieval_set.corpus)} passages of code.\n'
   )
   print(table(rows))
-  print('\nMRR against BM25, and p of a paired randomization test:')
-  for line in against_bm25(systems):
+  print('\nMRR, and p of a paired randomization test:')
+  for line in compare(systems, name):
     print(line)
+  draw_map({_LOSSES['InBatchSoftmax']: softmax, name: model}, folder)
   # The share of the dense scores that suits the validation split.
   path = evaluate.default_output(folder) / RESULT / baselines.HYBRID_FOLDER
   weight = json.loads((path / METRICS).read_text())['weight']
@@ -131,17 +131,39 @@ def evaluated(
   )
 
 
-def against_bm25(systems: Mapping[str, Evaluation]) -> Iterator[str]:
-  """A line on each of the systems that are not BM25."""
+def compare(systems: Mapping[str, Evaluation], name: str) -> Iterator[str]:
+  """Yields a line on each system beside BM25, and one on two losses."""
   ranked = {n: s.scores.values['MRR'] for n, s in systems.items() if s.scores}
-  baseline = ranked['BM25']
-  for name, values in ranked.items():
-    if name != 'BM25':
-      found = significance.paired(baseline, values)
-      difference = found.after - found.before
-      verdict = 'ahead' if difference > 0 else 'behind'
-      verdict = verdict if found.p < 0.05 else 'even'
-      yield f'  {name:<16}{difference:+.4f}  p {found.p:.4f}  {verdict}'
+  softmax = _LOSSES['InBatchSoftmax']
+  pairs = [('BM25', other) for other in ranked if other != 'BM25']
+  if name != softmax:
+    pairs.append((softmax, name))
+  for before, after in pairs:
+    found = significance.paired(ranked[before], ranked[after])
+    difference = found.after - found.before
+    verdict = 'ahead of' if difference > 0 else 'behind'
+    if found.p >= 0.05:
+      verdict = 'even with, as far as these queries show,'
+    yield f'  {difference:+.4f}  p {found.p:.4f}  {after}: {verdict} {before}'
+
+
+def draw_map(
+    models: Mapping[str, model_dir.TrainedModel], folder: pathlib.Path
+) -> None:
+  """Writes a map of the models' embedding spaces, if matplotlib is there."""
+  output = folder / 'embedding_space'
+  try:
+    from dualenc_jax.evaluation.analysis import embedding_space, figures
+  except ImportError:
+    print("\nFor a map of the embedding space: pip install -e '.[plots]'.")
+    return
+  analyses = [
+      embedding_space.analyse(name, model, model.experiment, 'test', _MAPPED)
+      for name, model in models.items()
+  ]
+  output.mkdir(exist_ok=True)
+  figure_lib.save(figures.tsne_figure(analyses, _MAPPED), output)
+  print(f'\nThe embedding space of both losses: {output / "tsne.svg"}')
 
 
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:
@@ -165,7 +187,7 @@ Your own documents, lines of {{"title": ..., "text": ...}}; queries not needed:
     --gin.DOCUMENTS=docs.jsonl --output=my.model
   dualenc train --gin_file=runs/from_scratch.gin --gin.DOCUMENTS=docs.jsonl \\
     --gin.VOCABULARY=my.model --model_dir=my_model
-On so few pairs layers add little to the bag. To start from a pretrained T5:
+To start from a pretrained T5, with layers:
   dualenc train --gin_file=runs/finetune.gin --model_dir=my_model \\
     --gin.INITIAL_CHECKPOINT_PATH=... --gin.VOCABULARY=... --gin.TRAIN_FILE=...
 """

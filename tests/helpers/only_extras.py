@@ -3,16 +3,15 @@
   python tests/helpers/only_extras.py data,plots train --gin_file=...
   python tests/helpers/only_extras.py mteb -c 'import mteb'
 
-What setup.py requires, and what that requires in turn, can be imported; of
-whatever else is installed nothing can.
+What pyproject.toml requires, and what that requires in turn, can be imported;
+of whatever else is installed nothing can.
 """
 
 import importlib.machinery
 import importlib.metadata
 import pathlib
-import runpy
 import sys
-from unittest import mock
+import tomllib
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -21,14 +20,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def required(extras: list[str]) -> list[str]:
-  """What setup.py requires with these extras."""
-  with mock.patch('setuptools.setup') as setup:
-    runpy.run_path(str(ROOT / 'setup.py'))
-  given = setup.call_args.kwargs
-  assert not set(extras) - given['extras_require'].keys()
-  found = [*given['install_requires']]
+  """What pyproject.toml requires with these extras."""
+  text = (ROOT / 'pyproject.toml').read_text()
+  project = tomllib.loads(text)['project']
+  found = [*project['dependencies']]
   for extra in extras:
-    found += given['extras_require'][extra]
+    found += project['optional-dependencies'][extra]
   return found
 
 
