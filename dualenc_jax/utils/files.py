@@ -41,9 +41,9 @@ def writing(
 def replacing(path: pathlib.Path, sync: bool = False) -> Iterator[IO[bytes]]:
   """Yields a new binary file, which replaces `path` when the block succeeds.
 
-  It grows beside `path` and is removed after an error; `writing` explains that.
-  With `sync` the content is on the disk before the file appears, so that a
-  machine that loses power cannot leave half of it.
+  It grows beside `path` and is removed after an error. With `sync` the content
+  is on the disk before the file appears, so that a loss of power cannot leave
+  half of it.
   """
   partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
   try:
@@ -56,12 +56,6 @@ def replacing(path: pathlib.Path, sync: bool = False) -> Iterator[IO[bytes]]:
   finally:
     with contextlib.suppress(OSError):
       partial.unlink()
-
-
-def sweep(folder: pathlib.Path) -> None:
-  """Removes what killed processes left of `replacing`; no other may write."""
-  for path in folder.glob('.*.partial'):
-    path.unlink()
 
 
 def write(
@@ -141,13 +135,14 @@ def gigabytes(size: float) -> str:
 class GrowingFolder:
   """A folder that grows beside its place and is renamed when it is complete.
 
-  An older folder in that place steps aside for the moment of the renaming, so
-  that after any kill one complete folder is left. A process that finds half of
-  a folder may go on with it.
+  After a kill one complete folder is left, and another process may continue
+  with a part.
 
-  `folder` is the complete one, `partial` grows, and `aside` is the older one
-  between the two renames of `complete`. `lock_file` is locked while any of them
-  is renamed or removed.
+  Attributes:
+    folder: the complete folder.
+    partial: the one that grows.
+    aside: an older complete one, between the two renames of `complete`.
+    lock_file: is locked while any of them is renamed or removed.
   """
 
   def __init__(
