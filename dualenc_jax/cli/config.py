@@ -17,8 +17,7 @@ from typing import IO, TypeVar
 import gin
 
 from dualenc_jax.cli import flags, kinds
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 T = TypeVar('T')
 

@@ -10,9 +10,8 @@ from dualenc_jax.cli import config
 from dualenc_jax.data import Cache, Dataset, dataset, prepare, Tokenizer
 from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.data.readers import tables
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import did_you_mean, UserError
 from dualenc_jax.utils.files import default_cache_dir
-from dualenc_jax.utils.suggest import did_you_mean
 
 _FILE = 'commands/data.gin'
 _SPLITS = ('TRAIN_FILE', 'VALIDATION_FILE', 'TEST_FILE')

@@ -9,8 +9,7 @@ import re
 from typing import Any, NoReturn
 
 from dualenc_jax.utils import untrusted
-from dualenc_jax.utils.errors import expect, UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, expect, UserError
 
 # Help that several commands have.
 CANDIDATES = (

@@ -11,8 +11,7 @@ import dualenc_jax
 from dualenc_jax.cli import process, quick_help
 from dualenc_jax.parallel import hosts
 from dualenc_jax.utils import files
-from dualenc_jax.utils.errors import INTERRUPTED, stop, UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, INTERRUPTED, stop, UserError
 
 COMMANDS = {
     'quickstart': 'train, evaluate and search on this machine, in minutes',

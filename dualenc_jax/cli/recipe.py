@@ -30,8 +30,13 @@ from dualenc_jax.cli import config, flags, main as cli, runtime
 from dualenc_jax.pipelines.recipes import Recipe, runner, sweep
 from dualenc_jax.training import stopping
 from dualenc_jax.utils import folder_lock
-from dualenc_jax.utils.errors import expect, INTERRUPTED, RUN_AGAIN, UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import (
+  did_you_mean,
+  expect,
+  INTERRUPTED,
+  RUN_AGAIN,
+  UserError,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -9,8 +9,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data import columns
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 # Options of these names are files of these splits.
 _SPLITS = ('train', 'validation', 'test')

@@ -19,8 +19,7 @@ from dualenc_jax.data.cache import Cache, prepare
 from dualenc_jax.data.columns import Column, OPTIONAL, STANDARD, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 # TensorFlow would else reserve the memory of GPUs that JAX computes on. It
 # refuses once it runs, in a process that uses it for more than this.

@@ -16,8 +16,7 @@ import jax
 from jax.experimental import topologies
 
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean_or_known
+from dualenc_jax.utils.errors import did_you_mean_or_known, UserError
 
 
 @dataclasses.dataclass(frozen=True)

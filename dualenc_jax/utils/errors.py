@@ -1,6 +1,7 @@
-"""`UserError`, the one error type that a user is meant to read; statuses."""
+"""`UserError`, the one error type for users; suggestions; exit statuses."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+import difflib
 import math
 import numbers
 import os
@@ -49,6 +50,27 @@ def check_one_of(name: str, value: Any, known: Sequence[str]) -> None:
 
 class SourceUnavailable(UserError):
   """The examples of a task cannot be read here; a prepared cache may serve."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+  """" Did you mean 'x' or 'y'?", or nothing when no known name is near."""
+
+  def key(name: str) -> str:
+    # The dashes before flags make none of them nearer to another.
+    return name.lower().lstrip('-')
+
+  by_key = {key(k): k for k in sorted(known)}
+  close = difflib.get_close_matches(key(name), by_key, n=3)
+  if not close:
+    return ''
+  return f' Did you mean {" or ".join(repr(by_key[c]) for c in close)}?'
+
+
+def did_you_mean_or_known(name: str, known: Iterable[str]) -> str:
+  """`did_you_mean`, or a list of all known names when none is near."""
+  known = sorted(set(known))
+  listing = f' Known: {", ".join(known)}.' if 0 < len(known) <= 30 else ''
+  return did_you_mean(name, known) or listing
 
 
 # What a command exits with that was told to stop, and goes on when it is run

@@ -9,8 +9,12 @@ import re
 from typing import Any
 
 from dualenc_jax.utils import untrusted
-from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import (
+  did_you_mean,
+  expect,
+  SourceUnavailable,
+  UserError,
+)
 
 _PREFIX = 'hf://'
 _PART = r'\w[\w.-]*'

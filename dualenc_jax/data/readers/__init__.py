@@ -9,8 +9,7 @@ from dualenc_jax.data.readers.open_nq import OpenNQ
 from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.data.readers.python_code import PythonCode
 from dualenc_jax.data.readers.texts import Queries, Texts
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 __all__ = [
     'Beir', 'Documents', 'MsMarco', 'MultiReQA', 'OpenNQ', 'Pairs',

@@ -13,8 +13,7 @@ import pathlib
 import types
 from typing import Any
 
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 URL = 'https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets'
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.id_tables import TextTable
 from dualenc_jax.data.readers.rows import BadRow
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 _NOTHING = object()
 _MINE = (

@@ -18,8 +18,12 @@ from dualenc_jax.data.readers.hard_negatives import of_query
 from dualenc_jax.data.readers.id_tables import IdSet, TextTable
 from dualenc_jax.data.readers.qrels import Judgement, Qrels, read
 from dualenc_jax.data.readers.texts import Row, unique
-from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import (
+  did_you_mean,
+  expect,
+  SourceUnavailable,
+  UserError,
+)
 
 SPLITS = ('train', 'validation', 'test')
 CORPUS = 'corpus'

@@ -15,8 +15,7 @@ from dualenc_jax.data.readers.multireqa_join import (
   Context,
 )
 from dualenc_jax.data.readers.multireqa_sets import QASet, SETS
-from dualenc_jax.utils.errors import expect, UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, expect, UserError
 
 _ANSWERED = 'questions with a positive'
 

@@ -13,8 +13,12 @@ from dualenc_jax.data.readers import cells, column_aliases, rows, tables
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import hub, untrusted
-from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import (
+  did_you_mean,
+  expect,
+  SourceUnavailable,
+  UserError,
+)
 
 _SPLITS = ('train', 'validation', 'test')
 _LOG = logging.getLogger(__name__)

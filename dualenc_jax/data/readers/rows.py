@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from dualenc_jax.data.readers import text_files
 from dualenc_jax.data.readers.text_files import lines
 from dualenc_jax.utils import json_file, untrusted
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 S = TypeVar('S')
 T = TypeVar('T')

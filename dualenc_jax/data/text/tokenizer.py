@@ -11,8 +11,12 @@ import numpy as np
 import sentencepiece
 
 from dualenc_jax.data.text.ragged import offsets_of, Ragged
-from dualenc_jax.utils.errors import expect, UserError
-from dualenc_jax.utils.suggest import did_you_mean, did_you_mean_or_known
+from dualenc_jax.utils.errors import (
+  did_you_mean,
+  did_you_mean_or_known,
+  expect,
+  UserError,
+)
 
 PAD, EOS, UNK = 0, 1, 2
 # The rows of embeddings are a multiple of it, for the hardware.

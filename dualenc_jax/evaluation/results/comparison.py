@@ -20,8 +20,7 @@ from dualenc_jax.evaluation.results.result_files import (
   PER_QUERY,
   Result,
 )
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 # Results that differ in one of these have other queries, or another corpus.
 _OF_QUERIES = ('source', 'queries')

@@ -6,8 +6,7 @@ import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 # '{stage.output}'
 OUTPUT = re.compile(r'\{(\w+)\.(\w+)\}')

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from dualenc_jax.pipelines.recipes.recipe import Recipe, Stage
 from dualenc_jax.utils import files, json_file
-from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.suggest import did_you_mean
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 RAN, SAME, GIVEN, UNUSED = 'ran', 'as before', 'given', 'not wanted'
 _LOG = logging.getLogger(__name__)

@@ -35,8 +35,7 @@ from dualenc_jax.retrieval.compression.codec import Codec
 from dualenc_jax.retrieval.compression.linear import Linear
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.utils import finite
-from dualenc_jax.utils.errors import expect, UserError
-from dualenc_jax.utils.suggest import did_you_mean_or_known
+from dualenc_jax.utils.errors import did_you_mean_or_known, expect, UserError
 
 # By dtype, the names of the codecs that only round.
 FLOATS = {'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}

@@ -16,8 +16,7 @@ import Stemmer
 
 from dualenc_jax.data.text.words import fold, split
 from dualenc_jax.retrieval.search import ranking
-from dualenc_jax.utils.errors import expect, UserError
-from dualenc_jax.utils.suggest import did_you_mean_or_known
+from dualenc_jax.utils.errors import did_you_mean_or_known, expect, UserError
 
 # bm25s's defaults; SciFact and the standard library prefer them to 0.9, 0.4.
 K1 = 1.5
