@@ -48,8 +48,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         experiment, partitioner=slices.on_slice(experiment.partitioner, on)
     )
     available = args.device_memory_gib or on.generation.memory
-    if note := slices.version_note():
-      print(note)
 
   print(config.operative_config())
   task = experiment.task

@@ -122,30 +122,10 @@ def check_compiler() -> str:
   if importlib.util.find_spec('libtpu') is None:
     raise UserError(
         "--topology compiles with the TPU's compiler, which is not installed."
-        " Install it: pip install -e '.[tpu-check]' in the clone, or pip"
-        f' install {_pinned()!r}. It needs no TPU.'
+        " Install it, which needs no TPU: pip install -e '.[tpu-check]' in the"
+        ' clone.'
     )
   return f'libtpu {importlib.metadata.version("libtpu")}'
-
-
-def version_note() -> str | None:
-  """Returns a warning where this JAX requires another compiler."""
-  wanted = _pinned().removeprefix('libtpu==').removesuffix('*')
-  found = importlib.metadata.version('libtpu')
-  if found.startswith(wanted):
-    return None
-  return (
-      f'libtpu is {found}; this JAX is built with {wanted}*, and a slice that'
-      ' is set up as README says has that: its program may differ.'
-  )
-
-
-def _pinned() -> str:
-  """The requirement of this JAX: 'libtpu==0.0.42.*'."""
-  for line in importlib.metadata.requires('jax') or ():
-    if line.startswith('libtpu') and 'extra == "tpu"' in line:
-      return line.partition(';')[0].strip()
-  return 'libtpu'
 
 
 @contextlib.contextmanager

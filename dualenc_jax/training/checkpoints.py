@@ -210,8 +210,7 @@ class Checkpoints:
           f' --gin.INITIAL_CHECKPOINT_PATH={self.folder.parent}.'
       )
     for name, tree in abstract.items():
-      check = _check_memory if name == 'memory' else _check_same_model
-      check(folder / name, metadata.get(name), tree)
+      _check_same_model(folder / name, metadata.get(name), tree)
     restored = self.manager.restore(
         step,
         args=ocp.args.Composite(
@@ -313,34 +312,13 @@ def _check_digests(
     raise DamageError(f'{", ".join(odd[:3])}{more} {verb} {problem}')
 
 
-def _check_memory(where: pathlib.Path, metadata: Any, abstract: Any):
-  """Raises UserError unless a memory is of the sizes that it is to have."""
-  if metadata is None and not where.exists():
-    raise UserError(
-        f'{where.parent} has no memory, such as a negative cache. Give the'
-        ' config it was trained with, or another MODEL_DIR.'
-    )
-  saved, wanted = _saved_shapes(where, metadata), dict(_shapes(abstract))
-  if changes := [
-      f'{name} {saved.get(name, "absent")} -> {wanted.get(name, "absent")}'
-      for name in sorted(saved.keys() | wanted.keys())
-      if saved.get(name) != wanted.get(name)
-  ]:
-    raise UserError(
-        f'The memory of this run has other sizes in {where}:'
-        f' {", ".join(changes)}. Give those that it was trained with'
-        ' (CACHE_SIZE, PASSAGE_LENGTH), or another MODEL_DIR.'
-    )
-
-
-def _saved_shapes(where: pathlib.Path, metadata: Any) -> dict[str, Any]:
-  if metadata is None:
-    raise FileNotFoundError(f'{where} has no metadata')
-  return dict(_shapes(getattr(metadata, 'tree', metadata)))
-
-
 def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):
-  saved = _saved_shapes(where, metadata)
+  """Raises UserError unless an item has the arrays of this run."""
+  saved = {}
+  if metadata is not None:
+    saved = dict(_shapes(getattr(metadata, 'tree', metadata)))
+  elif where.name != 'memory' or where.exists():
+    raise FileNotFoundError(f'{where} has no metadata')
   loading.check_same_shapes(saved, dict(_shapes(abstract)), where)
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import tqdm
 
-from dualenc_jax.utils import files, json_file, untrusted
+from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.progress import Progress
 
 METRICS = 'metrics.jsonl'
-# Between what a reader of the events finds new in a run under way.
+# Seconds after which a reader of the events finds new ones.
 _FLUSH_SECONDS = 30
 _LOG = logging.getLogger(__name__)
 
@@ -27,10 +27,9 @@ _LOG = logging.getLogger(__name__)
 class Reporter:
   """Writes scalars to `MODEL_DIR` and shows progress on stderr.
 
-  They are TensorBoard events in `events`, and lines of `metrics.jsonl` such as
-  {"step": 10, "group": "train", "loss": 3.5}, where a number that is not finite
-  is null. Only the first host writes. On a terminal progress is a bar;
-  elsewhere it is a line every ten seconds.
+  Scalars are TensorBoard events in `events`, and lines of `metrics.jsonl` such
+  as {"step": 10, "group": "train", "loss": 3.5}, where a number that is not
+  finite is null. Only the first host writes.
 
   Methods that write raise UserError where that fails, as on a full disk.
   """
@@ -57,7 +56,7 @@ class Reporter:
         keep = start or -1
         self._events = _Events(self._folder / 'events', keep + 1)
         path = self._folder / METRICS
-        files.write(path, ''.join(_until(path, keep)))
+        files.write(path, ''.join(_lines_until(path, keep)))
         self._lines = path.open('a', buffering=1)
     self._steps = steps
     self._start = start
@@ -192,27 +191,21 @@ def _without_torch() -> Iterator[None]:
     del sys.modules['torch']
 
 
-def _until(path: pathlib.Path, step: int) -> Iterator[str]:
-  """The lines of `metrics.jsonl` up to a step.
+def _lines_until(path: pathlib.Path, step: int) -> Iterator[str]:
+  """Yields the lines of `metrics.jsonl` up to a step.
 
-  A line that a kill cut short is left out, as are damaged ones, with a warning:
+  A line that a kill cut short is skipped, as are damaged ones, with a warning:
   a log stops no run.
   """
   if not path.exists():
     return
-  bad = []
-  with untrusted.open_file(path, 'Move it away.') as file:
-    for number, line in enumerate(file, 1):
-      if not line.endswith(b'\n'):
-        break
+  damaged = 0
+  with path.open('rb') as file:
+    for line in file:
       try:
-        values = json_file.loads(line)
-        json_file.check(values, {'step': int}, '')
-      except ValueError:
-        bad.append(number)
-        continue
-      if values['step'] <= step:
-        yield line.decode()
-  if bad:
-    more = f' and {len(bad) - 1} more are' if len(bad) > 1 else ' is'
-    _LOG.warning('%s, line %d%s damaged and left out.', path, bad[0], more)
+        if json.loads(line)['step'] <= step:
+          yield line.decode()
+      except (ValueError, LookupError, TypeError):
+        damaged += line.endswith(b'\n')
+  if damaged:
+    _LOG.warning('%s: damaged lines, %d in all, are left out.', path, damaged)

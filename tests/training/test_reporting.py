@@ -50,11 +50,11 @@ def test_a_flipped_bit_of_the_log_stops_no_run(tmp_path, caplog):
   path.write_bytes(first + damaged + third)
   Reporter(tmp_path, 3, 4, 8).close()
   assert path.read_bytes() == first + third
-  assert f'{path}, line 2 is damaged and left out' in caplog.text
+  assert f'{path}: damaged lines, 1 in all, are left out' in caplog.text
   path.write_bytes(damaged + b'[1]}\n{}\n' + third)
   Reporter(tmp_path, 3, 4, 8).close()
   assert path.read_bytes() == third
-  assert f'{path}, line 1 and 2 more are damaged' in caplog.text
+  assert f'{path}: damaged lines, 3 in all, are left out' in caplog.text
 
 
 def test_what_is_flushed_is_on_disk_while_the_run_goes_on(tmp_path):
