@@ -74,8 +74,7 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   assert [found['count'] for found in split['refused'].values()] == [30]
   told = capsys.readouterr()
   assert 'Unusable' in told.err
-  said = "no row has a column 'passage'. The first has query, text"
-  assert said in told.out
+  assert "no column 'passage'. Give the right names with" in told.out
   assert run(tmp_path, train, '--gin.PASSAGE_COLUMN=text')[0] == 0
   # Some rows have it: the others may be left out.
   write(tmp_path / 'train.jsonl', [*rows, *GOOD])
@@ -143,12 +142,10 @@ def test_inputs_are_those_of_the_training_command(tmp_path, monkeypatch):
   assert inputs.tokenizer.query_length == 9
   assert inputs.tokenizer.vocabulary.path == 'python_code_8k'
   assert inputs.folder == tmp_path / 'tokens'
-  corpus = write(tmp_path / 'corpus.jsonl', [{'_id': 'a', 'text': 'b'}])
+  write(tmp_path / 'corpus.jsonl', [{'_id': 'a', 'text': 'b'}])
   assert build(str(tmp_path)).task == Documents(str(tmp_path))
   (tmp_path / 'qrels').mkdir()
   assert build(str(tmp_path)).task == Beir(folder=str(tmp_path))
-  with pytest.raises(UserError, match='Documents without .*--gin.DOCUMENTS='):
-    list(build(corpus).task.examples('train'))
   flags = ['--gin_file=runs/finetune.gin', '--gin.TRAIN_FILE=t.jsonl']
   with pytest.raises(UserError, match='VOCABULARY must be given'):
     build(*flags)

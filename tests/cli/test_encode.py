@@ -134,7 +134,7 @@ def test_a_corpus_needs_no_files_of_the_task(model, tmp_path):
         ('--host_index=2 --host_count=2', 'expected an index from 0 to'),
         ('--multihost --host_count=2', 'Give --multihost or --host_count'),
         ('--tower=query', 'Give --index_dir'),
-        ('--corpus=/none --index_dir=x', '/none. Give it with --corpus='),
+        ('--corpus=/none --index_dir=x', 'no file or folder /none'),
     ],
 )
 def test_flags_that_do_not_go_together(model, flags, message):

@@ -133,7 +133,7 @@ def test_duplicate_ids(toy, caplog, name, id_):
 @pytest.mark.parametrize('name, line, reason', [
     ('corpus.jsonl', {'_id': 'd6', 'title': 'x'}, 'no column of texts (text, '),
     ('corpus.jsonl', {'_id': 'x', 'text': 'x', 'title': 3}, "'title' holds"),
-    ('corpus.jsonl', {'title': 'x', 'text': 'x'}, '; it has title, text. Mend'),
+    ('corpus.jsonl', {'title': 'x', 'text': 'x'}, 'no column of ids (_id, '),
 ])
 def test_bad_rows_name_file_and_line(toy, name, line, reason):
   path = append(toy / name, line)

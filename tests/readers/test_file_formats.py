@@ -141,7 +141,7 @@ TABLE = 'query,passage\nq,p\n'
 @pytest.mark.parametrize('name, content, message', [
     ('a.csv', TABLE.encode('utf-16'), 'a.csv:1: the file is in UTF-16'),
     ('a.json', TABLE.encode('utf-16-be'), 'a.json:1: the file is in UTF-16'),
-    ('a.json', b'[{"query": "caf\xe9"}]', "Latin-1 (Windows-1252)? In it this"),
+    ('a.json', b'[{"query": "caf\xe9"}]', "Latin-1 (Windows-1252)? Then conv"),
     # Broken UTF-8 is not taken for it.
     ('a.jsonl', '{"query": "é'.encode() + b'\xc3"}', ':1: not UTF-8. Mend'),
 ])

@@ -71,7 +71,7 @@ def test_a_positive_among_the_negatives(tmp_path, caplog, line):
 
 
 @pytest.mark.parametrize('line, reason', [
-    ({'qid': 1}, "nor 'negative_passages' exists; it has qid. Expected"),
+    ({'qid': 1}, "nor 'negative_passages' exists. Expected hard"),
     ({'neg': {'a': ['1']}}, 'the query id is missing or empty'),
     ({'qid': '100', 'neg': {'a': '1'}}, 'are str, not a list'),
     ({'qid': '100', 'neg': {'a': [None]}}, 'has no id'),

@@ -169,7 +169,7 @@ def test_weights_of_training_alone(tmp_path):
 
 @pytest.mark.parametrize('line, reason', [
     ('{"query": "q"', 'not JSON'),
-    ({'pos': 1}, "no column 'query' or 'passage' "),
+    ({'pos': 1}, "no column 'query' or 'passage'. "),
     (GOOD | {'passage': ' \n\t'}, "'passage' is empty"),
     (GOOD | {'query': 3}, "'query' holds int, not a string"),
     (b'{"query": "\xff", "passage": "p"}', 'not UTF-8'),
@@ -191,10 +191,10 @@ def test_a_column_that_was_asked_for_is_missing(tmp_path):
   def missing(*parts, **options):
     refused(lambda: read(path, **options), *parts)
 
-  missing("no column 'q' or 'neg'. Did you mean 'negs'? Columns: ",
+  missing("no column 'q' or 'neg'. Did you mean 'negs'? Give ",
           '.QUERY_COLUMN=..., --gin.NEG', query='q', negatives='neg')
   path = write(tmp_path / 'a.jsonl', GOOD | {'negs': ['n']}, GOOD)
-  missing("no row has a column 'neg'. ", 'NEGATIVES_C', negatives='neg')
+  missing("a.jsonl: no column 'neg'. ", 'NEGATIVES_C', negatives='neg')
   # One row that has it will do.
   assert len(read(path, negatives='negs')) == 2
 

@@ -154,9 +154,8 @@ def read_list(name: str, value: Any) -> Any:
   except ValueError as error:
     if is_list(value):
       raise BadRow(
-          f'{name!r} is not a list of JSON or Python',
           f'{name!r} is not a list of JSON or Python ({error}); write it as'
-          ' JSON, ["a", "b"]',
+          ' JSON, ["a", "b"]'
       ) from None
     return value
   return found if isinstance(found, list) else value

@@ -182,11 +182,10 @@ def parse(line: bytes, scored: bool = False) -> Mined:
         rows.identifier(row, 'query_id'), row.get('positive_passages') or [],
         {'': row['negative_passages']},
     )
-  reason = "neither 'neg' nor 'negative_passages' exists"
   raise BadRow(
-      reason,
-      f'{reason}; {rows.it_has(row)}. Expected hard negatives, as'
-      ' `dualenc mine` writes them in hard-negatives.jsonl',
+      "neither 'neg' nor 'negative_passages' exists."
+      ' Expected hard negatives, as `dualenc mine` writes them in'
+      ' hard-negatives.jsonl'
   )
 
 

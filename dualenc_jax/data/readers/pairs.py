@@ -9,7 +9,7 @@ from typing import Any
 
 from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers import cells, column_aliases, rows, tables
+from dualenc_jax.data.readers import cells, column_names, rows, tables
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import hub, untrusted
@@ -70,7 +70,7 @@ class Pairs(FilesDataset):
     columns: names of the columns of TSV and CSV files without a first line of
       names, in order; those of no use may have any name.
     column_aliases: take 'anchor', 'positive' and the others of
-      `column_aliases.ALIASES` where query, passage and negatives are missing.
+      `column_names.ALIASES` where query, passage and negatives are missing.
     list_cells: take texts that are lists, of JSON or Python, for these: what
       there is in a column of CSV instead of lists. Not of queries.
     strict: whether the first bad row is an error that names file and line, in
@@ -175,69 +175,52 @@ class Pairs(FilesDataset):
         }
       return self._pairs(row)
 
-    number, listed = 0, rows.Found()
+    number, lists = 0, rows.Found()
     faults = rows.Faults(self.strict, 'hard negatives')
-    try:
-      for number, (pairs, false_negatives) in rows.checked(
-          path, table.numbered, parse, self.strict
-      ):
-        if false_negatives:
-          faults.add(
-              f'{self.passage!r} is among its hard negatives,'
-              f' {self.negatives!r}',
-              f'{path}:{number}', count=false_negatives,
-          )
-        if any(map(cells.is_list, _texts(pairs))):
-          listed.add(f'{path}:{number}')
-        for pair in pairs:
-          yield pair | {'location': f'{path}:{number}'}
-    except rows.NoGoodRow:
-      # That a column is nowhere says more than what each row lacks.
-      self._check_seen(path, unseen, columns)
-      raise
+    for number, (pairs, false_negatives) in rows.checked(
+        path, table.numbered, parse, self.strict
+    ):
+      location = f'{path}:{number}'
+      if false_negatives:
+        faults.add(
+            f'{self.passage!r} is among its hard negatives, {self.negatives!r}',
+            location, count=false_negatives,
+        )
+      if any(map(cells.is_list, _texts(pairs))):
+        lists.add(location)
+      for pair in pairs:
+        yield pair | {'location': location}
     if not number:
       raise UserError(f'{path} has no rows.')
-    self._check_seen(path, unseen, columns)
+    if unseen:
+      raise self._no_column(path, unseen, columns or ())
     faults.warn(path)
-    if listed.count:
+    if lists.count:
       _LOG.warning(
           '%s: %d rows have a text that is a list, the first at %s. It is taken'
           ' as it is, with brackets and quotes; --gin.LIST_CELLS=True reads the'
-          ' list.', path, listed.count, listed.places[0],
+          ' list.', path, lists.count, lists.places[0],
       )
 
   def _pairs(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
     """The examples of a row, without their location, and how many hard
-    negatives were left out as they are passages of the row; raises BadRow."""
+    negatives were skipped as they are passages of the row; raises BadRow."""
     need = {name: getattr(self, name) for name in ('query', 'passage')}
     if lacking := {k: name for k, name in need.items() if name not in row}:
-      missing = f'no column {_named(lacking)}'
-      hint = f'(named by {_flags(lacking)})'
-      if meant := column_aliases.did_you_mean(row, vars(self)):
-        hint += f'.{meant[:-1]}'
-      raise BadRow(
-          f'{missing} {hint}', f'{missing} among {str(list(row))[:200]} {hint}'
-      )
+      raise BadRow(self._lacking(lacking, row))
     query = rows.text(row, self.query)
     texts = rows.texts(row, self.passage)
     if not texts:
       raise BadRow(f'{self.passage!r} is an empty list')
     passages = _titled(row, texts, self.title)
     given, scores = self._negatives(row)
-    negatives, kept_scores = given, scores
-    if given:
-      # Without titles of their own, negatives compare with the bare texts.
-      positives = {text.strip() for text in passages}
-      if not self.negative_titles and passages is not texts:
-        positives |= {text.strip() for text in texts}
-      negatives = [text for text in given if text.strip() not in positives]
-      if scores:
-        pairs = zip(scores, given)
-        kept_scores = [s for s, text in pairs if text.strip() not in positives]
-    false_negatives = len(given) - len(negatives)
+    positives = {text.strip() for text in passages}
+    if not self.negative_titles:  # They compare with the bare texts.
+      positives |= {text.strip() for text in texts}
+    kept = [i for i, text in enumerate(given) if text.strip() not in positives]
     values: dict[str, Any] = {
         'query': query,
-        'negatives': negatives,
+        'negatives': [given[i] for i in kept],
         'query_id': rows.identifier(row, self.query_id),
     }
     if self.weight:
@@ -245,14 +228,15 @@ class Pairs(FilesDataset):
       values[WEIGHTS.name] = rows.number(self.weight, weight, 0)
     passage_ids = rows.parallel(row, self.passage_id, len(texts))
     names = rows.parallel(row, self.name, len(texts))
-    more: list[dict[str, Any]] = [{}] * len(texts)
+    examples = [
+        example(passage=text, passage_id=id_, name=name, **values)
+        for text, id_, name in zip(passages, passage_ids, names)
+    ]
     if self.positive_scores:
       own = rows.numbers(row, self.positive_scores, len(texts))
-      more = [{TEACHER_SCORES.name: [score, *kept_scores]} for score in own]
-    return [
-        example(passage=text, passage_id=id_, name=name, **values, **extra)
-        for text, id_, name, extra in zip(passages, passage_ids, names, more)
-    ], false_negatives
+      for pair, score in zip(examples, own):
+        pair[TEACHER_SCORES.name] = [score, *(scores[i] for i in kept)]
+    return examples, len(given) - len(kept)
 
   def _negatives(
       self, row: Mapping[str, Any]
@@ -272,14 +256,12 @@ class Pairs(FilesDataset):
     return found, scores
 
   def _table(self, path: pathlib.Path) -> tables.Table:
-    return tables.open_table(
-        path, self.format, self.columns, self._wants
-    )
+    return tables.open_table(path, self.format, self.columns, self._wants)
 
   def _aliases(self, columns: Collection[str]) -> dict[str, str]:
     """The names that columns are read by which have others; by alias."""
     wanted = self.column_aliases
-    return column_aliases.renaming(columns, vars(self)) if wanted else {}
+    return column_names.renaming(columns, vars(self)) if wanted else {}
 
   def _required(self) -> dict[str, str]:
     """Names of the columns that a file must have, by attribute."""
@@ -299,7 +281,7 @@ class Pairs(FilesDataset):
     """Those of a file's columns that are meant by an attribute."""
     name = getattr(self, attribute)
     if name is not None and attribute in _NUMBERED:
-      return column_aliases.numbered(columns, name)
+      return column_names.numbered(columns, name)
     return [name] if name in columns else []
 
   def _check_columns(
@@ -307,42 +289,34 @@ class Pairs(FilesDataset):
   ) -> None:
     need = self._required()
     if lacking := {k: need[k] for k in need if not self._find(columns, k)}:
-      raise self._missing(
-          f'{path} has no column', lacking, columns, 'Columns:', hint
-      )
+      raise self._no_column(path, lacking, columns, hint)
     for name in columns:
       if self._wants(name) and list(columns).count(name) > 1:
-        raise UserError(
-            f'{path} has two columns {name!r}. Hard negatives may be in'
-            " columns negatives_1, negatives_2, ...; other names once."
-        )
+        raise UserError(f'{path} has two columns {name!r}; expected one.')
 
-  def _check_seen(
-      self,
-      path: pathlib.Path,
-      unseen: Mapping[str, str],
-      columns: Sequence[str] | None,
-  ) -> None:
-    """Raises UserError for a column that no row has, `columns` the first's."""
-    if unseen and columns is not None:
-      raise self._missing(
-          f'{path}: no row has a column', unseen, columns, 'The first has'
-      )
-
-  def _missing(
-      self,
-      what: str,
-      lacking: Mapping[str, str],
-      columns: Sequence[str],
-      those: str,
-      hint: str = '',
-  ) -> UserError:
-    meant = column_aliases.did_you_mean(columns, vars(self)) or ''.join(
+  def _lacking(
+      self, lacking: Mapping[str, str], columns: Collection[str]
+  ) -> str:
+    """Says which columns are missing, by attribute, and how to name them."""
+    meant = column_names.did_you_mean(columns, vars(self)) or ''.join(
         did_you_mean(name, columns) for name in lacking.values()
     )
+    flags = ', '.join(f'--gin.{name.upper()}_COLUMN=...' for name in lacking)
+    return (
+        f'no column {" or ".join(map(repr, lacking.values()))}.{meant} Give the'
+        f' right names with {flags}'
+    )
+
+  def _no_column(
+      self,
+      path: pathlib.Path,
+      lacking: Mapping[str, str],
+      columns: Collection[str],
+      hint: str = '',
+  ) -> UserError:
     return UserError(
-        f'{what} {_named(lacking)}.{meant} {those} {", ".join(columns)[:200]}.'
-        f' Give the right names with {_flags(lacking)}.{hint}'
+        f'{path}: {self._lacking(lacking, columns)}.{hint} It has'
+        f' {", ".join(columns)[:200]}.'
     )
 
   def _warn_of_unread(self, path: pathlib.Path, columns: Sequence[str]) -> None:
@@ -353,7 +327,7 @@ class Pairs(FilesDataset):
           '%s: columns that are not read: %s. --gin.NEGATIVES_COLUMN=... names'
           ' hard negatives, and so on for the others of tasks/pairs.gin.%s',
           path, ', '.join(unread)[:200],
-          column_aliases.did_you_mean(columns, vars(self)),
+          column_names.did_you_mean(columns, vars(self)),
       )
 
   def _file(self, split: str) -> pathlib.Path:
@@ -362,16 +336,9 @@ class Pairs(FilesDataset):
     flag = f'--gin.{split.upper()}_FILE=PATH'
     given = getattr(self, split)
     if not given:
-      for other in self.splits():
-        self._file(other)  # A file that is not there is told first.
-      own = self.splits()
-      instead = ''
-      if own and split != 'train':
-        instead = f', or measure by --split={own[0]}'
       raise UserError(
           f'pairs has no file for split {split!r}; it has'
-          f' {", ".join(own) or "none"}. Give it with {flag} (JSONL, JSON, CSV,'
-          f' TSV, Parquet or Arrow of query and passage){instead}.'
+          f' {", ".join(self.splits()) or "none"}. Give it with {flag}.'
       )
     path = pathlib.Path(hub.data(given)).expanduser()
     if tables.is_arrow_folder(path):
@@ -379,8 +346,8 @@ class Pairs(FilesDataset):
     if path.is_dir():
       raise UserError(
           f'pairs, split {split!r}: {path} is a folder. Expected a file, or a'
-          f' folder of save_to_disk, with {flag}; of a BEIR folder,'
-          ' --gin_file=tasks/beir.gin reads it.'
+          f' folder of save_to_disk; --gin.BEIR_FOLDER of tasks/beir.gin reads'
+          " one in BEIR's layout."
       )
     if not path.is_file():
       raise SourceUnavailable(
@@ -403,16 +370,6 @@ _COLUMNS = {
 }
 # Those of which a file may have several.
 _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
-
-
-def _named(lacking: Mapping[str, str]) -> str:
-  """Columns by the attributes that name them."""
-  return ' or '.join(map(repr, lacking.values()))
-
-
-def _flags(lacking: Collection[str]) -> str:
-  """What sets attributes on the command line."""
-  return ', '.join(f'--gin.{name.upper()}_COLUMN=...' for name in lacking)
 
 
 def _texts(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

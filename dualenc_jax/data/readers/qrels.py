@@ -245,6 +245,6 @@ def _json_rows(
         yield 0, (query_id, passage_id, _grade(grade))
   except BadRow as reason:
     raise UserError(
-        f'{path}: {reason.full or reason}.'
+        f'{path}: {reason}.'
         ' Expected {query id: {passage id: grade}}.'
     ) from None

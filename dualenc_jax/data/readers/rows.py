@@ -20,19 +20,7 @@ SHOWN = 3
 
 
 class BadRow(Exception):
-  """Why a row cannot be an example; without its file and line.
-
-  Rows are counted by the reason. `full` is the same with what only this row
-  has, '' if there is no more to say.
-  """
-
-  def __init__(self, reason: str, full: str = ''):
-    super().__init__(reason)
-    self.full = full
-
-
-class NoGoodRow(UserError):
-  """All rows of a file are bad."""
+  """Why a row cannot be an example; without its file and line."""
 
 
 @dataclasses.dataclass
@@ -153,23 +141,21 @@ def checked(
     numbered: (line or row number, raw row).
     parse: makes a row of a raw one; raises BadRow.
     strict: whether the first bad row is an error, a UserError; else bad rows
-      are skipped and the log says at the end how many, by reason. If all are
-      bad, it is NoGoodRow.
+      are skipped and the log says at the end how many, by reason. That all are
+      bad is an error.
   """
-  good = bad = 0
-  full, faults = '', Faults(strict, 'bad rows')
+  good, bad, faults = 0, 0, Faults(strict, 'bad rows')
   for number, raw in numbered:
     try:
       row = parse(raw)
     except BadRow as reason:
       bad += 1
-      full = full or reason.full and f' Row {number}: {reason.full}.'
-      faults.add(str(reason), f'{path}:{number}', reason.full)
+      faults.add(str(reason), f'{path}:{number}')
       continue
     good += 1
     yield number, row
   if bad and not good:
-    raise NoGoodRow(f'{path} has no good row, {bad} bad: {faults}.{full}')
+    raise UserError(f'{path} has no good row, {bad} bad: {faults}.')
   faults.warn(path, bad + good)
 
 
@@ -208,10 +194,8 @@ def decode(line: bytes) -> str:
   """UTF-8; raises BadRow."""
   try:
     return line.decode('utf-8')
-  except UnicodeDecodeError as error:
-    full = text_files.not_utf8(line, error.start)
-    other = ' but perhaps Latin-1' if 'Latin-1' in full else ''
-    raise BadRow(f'not UTF-8{other}', full) from None
+  except UnicodeDecodeError:
+    raise BadRow(text_files.not_utf8(line)) from None
 
 
 def json_object(line: bytes) -> dict[str, Any]:
@@ -221,7 +205,7 @@ def json_object(line: bytes) -> dict[str, Any]:
   except UserError:
     raise BadRow('values within values, too deep to be read') from None
   except json_file.RepeatedKey as e:
-    raise BadRow('an object has a key twice', str(e)) from None
+    raise BadRow(str(e)) from None
   except ValueError:  # Also a number of 5,000 digits.
     raise BadRow('not JSON') from None
   return as_object(row, ' a line')
@@ -253,15 +237,9 @@ def named_cells(cells: list[str], columns: Sequence[str]) -> list[str]:
 def text(row: Mapping[str, Any], name: str, empty: bool = False) -> str:
   """A string of a row, not only whitespace unless `empty`; raises BadRow."""
   if name not in row:
-    reason = f'column {name!r} is missing'
-    raise BadRow(reason, f'{reason}; {it_has(row)}')
+    raise BadRow(f'column {name!r} is missing')
   check_text(name, row[name], empty)
   return row[name]
-
-
-def it_has(row: Mapping[str, Any]) -> str:
-  """What columns a row has, for messages."""
-  return f'it has {", ".join(row)[:200] or "nothing"}'
 
 
 def title(row: Mapping[str, Any]) -> str:

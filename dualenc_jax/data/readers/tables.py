@@ -9,7 +9,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from dualenc_jax.data.readers import cells, rows, text_files
-from dualenc_jax.data.readers.column_aliases import are_names
+from dualenc_jax.data.readers.column_names import are_names
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
@@ -86,7 +86,7 @@ def _cells(
       begin = [cell.strip() for cell in split(raw)]
     except rows.BadRow as reason:
       if columns is None:
-        raise UserError(f'{path}:{number}: {reason.full or reason}.') from None
+        raise UserError(f'{path}:{number}: {reason}.') from None
       continue
     if columns is None:
       more = (f'column_{number}' for number in range(4, len(begin) + 1))

@@ -102,7 +102,7 @@ def elements(
       block = stream.read(max(size, len(text) - at))
     except UnicodeDecodeError as failed:
       check_encoding(path, failed.object)
-      raise error(not_utf8(failed.object, failed.start)) from None
+      raise error(not_utf8(failed.object)) from None
     except DAMAGED_GZIP as damage:
       raise error(f'a damaged gzip file: {damage}') from damage
     if block:
@@ -168,14 +168,12 @@ def check_encoding(path: pathlib.Path, begin: bytes) -> None:
     )
 
 
-def not_utf8(data: bytes, at: int) -> str:
-  """What bytes may be that are not UTF-8 from `at` on, in words."""
+def not_utf8(data: bytes) -> str:
+  """Says that bytes are not UTF-8, and what they may be."""
   # With letters of UTF-8 beside the wrong bytes it is no other encoding.
   if any(c > '\x7f' and c != '\ufffd' for c in data.decode('utf-8', 'replace')):
     return 'not UTF-8'
-  near = data[max(0, at - 20) : at + 20].decode('cp1252', 'replace')
   return (
-      f'not UTF-8. Latin-1 (Windows-1252)? In it this is'
-      f' {untrusted.shown(near)}. If that is right, convert the file: iconv -f'
+      'not UTF-8. Latin-1 (Windows-1252)? Then convert the file: iconv -f'
       ' WINDOWS-1252 -t UTF-8 OLD > NEW'
   )

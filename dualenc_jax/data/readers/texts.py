@@ -10,7 +10,7 @@ import numpy as np
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import rows, tables
-from dualenc_jax.data.readers.column_aliases import OF_TEXTS
+from dualenc_jax.data.readers.column_names import OF_TEXTS
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.data.readers.rows import BadRow
@@ -38,7 +38,7 @@ class Texts(FilesDataset):
   is read, or a file of one of these forms:
 
     JSONL   an object a line, with an id, a text and perhaps a title, by the
-            names in `column_aliases.OF_TEXTS`; the first that a row has counts.
+            names in `column_names.OF_TEXTS`; the first that a row has counts.
     TSV     id, text and perhaps title, or in the order of a first line of
             names; cells are taken as they are, without quotes or escapes.
     others  of `tables`: .json, .csv, .tsv with cells in quotes, .parquet
@@ -159,7 +159,7 @@ def read(
     table = tables.open_table(path, form, None, wanted.__contains__)
   names = list(table.columns or (*ids, *texts))
   if missing := _missing(names, ids, texts):
-    raise UserError(f'{path} has {missing}; {rows.it_has(names)}. Rename one.')
+    raise UserError(f'{path} has {missing}. Columns: {", ".join(names)[:200]}.')
   for name in (*ids, *texts, 'title'):
     if names.count(name) > 1:
       raise UserError(f'{path} has two columns {name!r}; expected one.')
@@ -169,8 +169,7 @@ def read(
     try:
       id_column, text_column = rows.first(row, ids), rows.first(row, texts)
     except BadRow:
-      missing = _missing(row, ids, texts)
-      raise BadRow(missing, f'{missing}; {rows.it_has(row)}') from None
+      raise BadRow(_missing(row, ids, texts)) from None
     name = rows.identifier(row, id_column)
     if not name.strip():
       raise BadRow('the id is empty')

@@ -74,23 +74,10 @@ def renaming(
 def did_you_mean(
     columns: Collection[str], wanted: Mapping[str, str | None]
 ) -> str:
-  """A sentence with the flag, or the task, by which the file can be read."""
+  """A sentence with the flag by which the file can be read, or ''."""
   names = renaming(columns, wanted)
-  missing = {wanted['query'], wanted['passage']} - {*columns, *names.values()}
-  if 'answers' in columns and wanted['passage'] not in columns:
-    return (
-        ' Questions with answers and no passages measure a model by the answers'
-        ' that are in its hits: `dualenc evaluate --tasks=open_nq` reads DPR\'s'
-        ' files.'
-    )
-  if missing or not names:
-    if wanted['query'] in missing and all(
-        {*each} & {*columns} for each in OF_TEXTS['corpus']
-    ):
-      return (
-          ' Documents without queries are'
-          ' `--gin_file=tasks/documents.gin --gin.DOCUMENTS=FILE`.'
-      )
+  needed = {wanted['query'], wanted['passage']}
+  if not names or needed - {*columns, *names.values()}:
     return ''
   pairs = ', '.join(f'{old!r} for {new!r}' for old, new in names.items())
   return (
