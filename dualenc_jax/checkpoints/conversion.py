@@ -6,11 +6,11 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.checkpoints import (
+  checkpoint_reader,
   exports,
   formats,
   hugging_face,
   loading,
-  model_dirs,
   sentence_transformers_writer,
   t5x_legacy,
   transforms,
@@ -81,7 +81,7 @@ class Source:
     if self.activations is not None:
       weights = weights.with_activations(self.activations)
     if weights.described:
-      model_dirs.model_of(weights.described, weights.path)
+      checkpoint_reader.build_model(weights.described, weights.path)
     usage = dataclasses.replace(weights.usage, **self.usage)
     tokenizer = make_tokenizer(
         dataclasses.replace(weights, usage=usage), self.vocabulary

@@ -11,7 +11,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.checkpoints import weights as weights_lib
-from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
+from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
 from dualenc_jax.checkpoints.weights import (
   ENCODERS,
   infer_encoders,

@@ -7,11 +7,11 @@ import pathlib
 from typing import Any, NamedTuple
 
 from dualenc_jax.checkpoints import (
+  checkpoint_reader,
   exports,
   hugging_face,
   hugging_face_config,
   loading,
-  model_dirs,
   sentence_transformers,
   t5x,
   transforms,
@@ -48,7 +48,8 @@ HUGGING_FACE, T5X = 'hugging_face', 't5x'
 # In this order: a sentence-transformers folder is a Hugging Face folder, too.
 _FORMATS = {
     MODEL_DIR: _Format(
-        model_dirs.is_one, model_dirs.read, model_dirs.read_decoder
+        checkpoint_reader.is_model_dir, checkpoint_reader.read,
+        checkpoint_reader.read_decoder,
     ),
     SENTENCE_TRANSFORMERS: _Format(
         sentence_transformers.is_one, sentence_transformers.read
@@ -129,7 +130,7 @@ def read(
 def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
   name, folder = detect(path), _local(path)
   if name == MODEL_DIR:
-    return model_dirs.read(folder, step)
+    return checkpoint_reader.read(folder, step)
   if step is not None:
     raise UserError(
         f'{path} is not a model_dir, so it has no steps. Leave out the step.'

@@ -9,7 +9,7 @@ from flax import linen as nn, traverse_util
 import jax
 import numpy as np
 
-from dualenc_jax.checkpoints import model_dirs, transforms
+from dualenc_jax.checkpoints import checkpoint_reader, transforms
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
 from dualenc_jax.checkpoints.weights import check_sizes, listed, Weights
 from dualenc_jax.data.text.joined import Template
@@ -59,7 +59,7 @@ def load(
       'versions': machine.versions(),
   }
   if weights.trained_dims:
-    provenance[model_dirs.TRAINED_DIMS] = list(weights.trained_dims)
+    provenance[checkpoint_reader.TRAINED_DIMS] = list(weights.trained_dims)
   tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
   params, embedder = place(weights.model(), weights.tensors, weights.path)
   return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
@@ -73,11 +73,11 @@ def load_own(
   `step` and `dim` are as of `formats.read`.
   """
 
-  def use(checkpoint: model_dirs.Checkpoint) -> Loaded:
-    weights = model_dirs.weights_of(checkpoint)
+  def use(checkpoint: checkpoint_reader.Checkpoint) -> Loaded:
+    weights = checkpoint_reader.to_weights(checkpoint)
     if dim is not None:
       weights = transforms.truncate(weights, dim)
-    model = model_dirs.model_of(weights.described, weights.path)
+    model = checkpoint_reader.build_model(weights.described, weights.path)
     tokenizer = make_tokenizer(weights)
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     params, embedder = place(model, weights.tensors, weights.path)
@@ -85,7 +85,7 @@ def load_own(
     provenance = transforms.truncate_provenance(provenance, dim)
     return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
 
-  return model_dirs.restore(path, step, use)
+  return checkpoint_reader.restore(path, step, use)
 
 
 def load_teacher(
@@ -96,11 +96,11 @@ def load_teacher(
   `prompts` are those of `Tokenizer.prompted`.
   """
 
-  def use(checkpoint: model_dirs.Checkpoint) -> Teacher:
+  def use(checkpoint: checkpoint_reader.Checkpoint) -> Teacher:
     facts = dict(checkpoint.meta['model'])
-    model_dirs.check_kind(facts, model_dirs.CROSS_ENCODER, path)
+    checkpoint_reader.check_kind(facts, checkpoint_reader.CROSS_ENCODER, path)
     template = facts.pop('template')
-    model = model_dirs.model_of(facts, str(path))
+    model = checkpoint_reader.build_model(facts, str(path))
     tokenizer = checkpoint.tokenizer().prompted(*prompts)
     around = Template(**template).tokens(tokenizer)
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
@@ -109,7 +109,7 @@ def load_teacher(
     found = calibration.of_step(path, checkpoint.meta['step'])
     return Teacher(params, tokenizer, around, scorer, provenance, found)
 
-  return model_dirs.restore(path, step, use)
+  return checkpoint_reader.restore(path, step, use)
 
 
 def place(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.checkpoints import formats, loading, model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader, formats, loading
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer, read_model
 from dualenc_jax.checkpoints.weights import (
   EMBEDDING,
@@ -161,7 +161,7 @@ def provenance(
       'checkpoint_step': weights.step,
       # Differs between models of one form.
       'run_id': digest.hexdigest()[:32],
-      **model_dirs.texts_of(tokenizer),
+      **checkpoint_reader.tokenizer_facts(tokenizer),
       'dtype': dtype,
       'versions': machine.versions(),
   }

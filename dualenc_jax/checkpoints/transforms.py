@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
+from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
 from dualenc_jax.checkpoints.weights import ENCODERS, Weights
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.models import Projection

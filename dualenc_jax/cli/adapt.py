@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import pathlib
 import shlex
 
-from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config, flags, recipe
 from dualenc_jax.utils.errors import expect, UserError
 
@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise UserError(f'There is no {files[0]} (or {files[1].name}).')
   name = 'genq' if args.teacher is None else 'gpl'
   given = {
-      'generator': (args.generator, model_dirs.GENERATOR),
-      'teacher': (args.teacher, model_dirs.CROSS_ENCODER),
+      'generator': (args.generator, checkpoint_reader.GENERATOR),
+      'teacher': (args.teacher, checkpoint_reader.CROSS_ENCODER),
   }
   given = {stage: pair for stage, pair in given.items() if pair[0] is not None}
   replaced = [text.partition('=')[0] for text in args.replace]
@@ -62,8 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     place = pathlib.Path(path).expanduser()
     if not place.exists():
       raise UserError(f'--{stage} is {path}, which does not exist.')
-    if model_dirs.is_one(place):
-      model_dirs.check_kind(model_dirs.facts_of(place), kind, path)
+    if checkpoint_reader.is_model_dir(place):
+      facts = checkpoint_reader.read_facts(place)
+      checkpoint_reader.check_kind(facts, kind, path)
   until = _last_stage(args)
   gin_files = f'recipes/{name}.gin', *args.gin_file
   bindings = [f'--gin.{b.replace(" = ", "=", 1)}' for b in args.gin_bindings]

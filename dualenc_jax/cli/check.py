@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-from dualenc_jax.checkpoints import integrity
+from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config, flags, runtime, train
 from dualenc_jax.forecast import slices, train_step
 from dualenc_jax.parallel.partitioning import leaf_paths
@@ -104,7 +104,7 @@ def print_memory(
 def check_checkpoints(folder: pathlib.Path) -> None:
   """Reads all checkpoints of a model_dir; raises UserError if one is bad."""
   checked = []
-  for found in integrity.check(folder):
+  for found in checkpoint_reader.check_integrity(folder):
     checked.append(found)
     state = 'all as they were saved.'
     if found.problems:

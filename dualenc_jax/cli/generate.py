@@ -23,7 +23,7 @@ import logging
 import pathlib
 import shlex
 
-from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config, flags, runtime
 from dualenc_jax.pipelines.generation import (
   corpus,
@@ -197,15 +197,15 @@ def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
   if args.round_trip is None and args.round_trip_depth is not None:
     raise UserError('--round_trip_depth: give --round_trip, or leave it out.')
   model = pathlib.Path(args.round_trip or '')
-  if args.round_trip is not None and model_dirs.is_one(model):
+  if args.round_trip is not None and checkpoint_reader.is_model_dir(model):
     check_dual_encoder('round_trip', model)
   return rules, sampling
 
 
 def check_dual_encoder(flag: str, model: pathlib.Path) -> None:
   """Raises UserError for a model_dir of something else."""
-  kind = model_dirs.kind_of(model_dirs.facts_of(model))
-  if kind in (model_dirs.CROSS_ENCODER, model_dirs.GENERATOR):
+  kind = checkpoint_reader.kind_of(checkpoint_reader.read_facts(model))
+  if kind in (checkpoint_reader.CROSS_ENCODER, checkpoint_reader.GENERATOR):
     raise UserError(f'--{flag} is {model}, a {kind}; expected a dual encoder.')
 
 

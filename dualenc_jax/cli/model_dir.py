@@ -8,7 +8,7 @@ import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.checkpoints import loading, model_dirs, transforms
+from dualenc_jax.checkpoints import checkpoint_reader, loading, transforms
 from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.cli import config, flags, saved_config
 from dualenc_jax.data.cache import Cache
@@ -81,7 +81,7 @@ def load(
   """
   check_is_one(folder)
   # A config is a program: beside another checkpoint it is a stranger's.
-  model_dirs.wanted(pathlib.Path(folder), step)
+  checkpoint_reader.candidate_steps(pathlib.Path(folder), step)
   experiment = saved_experiment(folder, files, bindings, search_paths, before)
   trained_for = experiment.tokenizer
   task: Any = experiment.task
@@ -112,7 +112,7 @@ def load(
     )
   objective.check_mesh(partitioner)
 
-  def use_of(checkpoint: model_dirs.Checkpoint) -> TrainedModel:
+  def use_of(checkpoint: checkpoint_reader.Checkpoint) -> TrainedModel:
     checkpoint.check_vocabulary(tokenizer.vocabulary)
     model, tensors = objective.model, checkpoint.tensors
     codec = checkpoint.codec()
@@ -138,11 +138,11 @@ def load(
     )
 
   path = pathlib.Path(folder)
-  model = model_dirs.restore(path, step, use_of)
+  model = checkpoint_reader.restore(path, step, use_of)
   used = model.provenance['checkpoint_step']
-  newest = model_dirs.steps(path)[-1]
+  newest = checkpoint_reader.steps(path)[-1]
   # Where the newest is damaged an older one may be used that is not the best.
-  is_best = used != newest and used == model_dirs.best_step(path)
+  is_best = used != newest and used == checkpoint_reader.best_step(path)
   best = f', the best (the newest is {newest}),' if is_best else ''
   _LOG.info('Restored step %d%s of %s.', used, best, folder)
   return model

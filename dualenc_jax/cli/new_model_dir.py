@@ -4,7 +4,7 @@ import pathlib
 import uuid
 
 from dualenc_jax.checkpoints import loading
-from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
+from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
 from dualenc_jax.checkpoints.weights import SIZES, VOCABULARY, Weights
 from dualenc_jax.cli import config, model_dir, saved_config

@@ -22,7 +22,7 @@ import shlex
 
 import numpy as np
 
-from dualenc_jax.checkpoints import loading, model_dirs, released_models
+from dualenc_jax.checkpoints import checkpoint_reader, loading, released_models
 from dualenc_jax.cli import config, data_command, flags, runtime, tasks
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.metrics import Scores
@@ -199,7 +199,7 @@ def check_own(path: str) -> None:
         f'{path} is a file, which cannot have scores of new queries. Give the'
         ' model_dir of a cross-encoder.'
     )
-  if not model_dirs.is_one(folder):
+  if not checkpoint_reader.is_model_dir(folder):
     what = 'is not a model_dir' if folder.exists() else 'does not exist'
     raise UserError(
         f'{path} {what}. Expected a model_dir of'
@@ -207,8 +207,8 @@ def check_own(path: str) -> None:
         ' file of scores. For a released T5 give'
         f" --teacher_form={' or '.join(released_models.FORMS)}."
     )
-  facts = model_dirs.facts_of(folder)
-  model_dirs.check_kind(facts, model_dirs.CROSS_ENCODER, path)
+  facts = checkpoint_reader.read_facts(folder)
+  checkpoint_reader.check_kind(facts, checkpoint_reader.CROSS_ENCODER, path)
 
 
 def in_new_order(

@@ -8,7 +8,7 @@ import tokenize
 
 import jax
 
-from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
@@ -60,7 +60,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   folder = pathlib.Path(model_dir)
   files.make_folder(folder, 'another MODEL_DIR')
   path = folder / CONFIG
-  if not path.exists() or not model_dirs.steps(folder):
+  if not path.exists() or not checkpoint_reader.steps(folder):
     others = sorted(p.name for p in folder.glob('[!.]*'))
     if others and not path.exists():
       _LOG.warning(

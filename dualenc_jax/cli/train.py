@@ -21,7 +21,7 @@ import time
 
 import jax
 
-from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config, flags, model_dir, runtime, saved_config
 from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation.results import comparison, training_evals
@@ -134,7 +134,7 @@ def train(
     _LOG.info('%s', line)
   saved_config.check(experiment.model_dir, text, args.allow_config_change)
   hosts.agree(
-      'checkpoints', f'{model_dirs.steps(folder)}',
+      'checkpoints', f'{checkpoint_reader.steps(folder)}',
       'MODEL_DIR must be a folder that all hosts see.',
   )
   # Nothing is written before data and checkpoints are known to be good.

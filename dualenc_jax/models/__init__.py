@@ -1,10 +1,9 @@
 """Flax Linen modules: T5, and the dual, cross-encoders and generators of it."""
 
 from dualenc_jax.models.cross_encoder import CrossEncoder, ScoreHead
+from dualenc_jax.models.description import current_names, describe, rebuild
 from dualenc_jax.models.dual_encoder import (
     abstract_params,
-    current_names,
-    describe,
     DualEncoder,
     model_params,
     Projection,
@@ -23,5 +22,5 @@ __all__ = [
     'CrossEncoder', 'DualEncoder', 'Projection', 'ScoreHead', 'Seq2Seq',
     'Seq2SeqRanker', 'T5Decoder', 'T5Encoder', 'TokenEmbedder',
     'abstract_params', 'current_names', 'describe', 'dot_product_attention',
-    'einsum_attention', 'encoder_decoder', 'model_params',
+    'einsum_attention', 'encoder_decoder', 'model_params', 'rebuild',
 ]

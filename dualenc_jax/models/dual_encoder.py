@@ -3,8 +3,6 @@
 Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
-import dataclasses
-import re
 from typing import Any
 
 from flax import linen as nn
@@ -19,8 +17,6 @@ PAD = 0
 # Parameters that are no part of the towers.
 BESIDE = 'loss', 'codec'
 PARTS = 'token_embedder', 'encoder', 'projection'
-# A module of this package, whose place in it may change.
-_WITHIN_MODELS = re.compile(r'^(dualenc_jax\.models\.)\w+\.(?=\w+$)')
 
 
 def mean_pool(x: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -72,51 +68,6 @@ def abstract_params(model: nn.Module) -> Any:
   return jax.eval_shape(
       lambda: model.init(jax.random.key(0), *tokens)['params']
   )
-
-
-def describe(value: Any) -> Any:
-  """A module as JSON: its class and attributes, parts included.
-
-  Saved with every checkpoint, so that `checkpoints.model_dirs` needs no config.
-  """
-  if isinstance(value, nn.Module):
-    names = [field.name for field in dataclasses.fields(value)]
-    own = {n: getattr(value, n) for n in names if n not in ('parent', 'name')}
-    attributes = {name: describe(part) for name, part in own.items()}
-    return {'class': class_name(type(value)), **attributes}
-  if isinstance(value, list | tuple):
-    return [describe(part) for part in value]
-  if value is None or isinstance(value, bool | int | float | str):
-    return value
-  named = value if hasattr(value, '__qualname__') else type(value)
-  return {'class': class_name(named)}
-
-
-def class_name(value: Any) -> str:
-  """The name of a class for files: 'dualenc_jax.models.T5Encoder'.
-
-  It is that of the package of models, wherever in it the class lies, and the
-  whole path of a user's own.
-  """
-  return current_name(f'{value.__module__}.{value.__qualname__}')
-
-
-def current_name(name: str) -> str:
-  """The name for files of a path of a class, which older files have instead."""
-  return _WITHIN_MODELS.sub(r'\1', name)
-
-
-def current_names(facts: Any) -> Any:
-  """What `describe` returned, with the names of classes of today."""
-  if isinstance(facts, dict):
-    return {
-        n: current_name(x) if n == 'class' and isinstance(x, str)
-        else current_names(x)
-        for n, x in facts.items()
-    }
-  if isinstance(facts, list):
-    return [current_names(x) for x in facts]
-  return facts
 
 
 class Projection(nn.Module):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dualenc_jax import losses
-from dualenc_jax.checkpoints.model_dirs import TRAINED_DIMS
+from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
 from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.checkpoints.model_dirs import GENERATOR
+from dualenc_jax.checkpoints.checkpoint_reader import GENERATOR
 from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments

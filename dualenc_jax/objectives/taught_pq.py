@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.checkpoints import loading, model_dirs, released_models
+from dualenc_jax.checkpoints import checkpoint_reader, loading, released_models
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.text.joined import Joined
@@ -91,9 +91,12 @@ class TaughtPq(OverCodes):
   def check_teacher(self, vocabulary: Vocabulary) -> None:
     """Raises UserError for a wrong teacher, by its model_dir's config alone."""
     path = pathlib.Path(self.teacher or '').expanduser()
-    if self.teacher and not self.teacher_form and model_dirs.is_one(path):
-      meta = model_dirs.restore(path, None, lambda found: found.meta)
-      model_dirs.check_kind(meta['model'], model_dirs.CROSS_ENCODER, path)
+    if not self.teacher or self.teacher_form:
+      return
+    if checkpoint_reader.is_model_dir(path):
+      meta = checkpoint_reader.restore(path, None, lambda found: found.meta)
+      kind = checkpoint_reader.CROSS_ENCODER
+      checkpoint_reader.check_kind(meta['model'], kind, path)
       self._check_same(vocabulary, meta['data']['vocabulary'])
 
   def _check_same(self, vocabulary: Vocabulary, sha256: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_towers
 
-from dualenc_jax.checkpoints import exports, formats, loading, model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader, exports, formats, loading
 from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.models import describe, DualEncoder, Projection
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -124,9 +124,9 @@ def test_what_is_saved_of_a_model_may_be_hostile(copied, path, value, word):
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
   def step_of(step=None):
-    return model_dirs.restore(copied, step, lambda found: found.meta['step'])
+    return checkpoint_reader.restore(copied, step, lambda c: c.meta['step'])
 
-  assert model_dirs.steps(copied) == [1, 2]
+  assert checkpoint_reader.steps(copied) == [1, 2]
   assert [step_of(1), step_of(2), step_of()] == [1, 2, 2]
   with pytest.raises(UserError, match='no checkpoint of step 3; it has 1, 2'):
     step_of(3)
@@ -178,7 +178,7 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize('saved, wanted', [(False, True), (True, False)])
 def test_layers_are_stacked_as_the_model_wants_them(tmp_path, saved, wanted):
   towers = save(tmp_path, 1, scan_layers=saved)
-  checkpoint = model_dirs.open_checkpoint(tmp_path, 1)
+  checkpoint = checkpoint_reader.open_checkpoint(tmp_path, 1)
   params, _ = loading.place(
       tiny_towers.model(scan_layers=wanted), checkpoint.tensors, 'x'
   )
@@ -211,7 +211,7 @@ class Mine(DualEncoder):
 
 
 def test_a_class_of_ones_own_takes_its_parameters_by_rules(folder):
-  tensors = model_dirs.open_checkpoint(folder, 2).tensors
+  tensors = checkpoint_reader.open_checkpoint(folder, 2).tensors
   ours = tiny_towers.model()
   mine = Mine(ours.token_embedder, ours.encoder, ours.projection)
   params, embedder = loading.place(mine, tensors, 'x')
@@ -234,7 +234,7 @@ def test_another_vocabulary_and_numbers_that_are_not_finite(tmp_path):
   towers = save(tmp_path, 1)
   params = jax.tree.map(np.array, towers.params)
   params['encoder']['layers_1']['mlp']['wo']['kernel'][3, 1] = -np.inf
-  meta = model_dirs.open_checkpoint(tmp_path, 1).meta
+  meta = checkpoint_reader.open_checkpoint(tmp_path, 1).meta
   Checkpoints(tmp_path).save_params(params, 2, meta)
   said = 'checkpoints/2/params: encoder/layers_1/mlp/wo/kernel .*NaN or inf'
   with pytest.raises(UserError, match=said):

@@ -13,7 +13,7 @@ import tiny_towers
 import tiny_weights
 
 from dualenc_jax import Retriever
-from dualenc_jax.checkpoints import formats, model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader, formats
 from dualenc_jax.cli import main as cli, model_dir, new_model_dir
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
@@ -191,7 +191,7 @@ def test_weights_and_dims_by_flags(tmp_path, capfd):
   )
   folder = tmp_path / 'model'
   run('train', *flags, f'--model_dir={folder}')
-  assert model_dirs.open_checkpoint(folder, 2).trained_dims == (128, 16)
+  assert checkpoint_reader.open_checkpoint(folder, 2).trained_dims == (128, 16)
   logged = {name for line in tiny_run.logged(folder) for name in line}
   assert {'128/loss', '16/loss'} <= logged
   shutil.rmtree(folder)

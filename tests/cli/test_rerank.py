@@ -11,7 +11,7 @@ import tiny_evaluation
 
 import dualenc_jax
 from dualenc_jax.checkpoints import loading
-from dualenc_jax.checkpoints.model_dirs import Checkpoint
+from dualenc_jax.checkpoints.checkpoint_reader import Checkpoint
 from dualenc_jax.cli import convert, evaluate, rerank, search
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.trec import read_run

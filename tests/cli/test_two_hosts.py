@@ -14,7 +14,7 @@ import tiny_evaluation
 import tiny_run
 import two_hosts
 
-from dualenc_jax.checkpoints import model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import train
 from dualenc_jax.utils.tensor_files import zarr_files
 
@@ -136,7 +136,7 @@ def test_align_until_and_keep_the_best(tmp_path):
   end = one[-1]['step']
   assert 2 <= end < 40, 'patience was to end it'
   assert_numbers_equal(one, two)
-  for find in (model_dirs.best_step, model_dirs.steps):
+  for find in (checkpoint_reader.best_step, checkpoint_reader.steps):
     assert find(tmp_path / 'one') == find(tmp_path / 'two')
   assert_saved_equal(tmp_path, end, 'params', 'optimizer')
 

@@ -4,7 +4,7 @@ import json
 
 import tiny_run
 
-from dualenc_jax.checkpoints import formats, model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader, formats
 
 
 def logged(folder, group='train'):
@@ -24,8 +24,9 @@ def tensors(folder):
 
 
 def tensors_and_codec(folder):
-  checkpoint = model_dirs.open_checkpoint(folder, model_dirs.steps(folder)[-1])
-  codec = {f'codec/{n}': t for n, t in checkpoint.of_codec.items()}
+  newest = checkpoint_reader.steps(folder)[-1]
+  checkpoint = checkpoint_reader.open_checkpoint(folder, newest)
+  codec = {f'codec/{n}': t for n, t in checkpoint.codec_tensors.items()}
   return {n: t.read() for n, t in {**checkpoint.tensors, **codec}.items()}
 
 

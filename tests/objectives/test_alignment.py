@@ -13,7 +13,7 @@ import tiny_run
 import tiny_training
 
 import dualenc_jax
-from dualenc_jax.checkpoints import formats, model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader, formats
 from dualenc_jax.cli import check, train
 from dualenc_jax.losses import Similarity
 from dualenc_jax.models import model_params
@@ -226,7 +226,7 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   )
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   train.main([*given, f'--model_dir={whole}'])
-  end = model_dirs.steps(whole)[-1]
+  end = checkpoint_reader.steps(whole)[-1]
   assert 4 < end < 200
   kls = {row['step']: row['kl'] for row in logged(whole, 'alignment')}
   assert [*kls] == list(range(0, end + 1, 4))
@@ -238,20 +238,21 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   # The best checkpoint stays, and is the model.
   found = {r['step']: r['nDCG@10'] for r in logged(whole, 'validation')}
   best = max(found, key=found.get)
-  assert model_dirs.steps(whole) == sorted({best, end})
+  assert checkpoint_reader.steps(whole) == sorted({best, end})
   assert formats.read(whole).step == best
 
   with stopped_at(end, saved=False):
     train.main([*given, f'--model_dir={killed}'])
-  assert model_dirs.steps(killed)[-1] == end - 4
+  assert checkpoint_reader.steps(killed)[-1] == end - 4
   train.main([*given, f'--model_dir={killed}'])
-  assert model_dirs.steps(killed) == model_dirs.steps(whole)
+  assert checkpoint_reader.steps(killed) == checkpoint_reader.steps(whole)
   assert_same(tensors(whole), tensors(killed))
   assert logged(killed, 'alignment') == logged(whole, 'alignment')
   # Run again, it trains no more.
   count = len(logged(killed))
   train.main([*given, f'--model_dir={killed}'])
-  assert model_dirs.steps(killed)[-1] == end and len(logged(killed)) == count
+  assert checkpoint_reader.steps(killed)[-1] == end
+  assert len(logged(killed)) == count
 
 
 @pytest.mark.slow

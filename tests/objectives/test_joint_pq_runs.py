@@ -14,7 +14,7 @@ import tiny_run
 import two_hosts
 
 import dualenc_jax
-from dualenc_jax.checkpoints import formats, loading, model_dirs
+from dualenc_jax.checkpoints import checkpoint_reader, formats, loading
 from dualenc_jax.cli import main as cli, search, train
 from dualenc_jax.retrieval.compression import model_codec
 from dualenc_jax.retrieval.index import Index
@@ -241,7 +241,7 @@ def test_a_killed_taught_run_ends_as_it_would_have(teaching):
   given = *given, f'--gin.STATES_DIR={folder / "other"}'
   with stopped_at(6, saved=False):
     train.main([*given, f'--model_dir={killed}'])
-  assert model_dirs.steps(killed) == [3]
+  assert checkpoint_reader.steps(killed) == [3]
   train.main([*given, f'--model_dir={killed}'])
   assert_same(tensors_and_codec(whole), tensors_and_codec(killed))
   rows = logged(whole)

@@ -22,7 +22,7 @@ from test_checkpoints import (
   save_all,
 )
 
-from dualenc_jax.checkpoints import integrity
+from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.utils.errors import UserError
@@ -72,7 +72,7 @@ def falls_back(folder, caplog) -> str:
 )
 def test_a_flipped_bit_names_its_tensor(copied, caplog, item, name, index, bit):
   flip_bit(copied / 'checkpoints/2' / item, name, index, bit)
-  first, second = integrity.check(copied)
+  first, second = checkpoint_reader.check_integrity(copied)
   assert (first.step, second.step) == (1, 2)
   assert not first.problems and first.tensors == second.tensors == 8
   (problem,) = second.problems
@@ -88,7 +88,7 @@ def test_a_list_that_lacks_a_tensor_is_damage_and_no_other_model(
   value = json.loads(tree.read_text())
   del value['tree_metadata']["('scale',)"]
   tree.write_text(json.dumps(value))
-  _, second = integrity.check(copied)
+  _, second = checkpoint_reader.check_integrity(copied)
   assert 'params: scale was saved and is missing' in second.problems[0]
   said = falls_back(copied, caplog)
   assert 'params does not have the arrays that were saved: scale' in said
@@ -105,7 +105,7 @@ def test_numbers_that_are_not_finite(copied, caplog, item, name):
   checkpoints = Checkpoints(copied)
   checkpoints.save(state, 2, META)
   checkpoints.wait()
-  _, second = integrity.check(copied)
+  _, second = checkpoint_reader.check_integrity(copied)
   assert f'{item}: {name}scale holds NaN or infinity' in second.problems[0]
   said = falls_back(copied, caplog)
   assert f'{item}: {name}scale is NaN or infinite' in said

@@ -5,9 +5,9 @@ import os
 import pathlib
 
 from dualenc_jax.checkpoints import (
+  checkpoint_reader,
   formats,
   loading,
-  model_dirs,
   released_models,
 )
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
@@ -50,11 +50,11 @@ def load(
   """
   mesh = partitioner or HostPartitioner()
 
-  def use(checkpoint: model_dirs.Checkpoint) -> Generator:
+  def use(checkpoint: checkpoint_reader.Checkpoint) -> Generator:
     facts = dict(checkpoint.meta['model'])
-    model_dirs.check_kind(facts, model_dirs.GENERATOR, path)
-    facts.pop(model_dirs.GENERATOR)
-    model = _of_dtype(model_dirs.model_of(facts, str(path)), dtype)
+    checkpoint_reader.check_kind(facts, checkpoint_reader.GENERATOR, path)
+    facts.pop(checkpoint_reader.GENERATOR)
+    model = _of_dtype(checkpoint_reader.build_model(facts, str(path)), dtype)
     tokenizer = checkpoint.tokenizer()
     if length is not None:
       tokenizer = dataclasses.replace(tokenizer, passage_length=length)
@@ -66,7 +66,7 @@ def load(
   if formats.detect(path) == formats.MODEL_DIR:
     if vocabulary is not None:
       raise UserError(f'{path} has its own vocabulary: leave out {vocabulary}.')
-    return model_dirs.restore(pathlib.Path(path).expanduser(), None, use)
+    return checkpoint_reader.restore(pathlib.Path(path).expanduser(), None, use)
   weights, decoder = formats.read_with_decoder(path)
   if not decoder:
     raise UserError(

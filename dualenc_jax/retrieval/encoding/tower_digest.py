@@ -23,7 +23,7 @@ from dualenc_jax.models import (
   T5Encoder,
   TokenEmbedder,
 )
-from dualenc_jax.models.dual_encoder import class_name
+from dualenc_jax.models.description import class_name
 from dualenc_jax.retrieval.encoding.towers import params_of_tower
 from dualenc_jax.utils.tensor_files.stacked_layers import unstack
 from dualenc_jax.utils.tensor_files.tensors import Tensor

@@ -1,9 +1,9 @@
-"""Reads the folders that training writes, without config or Orbax's manager.
+"""Reads the model_dirs that training writes, without config or Orbax's manager.
 
-What no tensor of a model says (activations, dtype, ...) is saved beside them.
+Activations, dtype and whatever else no tensor shows are saved beside them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import logging
 import os
@@ -14,26 +14,25 @@ from typing import Any, TypeVar
 import jax
 
 from dualenc_jax import models
-from dualenc_jax.checkpoints import described, weights as weights_lib
+from dualenc_jax.checkpoints import weights as weights_lib
 from dualenc_jax.checkpoints.weights import infer_encoder, Weights
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.retrieval.compression import Codec, model_codec
-from dualenc_jax.utils import json_file, machine
+from dualenc_jax.utils import finite, json_file, machine, untrusted
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files import checkpoint_meta
+from dualenc_jax.utils.tensor_files import checkpoint_meta, zarr_files
 from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
 
 KIND = 'dualenc_jax model_dir'
-# A statistic of a parameter in optax state: 0/v_row/encoder/.../kernel.
-# What parameters of a cross-encoder's head and of a generator's decoder begin
-# with.
-HEAD, _DECODER = 'head/', 'decoder/'
+# First parts of the parameters of a cross-encoder's head and of a generator's
+# decoder.
+_HEAD, _DECODER = 'head/', 'decoder/'
 # Saved beside what `models.describe` says of a generator.
 GENERATOR = 'generator'
 CROSS_ENCODER = 'cross-encoder'
-# By kind: its ability, the command that uses it, and the gin file of one.
-_OF_KIND = {
+# By kind: its use, the command that uses it, and a gin file that trains one.
+_KINDS = {
     CROSS_ENCODER: (
         'scores pairs', 'rerank --teacher=', 'architectures/cross_encoder.gin'
     ),
@@ -73,15 +72,16 @@ _T = TypeVar('_T')
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-  """A checkpoint of a model_dir; its tensors are read when they are wanted.
+  """A checkpoint of a model_dir; its tensors are read on demand.
 
   Attributes:
-    folder: that of the checkpoint in the model_dir.
-    meta: what was saved beside the tensors.
+    model_dir: the folder of the run.
+    folder: that of the checkpoint in it.
+    meta: JSON that was saved beside the tensors.
     tensors: the model's, one for each layer, by the names of `DualEncoder` or
-      of whatever model it is.
+      of another model.
     loss: those of the loss, 'loss/log_temperature'.
-    of_codec: those of the model's codec, without 'codec/'; {} without one.
+    codec_tensors: those of the model's codec, without 'codec/'.
   """
 
   model_dir: pathlib.Path
@@ -89,14 +89,14 @@ class Checkpoint:
   meta: Mapping[str, Any]
   tensors: Mapping[str, Tensor]
   loss: Mapping[str, Tensor]
-  of_codec: Mapping[str, Tensor]
+  codec_tensors: Mapping[str, Tensor]
 
   def codec(self) -> Codec | None:
-    """The codec that was trained with the model, if one was."""
+    """The codec that was trained with the model, if any."""
     known = self.meta['model'].get(model_codec.GROUP)
     if known is None:
       return None
-    arrays = {name: tensor.read() for name, tensor in self.of_codec.items()}
+    arrays = {name: t.read() for name, t in self.codec_tensors.items()}
     return model_codec.from_arrays(known, arrays)
 
   @property
@@ -105,7 +105,7 @@ class Checkpoint:
     return tuple(self.meta['model'].get(TRAINED_DIMS, ()))
 
   def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-    """Raises UserError unless the model was trained with a vocabulary."""
+    """Raises UserError unless the model was trained with this vocabulary."""
     trained_on = self.meta['data']['vocabulary']
     if trained_on != vocabulary.sha256:
       raise UserError(
@@ -132,17 +132,17 @@ class Checkpoint:
   def provenance(
       self, model: Any, tokenizer: Tokenizer, seed: int | None = None
   ) -> dict[str, Any]:
-    """The facts that numbers and vectors of a model depend on, as JSON.
+    """The facts that the embeddings of a model depend on, as JSON.
 
-    The model may be of another dtype than it was trained in. `seed` is None for
-    the one that was saved.
+    The model may have another dtype than it was trained in. None takes the seed
+    that was saved.
     """
     dims = self.trained_dims
     return {
         'checkpoint_step': self.meta['step'],
         'run_id': self.meta['run_id'],
         'model_dir': self.model_dir.name,
-        **texts_of(tokenizer),
+        **tokenizer_facts(tokenizer),
         'dtype': model.encoder.dtype,
         **({TRAINED_DIMS: list(dims)} if dims else {}),
         'seed': self.meta['data'].get('seed') if seed is None else seed,
@@ -152,14 +152,14 @@ class Checkpoint:
     }
 
 
-def texts_of(tokenizer: Tokenizer) -> dict[str, Any]:
+def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
   """The facts that the tokens of texts depend on, as JSON."""
   names = 'query_length', 'passage_length', 'query_prefix', 'passage_prefix'
   facts = {name: getattr(tokenizer, name) for name in names}
   return {'vocabulary': tokenizer.vocabulary.sha256, **facts}
 
 
-def is_one(path: pathlib.Path) -> bool:
+def is_model_dir(path: pathlib.Path) -> bool:
   """Whether training wrote this folder."""
   return (path / _CHECKPOINTS).is_dir()
 
@@ -171,54 +171,52 @@ def steps(path: pathlib.Path) -> list[int]:
   return sorted(int(name) for name in names if _STEP.fullmatch(name))
 
 
-def folder_of(path: pathlib.Path, step: int) -> pathlib.Path:
+def step_folder(path: pathlib.Path, step: int) -> pathlib.Path:
   """The folder of a checkpoint in a model_dir."""
   return path / _CHECKPOINTS / str(step)
 
 
 def read(path: pathlib.Path, step: int | None = None) -> Weights:
-  """The best, the newest or a chosen checkpoint; UserError if there is none."""
-  return weights_of(open_checkpoint(path, wanted(path, step)[0]))
+  """Reads the best, the newest or a chosen checkpoint of a model_dir."""
+  return to_weights(open_checkpoint(path, candidate_steps(path, step)[0]))
 
 
 def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
-  """Decoder and head of a generator, by the names of `Seq2Seq`; else {}.
+  """Reads decoder and head of a generator, by the names of `Seq2Seq`.
 
-  They are of the checkpoint that `read` opens.
+  They are {} for another model, and those of the checkpoint that `read` opens.
   """
-  checkpoint = open_checkpoint(path, wanted(path, None)[0])
+  checkpoint = open_checkpoint(path, candidate_steps(path, None)[0])
   return _starting(_DECODER, checkpoint.tensors)
 
 
 def restore(
     path: pathlib.Path, step: int | None, use: Callable[[Checkpoint], _T]
 ) -> _T:
-  """What `use` returns for a checkpoint of a model_dir.
+  """Returns `use(checkpoint)` for a checkpoint of a model_dir.
 
   The checkpoint is that of `step`, or with None the best or newest that can be
   read. UserError where none can.
   """
-  unreadable = {}
-  for candidate in wanted(path, step):
+  causes = []
+  for candidate in candidate_steps(path, step):
     try:
       return use(open_checkpoint(path, candidate))
     except DamageError as e:
-      unreadable[candidate] = str(e)
+      causes.append(f'{candidate}: {e}')
       _LOG.warning(
           'WARNING: checkpoint %d cannot be read, so an earlier one is looked'
           ' for: %s', candidate, e
       )
-  causes = ' '.join(f'{step}: {cause}' for step, cause in unreadable.items())
   raise UserError(
-      f'No checkpoint in {path / _CHECKPOINTS} can be read ({causes}). Nothing'
-      ' was changed. Restore them from a copy, mend what keeps them from being'
-      ' read, or train anew in another MODEL_DIR.'
+      f'No checkpoint in {path / _CHECKPOINTS} can be read'
+      f' ({" ".join(causes)}). Nothing was changed. Restore them from a copy.'
   )
 
 
 def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
-  """A checkpoint, of which only metadata is read; DamageError if it cannot."""
-  folder = folder_of(path, step)
+  """Opens a checkpoint, reading only metadata; DamageError if it cannot."""
+  folder = step_folder(path, step)
   meta, known = checkpoint_meta.read(folder, **_META)
   meta |= {'model': models.current_names(meta['model'])}
   everything = checkpoint_meta.read_item(folder / 'params', known)
@@ -239,26 +237,24 @@ def _without(
   return {n: t for n, t in tensors.items() if n not in left}
 
 
-def weights_of(checkpoint: Checkpoint) -> Weights:
-  """A checkpoint of a `DualEncoder` as one of any kind, without its optimizer.
+def to_weights(checkpoint: Checkpoint) -> Weights:
+  """A checkpoint as one of any form, without its optimizer.
 
-  That of a cross-encoder is one of its encoder, without a projection; its score
-  head is kept beside, as the parameters of a loss are. That of a generator is
-  one of its encoder, too, and `decoder` has the others. Of another model it
-  raises UserError.
+  The encoder of a cross-encoder has no projection; the score head is among the
+  parameters of the loss. The encoder of a generator has none either, and
+  `read_decoder` has the other tensors. UserError for any other model.
   """
   meta = checkpoint.meta
-  beside = TRAINED_DIMS, model_codec.GROUP
-  heads, written = (
-      _starting(s, checkpoint.tensors) for s in (HEAD, _DECODER)
+  heads, decoder = (
+      _starting(s, checkpoint.tensors) for s in (_HEAD, _DECODER)
   )
-  tensors = _without(checkpoint.tensors, heads, written)
+  tensors = _without(checkpoint.tensors, heads, decoder)
   encoders = {
       tower: _encoder(tensors, meta['model'].get(tower) or {}, tower)
       for tower in weights_lib.ENCODERS
       if _starting(f'{tower}/', tensors)
   }
-  # Prefixes are saved where there are some.
+  # Empty prefixes are not saved.
   data = {'query_prefix': '', 'passage_prefix': '', **meta['data']}
   return Weights(
       KIND,
@@ -267,10 +263,14 @@ def weights_of(checkpoint: Checkpoint) -> Weights:
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
       weights_lib.Usage().saved(data, checkpoint.model_dir),
-      left_out=dict.fromkeys(written, 'decoder'),
+      left_out=dict.fromkeys(decoder, 'decoder'),
       loss={**checkpoint.loss, **heads},
       step=meta['step'],
-      described={n: x for n, x in meta['model'].items() if n not in beside},
+      described={
+          name: value
+          for name, value in meta['model'].items()
+          if name not in (TRAINED_DIMS, model_codec.GROUP)
+      },
       trained_dims=checkpoint.trained_dims,
       codec=checkpoint.codec(),
   ).check()
@@ -293,7 +293,7 @@ def _encoder(
 
 
 def kind_of(facts: Mapping[str, Any]) -> str:
-  """What the model of a checkpoint is, of the facts saved: 'generator'."""
+  """The kind of a model, 'generator' say, from its saved facts."""
   if 'template' in facts:
     return CROSS_ENCODER
   if GENERATOR in facts:
@@ -302,7 +302,7 @@ def kind_of(facts: Mapping[str, Any]) -> str:
   return 'dual encoder' if name == 'DualEncoder' else name
 
 
-def facts_of(path: pathlib.Path) -> Mapping[str, Any]:
+def read_facts(path: pathlib.Path) -> Mapping[str, Any]:
   """The saved facts of the model in a model_dir, as `restore` opens it."""
   return restore(path, None, lambda checkpoint: checkpoint.meta['model'])
 
@@ -310,29 +310,29 @@ def facts_of(path: pathlib.Path) -> Mapping[str, Any]:
 def check_kind(
     facts: Mapping[str, Any], kind: str, path: str | os.PathLike[str]
 ) -> None:
-  """Raises UserError unless facts are of a `CROSS_ENCODER`, or `GENERATOR`."""
+  """Raises UserError unless facts are of a kind, such as `GENERATOR`."""
   found = kind_of(facts)
   if found != kind:
-    ability, _, file = _OF_KIND[kind]
+    ability, _, file = _KINDS[kind]
     raise UserError(
         f'{path} is a {found}, not a {kind}, which {ability}. Train one'
         f' with --gin_file={file}.'
     )
 
 
-def model_of(facts: Mapping[str, Any], path: str) -> Any:
-  """The module of which `describe` returned these facts."""
+def build_model(facts: Mapping[str, Any], path: str) -> Any:
+  """The module whose saved facts these are; UserError if it embeds nothing."""
   kind = kind_of(facts)
-  if kind in _OF_KIND:
-    ability, command, _ = _OF_KIND[kind]
+  if kind in _KINDS:
+    ability, command, _ = _KINDS[kind]
     raise UserError(
         f'{path} is a {kind}, which {ability} and embeds nothing. Use it in'
         f' `dualenc {command}{path}`, or give a dual encoder.'
     )
-  return described.module(facts, path)
+  return models.rebuild(facts, path)
 
 
-def wanted(path: pathlib.Path, step: int | None) -> list[int]:
+def candidate_steps(path: pathlib.Path, step: int | None) -> list[int]:
   """Steps to try, the best first; raises UserError if there are none."""
   found = steps(path)
   if not found or (step is not None and step not in found):
@@ -349,11 +349,66 @@ def wanted(path: pathlib.Path, step: int | None) -> list[int]:
 
 
 def best_step(path: pathlib.Path) -> int | None:
-  """The step that the run has kept as its best, if it has one and is whole."""
-  folder = folder_of(path, steps(path)[-1])
+  """The step that the run has kept as its best, if any is known."""
+  folder = step_folder(path, steps(path)[-1])
   types = {'notes?': {'best?': {'step': int}}}
   try:
     found, _ = checkpoint_meta.read(folder, **types)
   except UserError:
     return None
   return found.get('notes', {}).get('best', {}).get('step')
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """The findings of `check_integrity` in a checkpoint.
+
+  Attributes:
+    step: that of the checkpoint.
+    tensors: how many it lists, of parameters, optimizer and memory; one a
+      layer.
+    problems: a line each, with the file and the tensor; () of a good one.
+    has_digests: whether its tensors could be compared with their digests.
+  """
+
+  step: int
+  tensors: int
+  problems: tuple[str, ...]
+  has_digests: bool
+
+
+def check_integrity(path: pathlib.Path) -> Iterator[Findings]:
+  """Reads all of every checkpoint, oldest first, a tensor at a time.
+
+  Args:
+    path: a model_dir, which is not changed; UserError if it has no checkpoint.
+  """
+  candidate_steps(path, None)
+  for step in steps(path):
+    yield _check_checkpoint(step_folder(path, step), step)
+
+
+def _check_checkpoint(folder: pathlib.Path, step: int) -> Findings:
+  problems, known, count = [], None, 0
+  try:
+    _, known = checkpoint_meta.read(folder, **checkpoint_meta.TYPES)
+  except DamageError as e:
+    problems.append(str(e))
+  items = {p.name for p in folder.glob('*') if zarr_files.is_tree(p)}
+  for item in sorted({'params'} | items | (known or {}).keys()):
+    try:
+      untrusted.check_name(item, f'{folder / checkpoint_meta.FILE}: an item')
+      tensors = checkpoint_meta.read_item(folder / item, known)
+    except UserError as e:
+      problems.append(str(e))
+      continue
+    count += len(tensors)
+    for tensor in tensors.values():
+      try:
+        array = tensor.load()
+        finite.check_tensor(tensor.where, array, 'Use another checkpoint.')
+      except (OSError, ValueError) as e:
+        text = str(e).splitlines()[0]
+        where = '' if tensor.where in text else f'{tensor.where}: '
+        problems.append(f'{where}{text}')
+  return Findings(step, count, tuple(problems), known is not None)
