@@ -96,7 +96,6 @@ def test_field(refused, form, file, path, value, word):
     'form, file, special',
     [
         (HF, 'config.json', 'pipe'), (HF, 'projection.safetensors', 'endless'),
-        ('t5x', 'checkpoint_7/checkpoint', 'pipe'),
         ('t5x', f'{ZARR}/.zarray', 'endless'), ('t5x', f'{ZARR}/0.0', 'pipe'),
     ],
 )
