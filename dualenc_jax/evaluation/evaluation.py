@@ -1,5 +1,9 @@
-"""The evaluation of a model on a retrieval set: a ranking and metrics."""
+"""The evaluation of a system on a retrieval set: a ranking and metrics.
 
+A system is a model, scores of the whole corpus, or hits that are re-ranked.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 from typing import Any
 
@@ -11,8 +15,15 @@ from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.encoding.towers import Towers
 from dualenc_jax.retrieval.search import ranking as ranking_lib
 from dualenc_jax.retrieval.search.exact_search import search_of
-from dualenc_jax.retrieval.search.ranking import Ranking
+from dualenc_jax.retrieval.search.ranking import (
+  best_hits,
+  best_of,
+  id_places,
+  joined,
+  Ranking,
+)
 from dualenc_jax.utils import finite
+from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.progress import Progress
 
 
@@ -36,7 +47,7 @@ class Evaluation:
 
   @property
   def ranks(self) -> dict[int, int]:
-    """The rank of each query's best relevant passage; None if not known."""
+    """The rank of each query's best relevant passage, where it is known."""
     if self.scores is None or 'MRR' not in self.scores.values:
       return {}
     queries = np.asarray(self.scores.queries).tolist()
@@ -54,7 +65,7 @@ def evaluate(
     embedder: Towers, params: Any, retrieval_set: RetrievalSet, k: int = 1000,
     codec: Codec | None = None,
 ) -> Evaluation:
-  """Encodes queries and corpus, and ranks all of it exactly for every query.
+  """Encodes queries and corpus, and ranks the corpus exactly for every query.
 
   It keeps k hits a query, at least 100 where the corpus has so many. The
   embeddings of the corpus, or codes, are in memory, 4 D bytes a passage.
@@ -65,12 +76,8 @@ def evaluate(
   )
   if codec is not None:
     passages = Coded(codec, codec.encode(passages))
-  return rank(
-      encode_queries(embedder, params, retrieval_set),
-      passages,
-      retrieval_set,
-      k,
-  )
+  queries = encode_queries(embedder, params, retrieval_set)
+  return rank(queries, passages, retrieval_set, k)
 
 
 def encode_queries(
@@ -80,8 +87,8 @@ def encode_queries(
   tokens, rows = retrieval_set.cache.query_tokens, retrieval_set.query_rows
   queries = np.empty((len(rows), embedder.dim), np.float32)
   with Progress('Encoding', len(rows), 'queries') as progress:
-    for places, found in embedder.batches('encode_query', params, tokens, rows):
-      queries[places] = found
+    for places, batch in embedder.batches('encode_query', params, tokens, rows):
+      queries[places] = batch
       progress(len(places))
   ids = retrieval_set.query_ids
   finite.check_rows('query embeddings', queries, lambda row: repr(ids[row]))
@@ -119,7 +126,7 @@ def rank(
   if documents is not None:
     return score(ranking, retrieval_set)
   gold = retrieval_set.gold
-  ranks = ranks_in(ranking, gold)
+  ranks = _ranks_in(ranking, gold)
   lost = [q for q, rank in enumerate(ranks) if gold[q] and not rank]
   if lost:
     ranks[lost] = search.gold_ranks(
@@ -128,6 +135,122 @@ def rank(
         None if own is None else own[lost],
     )
   return score(ranking, retrieval_set, ranks)
+
+
+def rank_by_scores(
+    scores: Iterable[Sequence[np.ndarray]], retrieval_set: RetrievalSet,
+    k: int = 1000,
+) -> list[Evaluation]:
+  """Ranks a whole corpus for every query, by one system or several at once.
+
+  Args:
+    scores: for each query those of each system, float32 [N]; -inf for passages
+      that it does not retrieve, which are no hits and have no rank.
+    retrieval_set: the set of the queries and the corpus.
+    k: hits a query, at least 100 where there are so many.
+  """
+  ids = retrieval_set.ranked_ids
+  places = id_places(ids)
+  size = len(ids) - (retrieval_set.self_hits is not None)
+  ranked: list[list[tuple[Ranking, int]]] = []
+  for query, (gold, systems) in enumerate(zip(retrieval_set.gold, scores)):
+    ranked.append([])
+    for each in systems:
+      each = scores_of_ranked(each, retrieval_set, query)
+      hits = best_of(each, places, min(k, size))
+      ranked[-1].append((hits, rank_of_best(each, gold, places)))
+  return [
+      score(
+          joined([hits for hits, _ in system]),
+          retrieval_set,
+          np.array([rank for _, rank in system], np.int64),
+      )
+      for system in zip(*ranked)
+  ]
+
+
+def rank_of_best(
+    scores: np.ndarray, gold: Sequence[int], places: np.ndarray
+) -> int:
+  """The rank, from 1, of the best row in `gold`; 0 if none is retrieved.
+
+  Scores are float32 [N], places `ranking.id_places` [N].
+  """
+  if not gold:
+    return 0
+  rows = np.array(list(gold))
+  best = scores[rows].max()
+  if best == -np.inf:
+    return 0
+  place = places[rows[scores[rows] == best]].max()
+  ties = (scores == best) & (places > place)
+  return 1 + int(np.count_nonzero(scores > best) + np.count_nonzero(ties))
+
+
+def scores_of_ranked(
+    scores: np.ndarray, retrieval_set: RetrievalSet, query: int
+) -> np.ndarray:
+  """Scores of the passages, or documents, without the query itself."""
+  documents, own = retrieval_set.documents, retrieval_set.self_hits
+  if documents is not None:
+    best = np.full(len(documents.ids), -np.inf, np.float32)
+    np.maximum.at(best, documents.of_passage, scores)
+    scores = best
+  if own is not None and own[query] >= 0:
+    scores = scores.copy()
+    scores[own[query]] = -np.inf
+  return scores
+
+
+def rerank(
+    first: Evaluation, retrieval_set: RetrievalSet,
+    score_pairs: Callable[[np.ndarray], np.ndarray], depth: int,
+) -> Evaluation:
+  """Re-ranks the `depth` best hits of each query; the others stay below.
+
+  `score_pairs` scores pairs int64 [n, 2], numbers of a query and a passage.
+
+  Raises:
+    UserError: documents were ranked, or a score is not finite.
+  """
+  if retrieval_set.documents is not None:
+    raise UserError(
+        'A re-ranker scores passages, not documents: leave out --max_passage or'
+        ' the re-ranking.'
+    )
+  ranking = rerank_hits(
+      first.ranking, score_pairs, retrieval_set.ranked_ids, depth,
+      retrieval_set.query_ids,
+  )
+  ranks = _ranks_in(ranking, retrieval_set.gold)
+  for query, rank in first.ranks.items():
+    # Ranks beyond the hits do not change.
+    ranks[query] = ranks[query] or rank
+  return score(ranking, retrieval_set, ranks)
+
+
+def rerank_hits(
+    first: Ranking, score_pairs: Callable[[np.ndarray], np.ndarray],
+    ids: Sequence[str], depth: int, query_ids: list[str],
+) -> Ranking:
+  """The same hits [Q, k], with the first `depth` of each query by new scores.
+
+  Scores of the hits below fall by one each from the lowest new score.
+  """
+  count, k = first.indices.shape
+  depth = min(depth, k)
+  taken = first.indices[:, :depth]
+  real = taken >= 0
+  scores = np.zeros((count, depth), np.float32)
+  scores[real] = score_pairs(np.stack([np.nonzero(real)[0], taken[real]], 1))
+  finite.check_rows("the teacher's scores", scores, lambda q: query_ids[q])
+  best = best_hits(np.where(real, scores, -np.inf), taken, ids, depth)
+  below = best.scores[:, -1:] - np.arange(1, k - depth + 1, dtype=np.float32)
+  below[first.indices[:, depth:] < 0] = -np.inf
+  return Ranking(
+      np.concatenate([best.scores, below], axis=1),
+      np.concatenate([best.indices, first.indices[:, depth:]], axis=1),
+  )
 
 
 def score(
@@ -160,10 +283,10 @@ def score(
   return Evaluation(ranking, scores, matches, answered)
 
 
-def ranks_in(ranking: Ranking, gold: list[list[int]]) -> np.ndarray:
+def _ranks_in(ranking: Ranking, gold: list[list[int]]) -> np.ndarray:
   """The rank of each query's best relevant hit, int64 [Q]; 0 for none."""
   ranks = np.zeros(len(gold), np.int64)
   for query, relevant in enumerate(gold):
-    found = np.isin(ranking.indices[query], relevant)
-    ranks[query] = found.argmax() + 1 if found.any() else 0
+    is_gold = np.isin(ranking.indices[query], relevant)
+    ranks[query] = is_gold.argmax() + 1 if is_gold.any() else 0
   return ranks

@@ -21,7 +21,7 @@ from tiny_evaluation import (
 import tiny_run
 
 from dualenc_jax.cli import bm25, compare, evaluate, report, search
-from dualenc_jax.evaluation import by_scores
+from dualenc_jax.evaluation.results import baselines
 from dualenc_jax.retrieval.search.bm25 import BM25
 from dualenc_jax.utils.errors import UserError
 
@@ -139,7 +139,7 @@ def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
 
 
 def test_a_weight_chosen_on_validation(model, tmp_path, monkeypatch):
-  choose_weight = by_scores.choose_weight
+  choose_weight = baselines.choose_weight
   with pytest.raises(UserError, match='cannot be chosen on split validation'):
     run(model, tmp_path / 'b', BOTH, '--hybrid_weight=validation')
   asked = f'--model_dir={model}', f'--output_dir={tmp_path / "pairs"}'
@@ -150,7 +150,7 @@ def test_a_weight_chosen_on_validation(model, tmp_path, monkeypatch):
     chosen.append(choose_weight(*args))
     return 0.35
 
-  monkeypatch.setattr(by_scores, 'choose_weight', choose)
+  monkeypatch.setattr(baselines, 'choose_weight', choose)
   # Where there is a split to choose on, that is the default.
   evaluate.main([*asked, '--split=test'])
   assert result_of(tmp_path / 'pairs' / 'hybrid')['weight'] == 0.35

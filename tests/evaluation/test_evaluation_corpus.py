@@ -8,8 +8,7 @@ import pytest
 
 from dualenc_jax.data import Dataset, prepare, Tokenizer, Vocabulary
 from dualenc_jax.data.dataset import example
-from dualenc_jax.evaluation import by_scores
-from dualenc_jax.evaluation.evaluation import score
+from dualenc_jax.evaluation.evaluation import rank_by_scores, score
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.search.ranking import Ranking
 from dualenc_jax.utils.errors import UserError
@@ -107,7 +106,7 @@ def test_metrics_over_a_corpus_are_those_of_the_definitions(cache_of):
     metrics = score(ranking_of(order), at_level).metrics
     assert metrics == pytest.approx(expected)
   nothing = np.full((len(QUERIES), 12), -np.inf, np.float32)
-  (metrics,) = (e.metrics for e in by_scores.evaluate(zip(nothing), found))
+  (metrics,) = (e.metrics for e in rank_by_scores(zip(nothing), found))
   assert {*metrics.values()} == {0.0}
   with pytest.raises(UserError, match='no grade of the qrels is above 3'):
     score(ranking_of(order), dataclasses.replace(found, relevance_level=4))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualenc_jax.evaluation import rerank
+from dualenc_jax.evaluation.evaluation import rerank_hits
 from dualenc_jax.retrieval.search.ranking import Ranking
 
 
@@ -11,7 +11,7 @@ def test_the_first_hits_by_new_scores_and_the_others_below():
   scores = np.arange(5, 0, -1, dtype=np.float32)
   first = Ranking(np.where(hits < 0, -np.inf, scores), hits)
   scores = np.array([7, 0, 7, 0, 1], np.float32)
-  found = rerank.rerank(
+  found = rerank_hits(
       first, lambda pairs: scores[pairs[:, 1]], [*'abcde'], 3, ['q', 'r']
   )
   # Of equal scores the greater id is first; none of the others ties.

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dualenc_jax.evaluation import by_scores
+from dualenc_jax.evaluation.results.baselines import choose_weight
 from dualenc_jax.retrieval.search import hybrid
 from dualenc_jax.retrieval.search.bm25 import BM25
 from dualenc_jax.retrieval.search.hybrid import Hybrid
@@ -89,7 +89,7 @@ def test_few_queries_do_not_decide_the_weight(by_words, expected):
       ranked_ids=IDS[:4], gold=gold, query_texts=[''] * 20, documents=None,
       self_hits=None,
   )
-  found = by_scores.choose_weight(system, np.zeros((20, 1)), ranked)
+  found = choose_weight(system, np.zeros((20, 1)), ranked)
   assert found == expected
 
 

@@ -3,18 +3,20 @@
 from collections.abc import Callable, Collection, Iterator
 import dataclasses
 import logging
+import math
 from typing import Any
 
 import numpy as np
 
 from dualenc_jax.data import Dataset
-from dualenc_jax.evaluation import by_scores
+from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.results.result_files import BASELINES, VALIDATION
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.retrieval.search import bm25
+from dualenc_jax.retrieval.search import bm25, hybrid
 from dualenc_jax.retrieval.search.bm25 import BM25
 from dualenc_jax.retrieval.search.hybrid import Hybrid, RRF, WEIGHT
+from dualenc_jax.retrieval.search.ranking import id_places
 from dualenc_jax.utils.errors import UserError
 
 BM25_FOLDER, HYBRID_FOLDER = BASELINES
@@ -99,7 +101,7 @@ class Baselines:
     weight = self._weight(words, ranked, dense)
     system = Hybrid(words, dense.passages, ranked.corpus.ids)
     # BM25's scores are of use to both.
-    own, fused = by_scores.evaluate(
+    own, fused = evaluation.rank_by_scores(
         system.scores(ranked.query_texts, dense.queries, weight), ranked, k
     )
     if BM25_FOLDER in wanted:
@@ -112,7 +114,7 @@ class Baselines:
   ) -> tuple[Evaluation, dict[str, Any]]:
     """The result of BM25, and what it depends on."""
     scores = zip(words.retrieved(ranked.query_texts))
-    (found,) = by_scores.evaluate(scores, ranked, k)
+    (found,) = evaluation.rank_by_scores(scores, ranked, k)
     return found, self._facts(BM25_FOLDER)
 
   def _facts(self, system: str) -> dict[str, Any]:
@@ -143,7 +145,7 @@ class Baselines:
       if other.corpus.cache.header != ranked.corpus.cache.header:
         words = self.words.of(other)
       system = Hybrid(words, passages, other.corpus.ids)
-      weight = by_scores.choose_weight(system, queries, other)
+      weight = choose_weight(system, queries, other)
     except UserError as e:
       if self.weight is not None:
         raise
@@ -154,3 +156,48 @@ class Baselines:
         ' %s.', weight, VALIDATION,
     )
     return weight
+
+
+def choose_weight(
+    system: Hybrid, embeddings: np.ndarray, retrieval_set: RetrievalSet,
+    most: int = 1000,
+) -> float:
+  """Chooses the share of the dense scores by MRR.
+
+  Among the shares that are behind the best by a standard error of the
+  difference, or less, it is the nearest to `hybrid.WEIGHT`, so that few queries
+  do not decide much.
+
+  Args:
+    system: the scores of the set's corpus.
+    embeddings: float32 [Q, D] of the set's queries.
+    retrieval_set: a set other than the one that is measured.
+    most: the most queries to look at.
+
+  Raises:
+    UserError: no query has a relevant passage.
+  """
+  places, gold = id_places(retrieval_set.ranked_ids), retrieval_set.gold
+  chosen = [query for query, relevant in enumerate(gold) if relevant]
+  if not chosen:
+    raise UserError(
+        'The weight of hybrid search cannot be chosen: no query of the'
+        ' validation split has a relevant passage. Give a weight, such as'
+        f' {WEIGHT}.'
+    )
+  chosen = np.random.default_rng(0).permutation(chosen)[:most].tolist()
+  reciprocal = np.zeros((len(chosen), len(hybrid.WEIGHTS)))
+  texts = [retrieval_set.query_texts[query] for query in chosen]
+  pairs = zip(chosen, system.both(texts, embeddings[chosen]))
+  for row, (query, both) in enumerate(pairs):
+    for i, scores in enumerate(hybrid.weighted(*both, hybrid.WEIGHTS)):
+      scores = evaluation.scores_of_ranked(scores, retrieval_set, query)
+      rank = evaluation.rank_of_best(scores, gold[query], places)
+      reciprocal[row, i] = 1 / rank if rank else 0.0
+  best = reciprocal.mean(axis=0).argmax()
+  behind = reciprocal[:, [best]] - reciprocal
+  error = behind.std(axis=0) / math.sqrt(len(chosen))
+  near = np.flatnonzero(behind.mean(axis=0) <= error).tolist()
+  return min(
+      (hybrid.WEIGHTS[i] for i in near), key=lambda weight: abs(weight - WEIGHT)
+  )

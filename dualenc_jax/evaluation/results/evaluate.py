@@ -19,7 +19,6 @@ from dualenc_jax.data.text.words import words
 from dualenc_jax.evaluation import (
   evaluation,
   metrics,
-  rerank,
   teacher_scores,
   trec,
 )
@@ -157,7 +156,7 @@ def evaluate(
         options.teacher, ranked, folder / RERANK_FOLDER
     )
     assert score is not None
-    new = rerank.evaluate(found[''], ranked, score, options.rerank_depth)
+    new = evaluation.rerank(found[''], ranked, score, options.rerank_depth)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
   if options.learnt is not None:

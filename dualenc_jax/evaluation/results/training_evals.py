@@ -11,13 +11,7 @@ import jax
 import numpy as np
 
 from dualenc_jax.data.text.joined import Around
-from dualenc_jax.evaluation import (
-  by_scores,
-  divergence,
-  evaluation,
-  likelihoods,
-  rerank,
-)
+from dualenc_jax.evaluation import divergence, evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.evaluation.results.result_files import VALIDATION
@@ -26,59 +20,57 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.models import model_params
 from dualenc_jax.retrieval.encoding import calibration
 from dualenc_jax.retrieval.encoding.embedder import Embedder, Scorer
+from dualenc_jax.retrieval.encoding.likelihood import Likelihood
 from dualenc_jax.retrieval.encoding.teacher import Teacher
 from dualenc_jax.retrieval.search.bm25 import BM25
+from dualenc_jax.retrieval.search.ranking import Ranking
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.training.hooks import Hook, Training
 from dualenc_jax.training.step import Plan
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 
-# Of what is measured, whose lowest value is the best.
-_FALLING = (likelihoods.PERPLEXITY,)
-# Hits that a cross-encoder orders: all of 1,000 queries would take minutes.
+# A generator's metrics.
+_LOG_LIKELIHOOD, _ACCURACY = 'log_likelihood', 'token_accuracy'
+_PERPLEXITY = 'perplexity'
+LOWER_IS_BETTER = (_PERPLEXITY,)
+# Hits that a cross-encoder orders. All hits of 1,000 queries take minutes.
 _DEPTH = 20
-# Sub-corpora of these evaluations; all relevant passages are among them.
+# The most queries and passages of a sub-corpus, which has all relevant ones.
 _QUERIES, _PASSAGES = 1000, 10_000
-# Alignment: the most queries, half of them embedded by each tower, and the
-# number of the nearest neighbour.
-_ALIGNED, _NEIGHBOUR = 4000, 1
-# Two towers whose embeddings differ by no more compute the same.
+# Alignment: the most queries, half of them embedded by each tower.
+_ALIGNED = 4000
+# Embeddings closer than this count as equal.
 _SAME = 1e-5
 Evaluate = Callable[[Any, RetrievalSet], Evaluation]
 _LOG = logging.getLogger(__name__)
 
 
 def hooks(experiment: Experiment, plan: Plan) -> list[Hook]:
-  """What measures a run, and may end it: by metrics, and by alignment."""
-  check(experiment)
-  return [*_evaluations(experiment, plan), *_alignment(experiment, plan)]
+  """Makes the hooks that measure a run, and may end it.
 
-
-def check(experiment: Experiment) -> None:
-  """Raises UserError where KEEP_BEST or UNTIL lacks the split validation."""
+  Raises:
+    UserError: KEEP_BEST or UNTIL is given without a split validation, or UNTIL
+      for towers that share their encoder.
+  """
   for name in ('keep_best', 'until'):
     wants = getattr(experiment, name) is not None
     if wants and VALIDATION not in experiment.task.splits():
-      try:
-        task = experiment.task.for_split(VALIDATION)
-        task.check_split(VALIDATION)
-        raise task.no_split(VALIDATION, task.splits())
-      except UserError as e:
-        raise UserError(
-            f'{name.upper()} is given, which is measured on split {VALIDATION},'
-            f' and there is none: {e}'
-        ) from e
+      raise UserError(
+          f'{name.upper()} is measured on split {VALIDATION}, which the task'
+          f' {experiment.task.task_name} has not. Give it, or leave'
+          f' {name.upper()} out.'
+      )
+  return [*_evaluations(experiment, plan), *_alignment(experiment, plan)]
 
 
 def _evaluations(experiment: Experiment, plan: Plan) -> list[Hook]:
-  """Evaluates on fixed sub-corpora: of the validation split, of other tasks.
+  """Evaluates on fixed sub-corpora of the validation split and other tasks.
 
-  A dual encoder ranks the sub-corpus, a cross-encoder the best hits of BM25; of
-  a generator it is how likely it finds the queries, given their passages. []
-  where the objective has none of an `embedder`, as `Contrastive` has, a
-  `scorer`, as `Ranking`, and a `likelihood`, as `Generation`, or `eval_every`
-  is 0.
+  A dual encoder ranks the sub-corpus, and a cross-encoder the best hits of
+  BM25. A generator is measured by the likelihood of the queries, given their
+  passages. There are no hooks if the objective has none of an `embedder`, a
+  `scorer` and a `likelihood`, or `eval_every` is 0.
   """
   evaluate = _evaluator(experiment, plan)
   if not experiment.eval_every or evaluate is None:
@@ -103,8 +95,8 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
     likelihood = objective.likelihood(
         *of_mesh, experiment.tokenizer.query_length
     )
-    return lambda params, part: likelihoods.evaluate(
-        functools.partial(likelihood, model_params(params)), part
+    return lambda params, part: _evaluate_likelihood(
+        likelihood, model_params(params), part
     )
   if not hasattr(objective, 'scorer'):
     return None
@@ -116,11 +108,61 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
   )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _QueryLikelihoods(Evaluation):
+  """Means over the tokens of each query; nothing is ranked.
+
+  Attributes:
+    tokens: int64 [A], tokens of each query in `answered`, counted once for each
+      of its relevant passages.
+  """
+
+  tokens: np.ndarray
+
+  @property
+  def metrics(self) -> dict[str, float]:
+    """Means over all tokens, by name."""
+    means = {
+        name: float(np.average(values, weights=self.tokens))
+        for name, values in self.matches.items()
+    }
+    return means | {_PERPLEXITY: float(np.exp(-means[_LOG_LIKELIHOOD]))}
+
+
+def _evaluate_likelihood(
+    likelihood: Likelihood, params: Any, part: RetrievalSet
+) -> _QueryLikelihoods:
+  """Measures each token, given the passage and the tokens before it."""
+  gold, corpus, cache = part.gold, part.corpus, part.cache
+  of_pair = np.repeat(np.arange(len(gold)), [len(rows) for rows in gold])
+  passages = np.concatenate([np.array(rows, np.int64) for rows in gold])
+  queries = part.query_rows[of_pair]
+  logs, correct = likelihood(
+      params,
+      cache.query_tokens,
+      corpus.cache.passage_tokens,
+      np.stack([queries, corpus.rows[passages]], axis=1),
+  )
+  answered, position = np.unique(of_pair, return_inverse=True)
+  tokens = np.bincount(position, cache.query_tokens.lengths[queries])
+  return _QueryLikelihoods(
+      Ranking(*(np.zeros((len(gold), 0), t) for t in (np.float32, np.int64))),
+      None,
+      {
+          name: np.bincount(position, values.astype(np.float64)) / tokens
+          for name, values in ((_LOG_LIKELIHOOD, logs), (_ACCURACY, correct))
+      },
+      answered,
+      tokens.astype(np.int64),
+  )
+
+
 class _Reranking:
   """Evaluates a cross-encoder on BM25's hits.
 
-  `scored` are the scores of the last evaluation, and which are of relevant
-  pairs.
+  Attributes:
+    scored: the scores of the last evaluation, float32 [n], and which are those
+      of relevant pairs, bool [n].
   """
 
   def __init__(self, experiment: Experiment, scorer: Scorer, around: Around):
@@ -133,31 +175,31 @@ class _Reranking:
         provenance={},
     )
     # By sub-corpus, each of which is ranked once.
-    self._first: dict[int, Evaluation] = {}
+    self._bm25: dict[int, Evaluation] = {}
 
-  def first(self, part: RetrievalSet) -> Evaluation:
+  def bm25(self, part: RetrievalSet) -> Evaluation:
     """BM25's own result."""
-    if id(part) not in self._first:
-      (self._first[id(part)],) = by_scores.evaluate(
+    if id(part) not in self._bm25:
+      (self._bm25[id(part)],) = evaluation.rank_by_scores(
           zip(BM25(part.corpus.texts).retrieved(part.query_texts)), part
       )
-    return self._first[id(part)]
+    return self._bm25[id(part)]
 
   def __call__(self, params: Any, part: RetrievalSet) -> Evaluation:
     teacher = self._make(model_params(params))
 
     def score(pairs: np.ndarray) -> np.ndarray:
-      found = teacher.scores(part.query_texts, part.corpus.texts, pairs)
+      scores = teacher.scores(part.query_texts, part.corpus.texts, pairs)
       gold = part.gold
       relevant = [passage in gold[query] for query, passage in pairs]
-      self.scored = found, np.array(relevant, bool)
-      return found
+      self.scored = scores, np.array(relevant, bool)
+      return scores
 
-    return rerank.evaluate(self.first(part), part, score, _DEPTH)
+    return evaluation.rerank(self.bm25(part), part, score, _DEPTH)
 
 
 def _warn_of_overlap(experiment: Experiment, run: Training) -> None:
-  """Warns where pairs of the validation split are trained on, too."""
+  """Warns if pairs of the validation split are in the training data."""
   del run
   if VALIDATION not in experiment.task.splits():
     return
@@ -167,8 +209,8 @@ def _warn_of_overlap(experiment: Experiment, run: Training) -> None:
     seen |= np.isin(held_out, _pairs(cache))
   if seen.any():
     _LOG.warning(
-        '%s of the %s pairs of split %s are in the training data, too: what is'
-        ' measured there flatters. `dualenc data check` says which.',
+        '%s of the %s pairs of split %s are in the training data, too: its'
+        ' metrics are too high. `dualenc data check` names the pairs.',
         f'{np.count_nonzero(seen):,}', f'{len(held_out):,}', VALIDATION,
     )
 
@@ -208,26 +250,25 @@ def _hook(
 ) -> Hook:
   part = everything.subset(_QUERIES, _PASSAGES)
   model_dir = pathlib.Path(experiment.model_dir)
-  output = model_dir / group
+  folder = model_dir / group
 
-  def write(name: str, found: Evaluation) -> None:
-    result_files.write_per_query(
-        output / name, *values_by_query(part, found)
-    )
+  def write(name: str, result: Evaluation) -> None:
+    query_ids, values = values_by_query(part, result)
+    result_files.write_per_query(folder / name, query_ids, values)
 
   def measure(run: Training) -> dict[str, float]:
     assert run.state is not None
-    found = evaluate(run.state.params, part)
+    result = evaluate(run.state.params, part)
     if jax.process_index() == 0:
-      files.make_folder(output, 'another MODEL_DIR')
-      write(result_files.AFTER if run.step else result_files.BEFORE, found)
+      files.make_folder(folder, 'another MODEL_DIR')
+      write(result_files.AFTER if run.step else result_files.BEFORE, result)
       if isinstance(evaluate, _Reranking):
-        write(result_files.OF_BM25, evaluate.first(part))
+        write(result_files.OF_BM25, evaluate.bm25(part))
         if group == VALIDATION:
           _calibrate(evaluate, run.step, len(part.corpus), model_dir)
     if group == VALIDATION and experiment.keep_best is not None:
-      _note_best(experiment, found.metrics, run)
-    return found.metrics
+      _note_best(experiment, result.metrics, run)
+    return result.metrics
 
   return Hook(measure, experiment.eval_every, at_start=True, group=group)
 
@@ -235,24 +276,24 @@ def _hook(
 def _calibrate(
     evaluated: _Reranking, step: int, passages: int, model_dir: pathlib.Path
 ) -> None:
-  """Saves how the scores of the last evaluation become probabilities."""
-  found = calibration.fit(*evaluated.scored)
-  if found is not None:
-    what = f'the {min(_DEPTH, passages)} best of BM25, split {VALIDATION}'
-    found = dataclasses.replace(found, step=step, candidates=what)
+  """Fits and saves the calibration of the last evaluation's scores."""
+  fitted = calibration.fit(*evaluated.scored)
+  if fitted is not None:
+    pairs = f'the {min(_DEPTH, passages)} best of BM25, split {VALIDATION}'
+    fitted = dataclasses.replace(fitted, step=step, candidates=pairs)
   elif step:
     _LOG.warning(
-        'Scores on split %s cannot become probabilities: relevant pairs do not'
-        ' score higher there, or there are none.',
+        'Scores on split %s cannot be calibrated: relevant pairs do not score'
+        ' higher there, or are missing.',
         VALIDATION,
     )
-  calibration.save(found, model_dir)
+  calibration.save(fitted, model_dir)
 
 
 def _note_best(
     experiment: Any, metrics: Mapping[str, float], run: Training
 ) -> None:
-  """Has the best step so far saved, and ends the run that has none for long."""
+  """Saves the best step so far, and ends a run that has long not improved."""
   name, patience = experiment.keep_best, experiment.patience
   if name not in metrics:
     raise UserError(
@@ -260,7 +301,7 @@ def _note_best(
         f' {", ".join(metrics)}. Expected one of them.'
     )
   best = run.notes.get('best')
-  sign = -1 if name in _FALLING else 1
+  sign = -1 if name in LOWER_IS_BETTER else 1
   if best is None or sign * metrics[name] > sign * best['value']:
     run.notes['best'] = {
         'step': run.step, 'metric': name, 'value': metrics[name], 'since': 0
@@ -278,7 +319,7 @@ def _note_best(
 def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
   """Measures the divergence of the towers, and ends the run by it.
 
-  [] without `Experiment.until`.
+  There is no hook without `Experiment.until`.
   """
   if experiment.until is None:
     return []
@@ -292,7 +333,7 @@ def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
   embedder = objective.embedder(
       plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
   )
-  # Its errors, before passages are encoded.
+  # Its errors come before passages are encoded.
   _query_rows(experiment)
   measure = functools.partial(_measure_alignment, experiment, embedder)
   every = experiment.eval_every
@@ -300,15 +341,15 @@ def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
 
 
 def _query_rows(experiment: Any) -> np.ndarray:
-  """Rows of different queries of the validation split, as many as are asked."""
-  cache, least = experiment.cache(VALIDATION), 2 * (_NEIGHBOUR + 1)
+  """Draws rows of different queries of the validation split."""
+  cache = experiment.cache(VALIDATION)
   there = np.flatnonzero(cache.query_tokens.lengths)
   _, first = np.unique(cache.query_fingerprints[there], return_index=True)
   rows = there[np.sort(first)]
-  if len(rows) < least:
+  if len(rows) < 4:
     raise UserError(
         f'Split {VALIDATION} of {cache.header["task"]} has {len(rows)}'
-        f' different queries; expected at least {least}. Give more.'
+        ' different queries; expected at least 4. Give more.'
     )
   rng = np.random.default_rng(experiment.seed)
   return np.sort(rng.permutation(rows)[:_ALIGNED])
@@ -325,27 +366,23 @@ def _measure_alignment(
   if not run.step and np.abs(passage - query).max() < _SAME:
     raise UserError(
         'Both towers give every query the same embedding, so that there is'
-        ' nothing to align and the divergence is minus infinity. Expected a'
-        ' query tower of other layers: QUERY_LAYERS, QUERY_LAYERS_FROM.'
+        ' nothing to align. Expected a query tower of other layers:'
+        ' QUERY_LAYERS, QUERY_LAYERS_FROM.'
     )
-  found = divergence.alignment(
-      passage, query, _NEIGHBOUR, experiment.seed
-  )
+  measured = divergence.alignment(passage, query, experiment.seed)
   ranks = [divergence.effective_rank(x) for x in (query, passage)]
-  kl, floor = found.forward.value, found.floor.value
+  kl, floor = measured.forward, measured.floor
   notes = run.notes.setdefault('alignment', {})
   ended = until.end(notes, kl, floor, ranks[0] / ranks[1])
   if ended:
     run.notes['ended'] = ended
   return {
       'kl': kl,
-      'kl_low': found.forward.low,
-      'kl_high': found.forward.high,
-      'kl_reverse': found.reverse.value,
+      'kl_reverse': measured.reverse,
       'kl_floor': floor,
       'kl_limit': until.limit(notes['start'], floor),
       'query_rank': ranks[0],
       'passage_rank': ranks[1],
       'cosine': float(np.mean(np.sum(passage * query, axis=1))),
-      'queries': float(found.points),
+      'queries': float(measured.points),
   }
