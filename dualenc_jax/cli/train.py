@@ -25,7 +25,6 @@ from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config, flags, model_dir, runtime, saved_config
 from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation.results import comparison, training_evals
-from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.parallel import hosts
 from dualenc_jax.training import loop
 from dualenc_jax.training.experiment import describe, Experiment, make_plan
@@ -122,13 +121,6 @@ def train(
   text = config.operative_config()
   hosts.agree('configs', '\n'.join(config.statements(text, but='MODEL_DIR')))
   experiment.objective.check_batch(experiment)
-  # What is missing is found before a model is made, or a text tokenised.
-  most, size = experiment.most_examples(), experiment.batch_size
-  if isinstance(experiment.objective, FromPairs) and (most or size) < size:
-    raise UserError(
-        f'BATCH_SIZE is {size:,}, but {experiment.task.label}, split train, has'
-        f' at most {most:,} examples. Give --gin.BATCH_SIZE={most}, or fewer.'
-    )
   plan = make_plan(experiment)
   for line in describe(experiment, plan):
     _LOG.info('%s', line)

@@ -93,14 +93,6 @@ class Dataset(abc.ABC):
     if split not in self.splits():
       raise self.no_split(split, self.splits())
 
-  def most_examples(self, split: str, enough: int) -> int | None:
-    """An upper bound of the examples; above `enough` any larger number will do.
-
-    None if it cannot be known in seconds.
-    """
-    del split, enough
-    return None
-
   def corpus_split(self, split: str) -> str | None:
     """The split whose passages the queries of `split` are ranked over.
 

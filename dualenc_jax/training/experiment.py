@@ -30,12 +30,7 @@ from dualenc_jax.training import (
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.training.step import Optimizer, Plan, TrainState
 from dualenc_jax.training.stopping import UntilAligned
-from dualenc_jax.utils.errors import (
-  check_whole,
-  expect,
-  SourceUnavailable,
-  UserError,
-)
+from dualenc_jax.utils.errors import check_whole, expect, UserError
 from dualenc_jax.utils.files import default_cache_dir
 from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
 from dualenc_jax.utils.untrusted import printable
@@ -114,16 +109,16 @@ class Experiment:
     )
     if self.patience is not None:
       check_whole('Experiment.patience (PATIENCE)', self.patience, 1)
+      expect(
+          self.keep_best is not None, 'KEEP_BEST', None,
+          'a metric for PATIENCE to wait for, such as nDCG@10',
+      )
     for name in ('keep_best', 'until'):
       if getattr(self, name) is not None and not self.eval_every:
         raise UserError(
             f'{name.upper()} is given, but EVAL_EVERY is 0: expected'
             ' evaluations on the validation split.'
         )
-    if self.patience is not None and self.keep_best is None:
-      raise UserError(
-          'PATIENCE needs KEEP_BEST, the metric to wait for, such as nDCG@10.'
-      )
     expect(
         isinstance(self.until, UntilAligned | None), 'UNTIL', self.until,
         '@training.UntilAligned(), in gin, or None',
@@ -152,18 +147,6 @@ class Experiment:
     splits = [(t, t.corpus_split('train')) for t, _ in self.task.parts()]
     wanted = [(task, split) for task, split in splits if split is not None]
     return [self._prepare(task.for_split(s), s) for task, s in wanted]
-
-  def most_examples(self) -> int | None:
-    """An upper bound of training examples, as in `Dataset.most_examples`."""
-    total: int | None = 0
-    for task, _ in self.task.parts():
-      try:
-        task.check_split('train')
-        count = task.most_examples('train', self.batch_size)
-      except SourceUnavailable:
-        count = len(self._prepare(task, 'train'))
-      total = None if total is None or count is None else total + count
-    return total
 
   @property
   def rates(self) -> list[float] | None:
@@ -224,10 +207,9 @@ def make_start(plan: Plan, experiment: Experiment) -> initial_lib.Start | None:
   if prompts and embeds and not experiment.tokenizer.prompts:
     text = json.dumps(prompts, ensure_ascii=False)
     _LOG.warning(
-        '%s has prompts (%s), which this run, without PROMPTS of its own, does'
-        ' not take over. To keep them: %s',
-        start.weights.path, ', '.join(map(repr, prompts)),
-        printable(shlex.quote(f'--gin.PROMPTS={text}')),
+        '%s has prompts, which this run does not take over. To keep them, give'
+        ' --gin.PROMPTS=%s',
+        start.weights.path, printable(shlex.quote(text)),
     )
   return start
 

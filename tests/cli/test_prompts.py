@@ -106,7 +106,7 @@ def test_prompts_of_what_a_run_starts_from_are_named(model, tmp_path, capsys):
   initial = f'--gin.INITIAL_CHECKPOINT_PATH={model}'
   check.main([*tiny_run.flags(tmp_path), initial, '--no_compile'])
   said = capsys.readouterr().err
-  assert 'has prompts' in said and "('find', 'Retrieval-query')" in said
+  assert 'has prompts' in said and '"find": ' in said
 
 
 @pytest.mark.parametrize(

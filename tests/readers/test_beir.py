@@ -75,7 +75,6 @@ def test_splits_are_those_of_the_files(toy):
   assert reader.splits() == ('train', 'validation', 'test', 'corpus')
   assert reader.corpus_split('test') == 'corpus'
   assert reader.corpus_split('corpus') is None
-  assert reader.most_examples('corpus', 1) is None
   (toy / 'qrels' / 'dev.tsv').rename(toy / 'qrels' / 'val.tsv')
   assert reader.splits() == ('train', 'test', 'corpus')
   refused(lambda: reader.check_split('validation'), 'dev.tsv',

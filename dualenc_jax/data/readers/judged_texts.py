@@ -283,13 +283,6 @@ class JudgedTexts(FilesDataset):
           self.name(), repeats,
       )
 
-  def most_examples(self, split: str, enough: int) -> int | None:
-    del enough
-    if split == CORPUS:
-      return None
-    judged = self._qrels(split).judgements
-    return sum(split != 'train' or each.grade > 0 for each in judged)
-
   def judging_documents(self) -> Dataset:
     return dataclasses.replace(self, judged_ids='documents')
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 import dataclasses
-import itertools
 import logging
 import pathlib
 from typing import Any
@@ -126,16 +125,6 @@ class Pairs(FilesDataset):
 
   def paths(self, split: str) -> list[pathlib.Path]:
     return tables.files_of(self._file(split))
-
-  def most_examples(self, split: str, enough: int) -> int:
-    # Read in full only where it is short: a row may have several passages.
-    count = 0
-    table = self._table(self._file(split))
-    for found in (table.numbered, self.examples(split)):
-      count = sum(1 for _ in itertools.islice(found, enough))
-      if count == enough:
-        break
-    return count
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields the examples of the good rows, in the file's order.
