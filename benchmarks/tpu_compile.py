@@ -25,7 +25,7 @@ from tpu_schedule import clock_and_link, Schedule
 import workload
 
 from dualenc_jax import losses
-from dualenc_jax.cli import model_dir
+from dualenc_jax.cli import saved_run
 from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.layouts import TextRows
 from dualenc_jax.forecast import slices, train_step
@@ -139,7 +139,7 @@ def step(
   if not file.exists():
     write_pairs(file, words, pairs)
   on = slices.find_slice(slice_)
-  experiment = model_dir.build_experiment(
+  experiment = saved_run.build_experiment(
       [gin_file],
       [
           'MODEL_DIR = "unused"', f'TRAIN_FILE = "{file}"',

@@ -14,7 +14,7 @@ import tiny_towers
 
 from dualenc_jax.checkpoints import exports
 from dualenc_jax.checkpoints.weights import Usage, Weights
-from dualenc_jax.cli import model_dir
+from dualenc_jax.cli import saved_run
 from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retriever import Retriever
@@ -249,7 +249,7 @@ def test_a_save_that_fails_leaves_what_was_there(
 def test_from_a_training_run(tmp_path):
   folder = tiny_evaluation.link_model(tmp_path)
   retriever = Retriever.from_dir(folder)
-  trained = model_dir.load(str(folder))
+  trained = saved_run.load(str(folder))
   expected = tiny_towers.embed(trained, 'passage', TEXTS)
   retriever.save(tmp_path / 'saved')
   # No config is run: that of a download is a stranger's program.

@@ -19,7 +19,7 @@ import optax
 import pytest
 import tiny_run
 
-from dualenc_jax.cli import model_dir
+from dualenc_jax.cli import saved_run
 from dualenc_jax.data.readers import Pairs
 from dualenc_jax.training import experiment as experiment_lib
 from dualenc_jax.utils.errors import UserError
@@ -89,7 +89,7 @@ def experiment(folder, *bindings, files=()):
     rows[i]['query'] = rows[0]['query']
     rows[i]['negatives'] = rows[i]['negatives'][: i % 3]
   train.write_text('\n'.join(map(json.dumps, rows)))
-  return model_dir.build_experiment(
+  return saved_run.build_experiment(
       ['runs/finetune.gin', 'models/tiny.gin', *files],
       [
           f'MODEL_DIR = "{folder}/ours"', f'CACHE_DIR = "{folder}/tokens"',

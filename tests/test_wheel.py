@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESOLVE = """
 import pathlib, sys
 import dualenc_jax
-from dualenc_jax.cli import config, model_dir
+from dualenc_jax.cli import config, saved_run
 from dualenc_jax.data.readers import PythonCode
 import dualenc_jax.tasks as tasks
 here = pathlib.Path(sys.argv[1])
@@ -27,7 +27,7 @@ clone = pathlib.Path(sys.argv[2])
 for file in config.shipped_files():
   own = config.gin_root() / file
   assert own.read_bytes() == (clone / file).read_bytes(), file
-model_dir.build_experiment(
+saved_run.build_experiment(
     ['runs/quickstart.gin'], ['MODEL_DIR = "x"'], []
 )
 assert next(iter(PythonCode().examples('test')))['query']

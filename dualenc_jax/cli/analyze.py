@@ -16,7 +16,7 @@ import dataclasses
 import importlib.util
 import pathlib
 
-from dualenc_jax.cli import config, flags, model_dir, runtime, tasks
+from dualenc_jax.cli import config, flags, runtime, saved_run, task_selection
 from dualenc_jax.evaluation.analysis import figures, sample
 from dualenc_jax.evaluation.analysis.embedding_space import analyse, Analysis
 from dualenc_jax.evaluation.results import evaluate
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = [folder.resolve().name for folder in folders]
   check_args(args, names)
   for folder in args.model_dir:
-    model_dir.check_is_one(folder)
+    saved_run.check_is_one(folder)
   if args.output_dir:
     files.make_folder(args.output_dir, _ANOTHER)
   runtime.start()
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f' {value!r} and {analysis.data[key]!r}. Name the task for all, as'
             ' by --gin_file=tasks/beir.gin.'
         )
-  home = model_dir.home(
+  home = saved_run.home(
       args.model_dir[0], args.dim, args.prompt, args.passage_prompt
   )
   folder = args.output_dir or home / 'analysis' / result_name
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('analyze', __doc__)
-  model_dir.add_flags(
+  saved_run.add_flags(
       parser, 'folder of a trained model; repeatable, to compare models',
       action='append',
   )
@@ -145,10 +145,10 @@ def analyse_model(
   """The analysis of the model of that number, and the name of its folder."""
   wanted = [args.task] if args.task else []
   own = {**vars(args), 'model_dir': args.model_dir[number]}
-  model = model_dir.load_from_args(
-      argparse.Namespace(**own), before=tasks.gin_files(wanted)
+  model = saved_run.load_from_args(
+      argparse.Namespace(**own), before=task_selection.gin_files(wanted)
   )
-  chosen = tasks.chosen(model.experiment, wanted, args.split)
+  chosen = task_selection.select(model.experiment, wanted, args.split)
   if len(chosen) > 1:
     names = ', '.join(task.label for task, _ in chosen)
     raise UserError(

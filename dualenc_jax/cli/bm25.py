@@ -14,7 +14,7 @@ import dataclasses
 import pathlib
 import shlex
 
-from dualenc_jax.cli import config, data_command, flags, runtime, tasks
+from dualenc_jax.cli import config, data_command, flags, runtime, task_selection
 from dualenc_jax.evaluation.results import evaluate, result_files, tables
 from dualenc_jax.evaluation.results.baselines import Baselines, Words
 from dualenc_jax.evaluation.results.result_files import VALIDATION
@@ -26,9 +26,9 @@ from dualenc_jax.utils.errors import expect, UserError
 def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
-  inputs, chosen = tasks.without_model(args)
+  inputs, chosen = task_selection.inputs_without_model(args)
   if args.tasks:
-    chosen = tasks.available(chosen, args.skip_missing)
+    chosen = task_selection.keep_available(chosen, args.skip_missing)
   options = evaluate.Options(
       k=args.k,
       baselines=Baselines(words=words(args)),

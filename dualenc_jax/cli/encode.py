@@ -20,7 +20,7 @@ import dataclasses
 import shlex
 
 from dualenc_jax.checkpoints import transforms
-from dualenc_jax.cli import config, flags, model_dir, runtime
+from dualenc_jax.cli import config, flags, runtime, saved_run
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.index import header as header_lib, of_model
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   if args.tower == 'passage':
     args.prompt, args.passage_prompt = None, args.prompt
-  model = model_dir.load_from_args(args, hosts_apart=True)
+  model = saved_run.load_from_args(args, hosts_apart=True)
   if args.codec is not None:
     chosen = compression.spec(args.codec)
     chosen.check(model.dim)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     split = split or default
     # The model's own index follows the model.
     is_own = args.index_dir is None and split == default
-  home = model_dir.home(args.model_dir, args.dim, args.passage_prompt)
+  home = saved_run.home(args.model_dir, args.dim, args.passage_prompt)
   codec, own = args.codec, of_model.own_folder(home)
   if is_own and not args.overwrite:
     codec = of_model.same_codec(model, own, codec)
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('encode', __doc__)
-  model_dir.add_flags(parser)
+  saved_run.add_flags(parser)
   add = parser.add_argument
   add('--split',
       help='split of the task (default all, else corpus, else train)')

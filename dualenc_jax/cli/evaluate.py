@@ -30,10 +30,10 @@ from dualenc_jax.cli import (
   bm25,
   config,
   flags,
-  model_dir,
   rerank,
   runtime,
-  tasks,
+  saved_run,
+  task_selection,
 )
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.evaluation.results import evaluate, result_files, tables
@@ -51,11 +51,11 @@ def main(argv: Sequence[str]) -> None:
   if args.max_passage and separator is None:
     separator = '#'
   names = args.tasks or ()
-  model = model_dir.load_from_args(args, before=tasks.gin_files(names))
-  chosen = tasks.chosen(model.experiment, names, args.split)
+  model = saved_run.load_from_args(args, before=task_selection.gin_files(names))
+  chosen = task_selection.select(model.experiment, names, args.split)
   if names:
-    chosen = tasks.available(chosen, args.skip_missing)
-  home = model_dir.home(
+    chosen = task_selection.keep_available(chosen, args.skip_missing)
+  home = saved_run.home(
       args.model_dir, args.dim, args.prompt, args.passage_prompt
   )
   output = pathlib.Path(args.output_dir or evaluate.default_output(home))
@@ -139,7 +139,7 @@ def _codecs(args: argparse.Namespace) -> list[Any]:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('evaluate', __doc__)
-  model_dir.add_flags(parser)
+  saved_run.add_flags(parser)
   add = parser.add_argument
   add(
       '--tasks', type=flags.listed,

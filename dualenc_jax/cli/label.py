@@ -20,7 +20,7 @@ sources.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import logging
 import math
 import pathlib
@@ -28,15 +28,13 @@ import shlex
 
 import numpy as np
 
-from dualenc_jax.cli import config, flags, rerank, runtime, sources
-from dualenc_jax.cli.sources import Asked
+from dualenc_jax.cli import candidate_sources, config, flags, rerank
+from dualenc_jax.cli.candidate_sources import Request
 from dualenc_jax.data.text.ragged import fingerprints
-from dualenc_jax.evaluation import teacher_scores
-from dualenc_jax.evaluation.results import evaluate
-from dualenc_jax.pipelines.mining import filters, label_output, labels
+from dualenc_jax.pipelines.mining import filters, labels
 from dualenc_jax.retrieval.encoding.calibration import Calibration
 from dualenc_jax.retrieval.encoding.teacher import Teacher
-from dualenc_jax.utils import files, folder_lock, untrusted
+from dualenc_jax.utils import files, untrusted
 from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
 
 _LOG = logging.getLogger(__name__)
@@ -51,69 +49,61 @@ def main(argv: Sequence[str] | None = None) -> None:
   rules = labels.Rules(
       args.above, args.below, args.positives, args.num_negatives
   )
-  sources.check(args)
   if args.queries is not None and args.positives == 'none':
     raise UserError(
         '--queries have no known positives: leave out --positives=none.'
     )
-  runtime.start()
-  folder = pathlib.Path(args.output_dir)
-  with folder_lock.lock_folder(folder, 'labels', 'another --output_dir'):
+  with candidate_sources.opened(
+      args, 'labels', labels.FACTS, labels.PAIRS
+  ) as request:
     command = shlex.join(['dualenc', 'label', *(argv or ())])
-    _label(args, rules, folder, command)
+    _label(args, rules, request, command)
 
 
 def _label(
-    args: argparse.Namespace, rules: labels.Rules, folder: pathlib.Path,
+    args: argparse.Namespace, rules: labels.Rules, request: Request,
     command: str,
 ) -> None:
-  asked = sources.asked(args)
-  asked.check_folder(folder, label_output.FACTS, label_output.PAIRS, args)
-  ranked = asked.ranked
-  truth = args.truth and labels.truth_of(
-      args.truth, ranked, args.truth_grade
-  )
-  teacher = rerank.teacher(args.teacher, args)
-  assert teacher is not None
-  probabilities = _calibration(args, teacher)
-  score = teacher_scores.open_scores(teacher, ranked, folder)
-  within = filters.Rules(last_rank=args.depth)
+  folder, ranked = pathlib.Path(args.output_dir), request.ranked
+  truth = args.truth and labels.truth_of(args.truth, ranked)
+  calibration = _calibration(args, request.teacher)
   kept = [
-      filters.apply(each, within, ranked, score)
-      for each in sources.ranked_by(args, asked)
+      filters.apply(
+          each, filters.Rules(last_rank=args.depth), ranked, request.score
+      )
+      for each in request.candidates(args)
   ]
   if args.calibration == '1,0':
     labels.check_logits(kept)
-  dropped = _evaluated(asked, args.queries is None)
-  found = labels.label_all(kept, ranked, dropped, rules, probabilities)
+  dropped = _in_evaluation(request, args.queries is None)
+  found = labels.label_all(
+      kept, ranked, dropped, rules, calibration.probabilities
+  )
   facts = {
-      **asked.facts(),
-      **evaluate.teacher_facts(teacher),
+      **request.facts(),
       'flags': {name: getattr(args, name) for name in _FLAGS},
       'counts': found.counts,
       'command': command,
   }
   # First: without them a run that is killed would leave files of nobody.
-  files.write_json(folder / label_output.FACTS, facts)
+  files.write_json(folder / labels.FACTS, facts)
   files.write_json_lines(
-      folder / label_output.PAIRS, label_output.rows(ranked, found.written)
+      folder / labels.PAIRS, labels.rows(ranked, found.written)
   )
-  lines = list(label_output.report(
-      found.counts, found.pools, found.known, truth, rules
-  ))
-  files.write(folder / label_output.REPORT, '\n'.join(lines) + '\n')
-  print('\n'.join(lines[2:]))
+  lines = list(labels.report(found, truth, rules))
+  files.write(folder / labels.REPORT, '\n'.join(lines) + '\n')
+  print('\n'.join(lines[1:]))
   if not found.written:
     raise UserError(
-        f'No query is left to train on; {folder / label_output.REPORT} counts'
-        ' why. Lower --above, raise --below, or take another teacher.'
+        f'No query is left to train on; {folder / labels.REPORT} counts why.'
+        ' Lower --above, raise --below, or take another teacher.'
     )
   print(f'Written to {folder}.')
 
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('label', __doc__)
-  sources.add_flags(parser)
+  candidate_sources.add_flags(parser)
   add = parser.add_argument
   add('--teacher', required=True, metavar='MODEL_DIR | FILE',
       help='a cross-encoder, or a file of query id, passage id and logit')
@@ -130,35 +120,26 @@ def make_parser() -> flags.Parser:
       help='maximum negatives per query (default %(default)s)')
   add('--truth', metavar='QRELS',
       help='hidden or graded labels to compare with')
-  add('--truth_grade', type=flags.whole(), default=1,
-      help='lowest grade of --truth that is relevant (default %(default)s)')
   add('--output_dir', default='labelled',
       help='folder of the results (default %(default)s)')
   return parser
 
 
 def _calibration(
-    args: argparse.Namespace, teacher: Teacher | pathlib.Path
-) -> Callable[[np.ndarray], np.ndarray]:
-  """What makes probabilities of logits."""
-  found = getattr(teacher, 'calibration', None)
+    args: argparse.Namespace, teacher: Teacher | pathlib.Path | None
+) -> Calibration:
+  """The map from scores to probabilities, by a flag or the teacher's own."""
   if args.calibration is not None:
-    found = _parse_calibration(args.calibration)
-  if found is None:
-    raise no_calibration(args.teacher)
-  _LOG.info('A score s is the probability %s.', found.describe())
-  return found.probabilities
-
-
-def no_calibration(teacher: str) -> UserError:
-  """The error that nothing makes probabilities of a teacher's scores."""
-  what = ', a file of scores,' if pathlib.Path(teacher).is_file() else ''
-  return UserError(
-      f'{teacher}{what} has no calibration, but thresholds need probabilities.'
-      ' Give --calibration=SLOPE,INTERCEPT: 1,0 if the scores are logits. A'
-      ' cross-encoder trained with a validation split has its own, of its'
-      ' newest checkpoint, if relevant pairs score higher there.'
-  )
+    calibration = _parse_calibration(args.calibration)
+  elif isinstance(teacher, Teacher) and teacher.calibration is not None:
+    calibration = teacher.calibration
+  else:
+    raise UserError(
+        f'{args.teacher} has no calibration, but thresholds need probabilities.'
+        ' Give --calibration=SLOPE,INTERCEPT: 1,0 if the scores are logits.'
+    )
+  _LOG.info('A score s is the probability %s.', calibration.describe())
+  return calibration
 
 
 def _parse_calibration(text: str) -> Calibration:
@@ -173,20 +154,21 @@ def _parse_calibration(text: str) -> Calibration:
   return Calibration(slope, intercept)
 
 
-def _evaluated(asked: Asked, labelled: bool) -> np.ndarray:
+def _in_evaluation(request: Request, labelled: bool) -> np.ndarray:
   """bool [Q]: queries whose text a validation or test split has.
 
-  Queries that are labelled are those of a split, which is not looked at.
+  Queries that are labelled are those of a split, which does not count.
   """
-  task, ranked = asked.inputs.task.for_split(asked.split), asked.ranked
-  own = fingerprints(ranked.cache.query_texts)[ranked.query_rows]
-  found = np.zeros(len(own), bool)
-  skipped = {'corpus', 'train', *([asked.split] if labelled else [])}
+  task = request.inputs.task.for_split(request.split)
+  ranked = request.ranked
+  texts = fingerprints(ranked.cache.query_texts)[ranked.query_rows]
+  dropped = np.zeros(len(texts), bool)
+  skipped = {'corpus', 'train', *([request.split] if labelled else [])}
   for split in task.splits():
     if split not in skipped:
       try:
-        texts = asked.inputs.cache(split).query_texts
-        found |= np.isin(own, fingerprints(texts))
+        others = request.inputs.cache(split).query_texts
+        dropped |= np.isin(texts, fingerprints(others))
       except SourceUnavailable as e:
         _LOG.warning('Queries of split %s are not compared: %s', split, e)
-  return found
+  return dropped

@@ -25,12 +25,10 @@ import shlex
 
 import numpy as np
 
-from dualenc_jax.cli import config, flags, rerank, runtime, sources
-from dualenc_jax.evaluation import teacher_scores
-from dualenc_jax.evaluation.results import evaluate
+from dualenc_jax.cli import candidate_sources, config, flags, rerank, runtime
+from dualenc_jax.cli.candidate_sources import Request
 from dualenc_jax.pipelines.mining import filters, negatives, output
 from dualenc_jax.retrieval.encoding.teacher import check_spread
-from dualenc_jax.utils import folder_lock
 from dualenc_jax.utils.errors import UserError
 
 # What the files depend on, beside data, model and teacher.
@@ -52,33 +50,29 @@ def main(argv: Sequence[str] | None = None) -> None:
   rules = filters.Rules(args.first_rank, args.depth, args.relative_margin)
   if args.least_spread is not None and args.teacher is None:
     raise UserError('--least_spread needs --teacher: give both.')
-  sources.check(args)
-  runtime.start()
-  folder = pathlib.Path(args.output_dir)
-  with folder_lock.lock_folder(folder, 'mines', 'another --output_dir'):
-    _mine(args, rules, folder, shlex.join(['dualenc', 'mine', *(argv or ())]))
+  with candidate_sources.opened(
+      args, 'mines', output.FACTS, output.PAIRS
+  ) as request:
+    _mine(args, rules, request, shlex.join(['dualenc', 'mine', *(argv or ())]))
 
 
 def _mine(
-    args: argparse.Namespace, rules: filters.Rules, folder: pathlib.Path,
+    args: argparse.Namespace, rules: filters.Rules, request: Request,
     command: str,
 ) -> None:
-  asked = sources.asked(args)
-  asked.check_folder(folder, output.FACTS, output.PAIRS, args)
-  teacher = rerank.teacher(args.teacher, args)
-  ranked = asked.ranked
+  folder = pathlib.Path(args.output_dir)
+  ranked, score = request.ranked, request.score
   labelled = any(ranked.gold)
   if not labelled and args.queries is None:
     raise UserError(
-        f'{asked.inputs.task.label}, split {asked.split}, has no query with a'
-        ' known positive. Expected a split to train on, or --queries.'
+        f'{request.inputs.task.label}, split {request.split}, has no query with'
+        ' a known positive. Expected a split to train on, or --queries.'
     )
-  score = teacher_scores.open_scores(teacher, ranked, folder)
-  # Where scores decide nothing, a teacher is asked for what is taken alone.
+  # Where scores decide nothing, a teacher scores only what is taken.
   first = None if rules.relative_margin is None else score
   kept = [
       filters.apply(each, rules, ranked, first)
-      for each in sources.ranked_by(args, asked)
+      for each in request.candidates(args)
   ]
   taken = [*negatives.choose(
       kept, ranked, args.num_negatives, args.sampling, args.seed
@@ -89,24 +83,9 @@ def _mine(
       chosen = [{n.passage for n in own} for own in taken]
       kept = [filters.scored(each, chosen, ranked, score) for each in kept]
       taken = [*negatives.scored(taken, kept)]
-    labels = negatives.margins(kept, taken)
-    if args.least_spread is not None:
-      if not len(labels):
-        raise UserError(
-            '--least_spread: no query has a scored positive; leave it out.'
-        )
-      scores = np.array([n.score for own in taken for n in own])
-      check_spread(labels, scores, args.least_spread)
-    if len(labels):
-      margins = (
-          f'Margins of {len(labels):,} triplets: mean {labels.mean():.2f},'
-          f' standard deviation {labels.std():.2f};'
-          f' {np.mean(labels < 0):.1%} are below 0, where a mined passage is'
-          " better than the query's own."
-      )
+    margins = _check_margins(args, kept, taken)
   facts = {
-      **asked.facts(),
-      **(evaluate.teacher_facts(teacher) if teacher else {}),
+      **request.facts(),
       'flags': {name: getattr(args, name) for name in _FLAGS},
       'command': command,
   }
@@ -118,10 +97,10 @@ def _mine(
   if not any(taken):
     print('WARNING: nothing is left; the table says which rule took it.')
     return
-  if labelled and asked.split != 'train':
+  if labelled and request.split != 'train':
     print(
-        f'These are queries of split {asked.split}: a model that trains on them'
-        ' cannot be measured by it any more.'
+        f'These are queries of split {request.split}: a model that trains on'
+        ' them cannot be measured by it any more.'
     )
   elif labelled:
     runtime.next_step(
@@ -132,9 +111,27 @@ def _mine(
     )
 
 
+def _check_margins(
+    args: argparse.Namespace, kept: Sequence[filters.Kept],
+    taken: Sequence[Sequence[negatives.Negative]],
+) -> str:
+  """A line on a teacher's margins; UserError if they spread too little."""
+  labels = negatives.margins(kept, taken)
+  if not len(labels):
+    return ''
+  if args.least_spread is not None:
+    scores = np.array([n.score for own in taken for n in own])
+    check_spread(labels, scores, args.least_spread)
+  return (
+      f'Margins of {len(labels):,} triplets: mean {labels.mean():.2f},'
+      f' standard deviation {labels.std():.2f}; {np.mean(labels < 0):.1%} are'
+      " below 0, where a mined passage is better than the query's own."
+  )
+
+
 def make_parser() -> flags.Parser:
   parser = config.make_parser('mine', __doc__)
-  sources.add_flags(parser)
+  candidate_sources.add_flags(parser)
   add = parser.add_argument
   add('--first_rank', type=flags.whole(), default=1,
       help='rank of the first candidate (default %(default)s)')

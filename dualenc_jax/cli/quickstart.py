@@ -15,7 +15,7 @@ import time
 
 import jax
 
-from dualenc_jax.cli import config, flags, model_dir, runtime, train
+from dualenc_jax.cli import config, flags, runtime, saved_run, train
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.results import baselines, evaluate, significance
@@ -108,16 +108,16 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def trained(args: argparse.Namespace, started: float) -> model_dir.TrainedModel:
+def trained(args: argparse.Namespace, started: float) -> saved_run.TrainedModel:
   """The model of a command line, trained, or trained on after a stop."""
   stopping = Stopping()
   with stopping.watching():
     train.train(train.build(args), args, started, stopping)
-  return model_dir.load(args.model_dir)
+  return saved_run.load(args.model_dir)
 
 
 def evaluated(
-    model: model_dir.TrainedModel,
+    model: saved_run.TrainedModel,
     folder: pathlib.Path,
     beside: baselines.Baselines,
 ) -> dict[str, Evaluation]:
@@ -148,7 +148,7 @@ def compare(systems: Mapping[str, Evaluation], name: str) -> Iterator[str]:
 
 
 def draw_map(
-    models: Mapping[str, model_dir.TrainedModel], folder: pathlib.Path
+    models: Mapping[str, saved_run.TrainedModel], folder: pathlib.Path
 ) -> None:
   """Writes a map of the models' embedding spaces, if matplotlib is there."""
   output = folder / 'embedding_space'

@@ -23,7 +23,7 @@ import shlex
 import numpy as np
 
 from dualenc_jax.checkpoints import checkpoint_reader, loading, released_models
-from dualenc_jax.cli import config, data_command, flags, runtime, tasks
+from dualenc_jax.cli import config, data_command, flags, runtime, task_selection
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.results import (
@@ -45,8 +45,8 @@ def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   flags.check_hosts(args)
   runtime.start()
-  inputs, chosen = tasks.without_model(args)
-  task, split = tasks.only(chosen)
+  inputs, chosen = task_selection.inputs_without_model(args)
+  task, split = task_selection.select_one(chosen)
   inputs = dataclasses.replace(inputs, task=task)
   prompts = args.prompt, args.passage_prompt
   options = evaluate.Options(

@@ -20,10 +20,10 @@ from dualenc_jax.cli import (
   config,
   flags,
   hits as hits_lib,
-  model_dir,
   queries as queries_lib,
   rerank,
   runtime,
+  saved_run,
 )
 from dualenc_jax.data.text import query_notes
 from dualenc_jax.retrieval.index import binding, of_model
@@ -44,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.stdin.reconfigure(errors='replace')
   runtime.start()
   queries = _queries(args)
-  model = model_dir.load_from_args(args)
+  model = saved_run.load_from_args(args)
   if args.index_dir is not None:
     index = binding.open_index(model, args.index_dir)
   else:
     index = of_model.open_own(
         model,
         model.own_passages(),
-        model_dir.home(args.model_dir, args.dim, args.passage_prompt),
+        saved_run.home(args.model_dir, args.dim, args.passage_prompt),
     )
   retriever = Retriever(model, index, args.candidates)
   words = bm25.words(args)
@@ -106,7 +106,7 @@ def make_parser() -> flags.Parser:
       help='text; json, one object per hit; tsv; or trec, a run file (default'
       ' %(default)s). Queries without ids are numbered from 1',
   )
-  model_dir.add_flags(parser)
+  saved_run.add_flags(parser)
   parser.add_argument(
       '--index_dir',
       help=flags.INDEX_DIR,

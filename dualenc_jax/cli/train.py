@@ -22,7 +22,7 @@ import time
 import jax
 
 from dualenc_jax.checkpoints import checkpoint_reader
-from dualenc_jax.cli import config, flags, model_dir, runtime, saved_config
+from dualenc_jax.cli import config, flags, runtime, saved_config, saved_run
 from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation.results import comparison, training_evals
 from dualenc_jax.parallel import hosts
@@ -99,7 +99,7 @@ def build(args: argparse.Namespace) -> Experiment:
   bindings = list(args.gin_bindings)
   if args.model_dir:
     bindings.append(f'MODEL_DIR = {args.model_dir!r}')
-  experiment = model_dir.build_experiment(
+  experiment = saved_run.build_experiment(
       args.gin_file, bindings, args.gin_search_paths
   )
   config.check_effect(bindings, args.gin_file, macros=True)

@@ -95,7 +95,7 @@ def rebuild(facts: Mapping[str, Any], where: str) -> Any:
   if name not in _CLASSES:
     raise UserError(
         f'{where} has your own model class, {name[:80]}, which only its config,'
-        ' a program, can build. dualenc_jax.cli.model_dir.load(folder)'
+        ' a program, can build. dualenc_jax.cli.saved_run.load(folder)'
         ' runs it and returns a model for Retriever(...).'
     )
   known = _CLASSES[name]

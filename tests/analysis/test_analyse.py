@@ -3,7 +3,7 @@
 import pytest
 import tiny_evaluation
 
-from dualenc_jax.cli import model_dir
+from dualenc_jax.cli import saved_run
 from dualenc_jax.evaluation.analysis.embedding_space import analyse
 from dualenc_jax.retrieval.index import of_model
 from dualenc_jax.retrieval.index.encoding import Source
@@ -12,7 +12,7 @@ from dualenc_jax.utils.errors import UserError
 
 @pytest.fixture(scope='module')
 def model():
-  return model_dir.load(str(tiny_evaluation.shared_model()))
+  return saved_run.load(str(tiny_evaluation.shared_model()))
 
 
 def numbers_of(model, index=None, split='test'):

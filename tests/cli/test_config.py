@@ -5,14 +5,14 @@ import argparse
 import pytest
 
 from dualenc_jax import losses
-from dualenc_jax.cli import config, model_dir, saved_config, train
+from dualenc_jax.cli import config, saved_config, saved_run, train
 from dualenc_jax.utils.errors import UserError
 
 RUN = 'runs/quickstart.gin'
 
 
 def build(*bindings: str, files=(RUN,), paths=()):
-  return model_dir.build_experiment(
+  return saved_run.build_experiment(
       list(files), ['MODEL_DIR = "x"', *bindings], list(paths)
   )
 
@@ -57,13 +57,13 @@ def test_the_operative_config_builds_the_same_experiment(tmp_path):
   text = config.operative_config()
   saved = tmp_path / 'config.gin'
   saved.write_text(text)
-  second = model_dir.build_experiment([str(saved)], [], [])
+  second = saved_run.build_experiment([str(saved)], [], [])
   assert config.operative_config() == text
   assert second.objective == first.objective
   assert second.objective.loss == losses.SamToNe(margin=0.02)
   assert second.objective.similarity == losses.Similarity(0.1)
   # A binding without a scope reaches what a macro has built.
-  changed = model_dir.build_experiment(
+  changed = saved_run.build_experiment(
       [str(saved)], ['losses.SamToNe.margin = 0.03'], []
   )
   assert changed.objective.loss.margin == 0.03
@@ -113,7 +113,7 @@ def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
   with pytest.raises(UserError, match='from __gin__ import dynamic_registr'):
     build(files=(RUN, str(file)))
   with pytest.raises(UserError, match='MODEL_DIR must be given'):
-    model_dir.build_experiment([RUN], [], [])
+    saved_run.build_experiment([RUN], [], [])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_all_that_is_wrong_is_told_at_once_with_its_place(tmp_path):
   file = tmp_path / 'mine.gin'
   file.write_text(f"include '{RUN}'\n\nBATCH_SIZE = 'all'\n")
   with pytest.raises(UserError) as error:
-    model_dir.build_experiment([str(file)], ['STEP = 3', 'SEED = "x"'], [])
+    saved_run.build_experiment([str(file)], ['STEP = 3', 'SEED = "x"'], [])
   assert str(error.value).splitlines() == [
       'MODEL_DIR must be given; for example --gin.MODEL_DIR=VALUE.',
       '--gin.STEP: no gin file given uses the macro STEP. Did you mean'
@@ -231,7 +231,7 @@ def test_a_folder_of_other_files_and_a_damaged_config(tmp_path, caplog):
   (tmp_path / 'config.gin').write_text('STEPS = 2\n@@@ garbage (((\n')
   for read in (
       lambda: saved_config.check(str(tmp_path), 'STEPS = 2\n', False),
-      lambda: model_dir.load(str(tmp_path)),
+      lambda: saved_run.load(str(tmp_path)),
   ):
     with pytest.raises(UserError, match=r'config\.gin.* line 2: .* remove it'):
       read()

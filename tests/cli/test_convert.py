@@ -22,7 +22,7 @@ from dualenc_jax.checkpoints import (
   sentence_transformers,
   verify,
 )
-from dualenc_jax.cli import convert, new_model_dir, train
+from dualenc_jax.cli import convert, train
 from dualenc_jax.utils.errors import UserError
 
 # Those that are compared with another library.
@@ -47,7 +47,7 @@ def models(tmp_path_factory) -> pathlib.Path:
   """A folder with the model_dirs `sde` and `ade`."""
   folder = tmp_path_factory.mktemp('models')
   for name, apart in (('sde', False), ('ade', True)):
-    new_model_dir.write(weights(apart), folder / name)
+    convert.write_model_dir(weights(apart), folder / name)
   return folder
 
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 import tiny_run
 
-from dualenc_jax.cli import config, data_prepare, main as cli, model_dir
+from dualenc_jax.cli import config, data_prepare, main as cli, saved_run
 from dualenc_jax.data import Cache, prepare
 from dualenc_jax.data.cache import build as cache_build
 from dualenc_jax.data.mixture import Mixture
@@ -51,7 +51,7 @@ def test_a_run_takes_what_was_prepared(files, tmp_path, monkeypatch):
   ]
   data_prepare.main([*flags, '--split=train', '--workers=2'])
   bindings = [*map(config.binding, flags[1:]), "MODEL_DIR = 'unused'"]
-  experiment = model_dir.build_experiment(['runs/finetune.gin'], bindings, [])
+  experiment = saved_run.build_experiment(['runs/finetune.gin'], bindings, [])
 
   def unread(*unused_args):
     raise AssertionError('the source was read again')

@@ -14,7 +14,7 @@ import tiny_weights
 
 from dualenc_jax import Retriever
 from dualenc_jax.checkpoints import checkpoint_reader, formats
-from dualenc_jax.cli import main as cli, model_dir, new_model_dir
+from dualenc_jax.cli import convert, main as cli, saved_run
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
 
@@ -65,7 +65,7 @@ def test_encode_and_search(model, capfd):
   np.testing.assert_allclose(
       cut.embeddings[:], first(whole.embeddings[:], 32), rtol=0, atol=1e-6
   )
-  trained_for = model_dir.load(str(model), dim=32).provenance['trained_dims']
+  trained_for = saved_run.load(str(model), dim=32).provenance['trained_dims']
   assert trained_for == [32, 16]
   before = (model / 'index' / 'header.json').read_bytes()
   run('search', f'--model_dir={model}', '--dim=32', '--k=3', *QUERIES)
@@ -162,9 +162,9 @@ def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
 def test_towers_with_projections_of_their_own(tmp_path, caplog):
   folder = tmp_path / 'ade'
   weights = tiny_weights.random(tiny_towers.model(apart=True))
-  new_model_dir.write(weights, folder)
+  convert.write_model_dir(weights, folder)
   whole, cut = Retriever.from_dir(folder), Retriever.from_dir(folder, dim=9)
-  found = model_dir.load(str(folder), dim=9)
+  found = saved_run.load(str(folder), dim=9)
   assert 'trained for all 24 alone' in caplog.text
   assert found.provenance['dim'] == 9
   for encode in ('encode_queries', 'encode_passages'):

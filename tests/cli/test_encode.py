@@ -14,7 +14,7 @@ import tiny_evaluation
 import tiny_run
 import two_hosts
 
-from dualenc_jax.cli import encode, model_dir, search
+from dualenc_jax.cli import encode, saved_run, search
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
 
@@ -63,7 +63,7 @@ def test_the_index_holds_the_towers_vectors(model, whole):
   np.testing.assert_allclose(
       index.embeddings[:], expected, rtol=1e-4, atol=1e-5
   )
-  header, trained = index.header, model_dir.load(str(model))
+  header, trained = index.header, saved_run.load(str(model))
   facts = header.tower, header.dtype, header.tokens
   assert facts == ('passage', 'float32', 16)
   names = 'run_id', 'checkpoint_step', 'model_dir', 'compute_dtype'

@@ -16,7 +16,7 @@ import tiny_run
 import tiny_towers
 import tiny_weights
 
-from dualenc_jax.cli import config, evaluate, new_model_dir, tasks, train
+from dualenc_jax.cli import config, convert, evaluate, task_selection, train
 from dualenc_jax.data.readers import beir_sets
 from dualenc_jax.data.readers.python_code import split_of
 from dualenc_jax.data.text.tokenizer import Vocabulary
@@ -177,7 +177,7 @@ def test_a_task_whose_gin_file_changes_the_model(tmp_path):
   )
   usage = dataclasses.replace(tiny_weights.USAGE, vocabulary=words)
   weights = tiny_weights.random(towers, usage)
-  new_model_dir.write(weights, tmp_path / 'model')
+  convert.write_model_dir(weights, tmp_path / 'model')
   # By a macro, as training writes it.
   saved, size = tmp_path / 'model' / 'config.gin', 'TokenEmbedder.vocab_size = '
   text = saved.read_text().replace(f'{size}320', f'{size}%VOCAB_SIZE')
@@ -205,9 +205,11 @@ def test_each_task_has_a_split_that_is_measured():
       ('multireqa/BioASQ', 'test'), ('multireqa/SQuAD', 'validation'),
   ):
     config.load(
-        ['commands/data.gin', *tasks.gin_files([task])], ["MODEL_DIR = 'x'"]
+        ['commands/data.gin', *task_selection.gin_files([task])],
+        ["MODEL_DIR = 'x'"],
     )
-    assert [found for _, found in tasks.chosen(None, [task], None)] == [split]
+    selected = task_selection.select(None, [task], None)
+    assert [found for _, found in selected] == [split]
 
 
 def test_a_set_and_a_folder_in_place_of_each_other(model, data, tmp_path):

@@ -12,7 +12,7 @@ import tiny_beir
 import tiny_evaluation
 from tiny_evaluation import examples_of, link_model, result_of, run, run_of
 
-from dualenc_jax.cli import model_dir
+from dualenc_jax.cli import saved_run
 from dualenc_jax.data.readers import files
 from dualenc_jax.evaluation.results import compared_systems
 from dualenc_jax.evaluation.results.result_files import read_per_query
@@ -110,7 +110,7 @@ def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
 
 def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
   result = result_of(whole)
-  trained = model_dir.load(str(model))
+  trained = saved_run.load(str(model))
   data = model.parent / 'data' / 'beir' / 'scifact'
   names = 'qrels/test.tsv', 'queries.jsonl', 'corpus.jsonl'
   sources = [data / name for name in names]

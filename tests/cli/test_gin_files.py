@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny_run
 
-from dualenc_jax.cli import config, main as cli, model_dir, train
+from dualenc_jax.cli import config, main as cli, saved_run, train
 from dualenc_jax.pipelines.recipes import Recipe
 from dualenc_jax.training import memory
 from dualenc_jax.training.experiment import make_plan, make_start
@@ -31,7 +31,7 @@ SIZES = {
 
 
 def build(*files: str, bindings=()):
-  return model_dir.build_experiment(
+  return saved_run.build_experiment(
       ['runs/quickstart.gin', *files],
       [
           'MODEL_DIR = "x"',

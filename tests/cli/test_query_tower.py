@@ -15,8 +15,7 @@ from dualenc_jax.cli import (
   convert,
   encode,
   main as cli,
-  model_dir,
-  new_model_dir,
+  saved_run,
   search,
   train,
 )
@@ -86,7 +85,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
   weights.tensors[name] = type(weights.tensors[name])(
       'changed', array.shape, lambda: array
   )
-  new_model_dir.write(weights, model)
+  convert.write_model_dir(weights, model)
   message = "this model's encoder is not that of the passage tower"
   argv = ['search', 'map', f'--model_dir={model}', f'--index_dir={index}']
   assert cli.main(argv) == 2
@@ -163,7 +162,7 @@ def test_plain_tensors_of_a_query_tower(tmp_path, capsys):
 
   converted(source, 'safetensors', alone, '--tower=query')
   facts = json.loads((alone / 'towers.json').read_text())
-  model = model_dir.load(source)
+  model = saved_run.load(source)
   assert facts['passage_tower'] == {
       'length': 16, 'prefix': '', 'sha256': model.tower_digest('passage')
   }

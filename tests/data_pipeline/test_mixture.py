@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 import text_reading
 
-from dualenc_jax.cli import config, model_dir
+from dualenc_jax.cli import config, saved_run
 from dualenc_jax.data import Batches, Packed, Padded
 from dualenc_jax.training.experiment import check_same_data, data_position
 from dualenc_jax.utils.errors import UserError
@@ -78,7 +78,7 @@ VOCABULARY = 'python_code_8k'
 VOCAB_SIZE = 8064
 BATCH_SIZE = 16
 ''')
-  return model_dir.build_experiment(
+  return saved_run.build_experiment(
       [str(file)],
       [f'MODEL_DIR = "x"\nCACHE_DIR = {str(tmp_path / "tokens")!r}', *bindings],
       [],

@@ -17,7 +17,7 @@ from dualenc_jax.checkpoints import (
   formats,
   loading,
 )
-from dualenc_jax.cli import model_dir, new_model_dir
+from dualenc_jax.cli import convert, saved_run
 from dualenc_jax.models import abstract_params, einsum_attention
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.retrieval.encoding import artifact as serving
@@ -135,13 +135,13 @@ def test_all_forms_of_a_model_have_the_same(tmp_path):
   for form in ('safetensors', 'hf', 'sentence_transformers', 't5x'):
     (tmp_path / form).mkdir()
     conversion.FORMS[form].write(weights, tmp_path / form)
-  new_model_dir.write(weights, tmp_path / 'model_dir')
+  convert.write_model_dir(weights, tmp_path / 'model_dir')
   models = {
       'artifact': serving.Artifact.open(tmp_path / 'artifact'),
       'retriever': Retriever.from_dir(tmp_path / 'artifact').towers,
       'artifact as a checkpoint': loading.load(weights),
       'load_own': loading.load_own(tmp_path / 'model_dir'),
-      'model_dir': model_dir.load(str(tmp_path / 'model_dir')),
+      'model_dir': saved_run.load(str(tmp_path / 'model_dir')),
       'safetensors': formats.load(tmp_path / 'safetensors'),
       'hf': formats.load(tmp_path / 'hf', **lengths),
       'sentence_transformers': formats.load(tmp_path / 'sentence_transformers'),

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dualenc_jax.cli import config, model_dir
+from dualenc_jax.cli import config, saved_run
 from dualenc_jax.forecast import slices
 from dualenc_jax.training import memory
 
@@ -14,7 +14,7 @@ RUNS = [f for f in config.shipped_files() if f.startswith('runs/tpu/')]
 @pytest.mark.parametrize('run', RUNS)
 def test_sizes_divide_the_slice_and_the_state_leaves_room(run):
   on = slices.find_slice(f'v5e:{run.removesuffix(".gin").rpartition("_")[2]}')
-  experiment = model_dir.build_experiment(
+  experiment = saved_run.build_experiment(
       [run],
       ['MODEL_DIR = "x"', 'TRAIN_FILE = "x"', 'VOCAB_SIZE = 8064',
        'VOCABULARY = "python_code_8k"'],

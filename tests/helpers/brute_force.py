@@ -6,7 +6,7 @@ import pathlib
 import jax
 import numpy as np
 
-from dualenc_jax.cli import model_dir
+from dualenc_jax.cli import saved_run
 
 
 def towers(
@@ -19,7 +19,7 @@ def towers(
     corpus: texts by id.
     queries: texts by id.
   """
-  trained = model_dir.load(str(model))
+  trained = saved_run.load(str(model))
   experiment, params = trained.experiment, jax.device_get(trained.params)
 
   def embed(method, rows):

@@ -11,7 +11,7 @@ import tiny_run
 import tiny_weights
 
 from dualenc_jax.checkpoints.weights import Usage
-from dualenc_jax.cli import config, evaluate, new_model_dir, train
+from dualenc_jax.cli import config, convert, evaluate, train
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 
 FILES = {
@@ -57,7 +57,7 @@ def write_random(
   usage = Usage(tiny_weights.SHIPPED.file, None, 8, 16, **usage)
   weights = tiny_weights.random(towers, usage)
   weights = dataclasses.replace(weights, trained_dims=trained_dims)
-  new_model_dir.write(weights, path)
+  convert.write_model_dir(weights, path)
   files = map(config.binding, tiny_run.pairs_flags(path.parent)[1:4])
   with (path / 'config.gin').open('a') as file:
     file.write(''.join(f'{line}\n' for line in files))

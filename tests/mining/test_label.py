@@ -197,7 +197,7 @@ def test_bad_scores_and_calibrations(tiny, tmp_path):
   write_scores(path, {'q0': tiny.scores['q0']})
   refused(r'few.tsv has no score of \d+ of')
   bare = [f for f in flags(tiny, out) if 'calibration' not in f]
-  with pytest.raises(UserError, match='a file of scores, has no calibration'):
+  with pytest.raises(UserError, match='scores.tsv has no calibration'):
     label.main(bare)
   path.write_text('q0\td0\tnan\n')
   refused('few.tsv:1: the score is nan')

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_training
 
-from dualenc_jax.cli import model_dir
+from dualenc_jax.cli import saved_run
 from dualenc_jax.losses import Loss
 from dualenc_jax.objectives import contrastive
 from dualenc_jax.training import Partitioner
@@ -92,7 +92,7 @@ def test_memory_falls_with_the_micro_batch():
 
 
 def build(*bindings):
-  return model_dir.build_experiment(
+  return saved_run.build_experiment(
       ['runs/quickstart.gin', 'models/tiny.gin'],
       [
           'MODEL_DIR = "x"', 'VOCABULARY = "python_code_8k"',

@@ -6,7 +6,7 @@ import json
 import pytest
 from reading import column, DATA, objects, refused, write
 
-from dualenc_jax.cli import model_dir
+from dualenc_jax.cli import saved_run
 from dualenc_jax.data.dataset import example
 from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.utils.errors import SourceUnavailable
@@ -126,7 +126,7 @@ def test_the_gin_file_names_files_columns_and_policies():
   names = {'QUERY': 'q', 'PASSAGE': 'p', 'NEGATIVES': 'n', 'TITLE': 't',
            'NEGATIVE_TITLES': 'u', 'NAME': 't', 'QUERY_ID': 'label',
            'PASSAGE_ID': 'p'}
-  task = model_dir.build_experiment(
+  task = saved_run.build_experiment(
       ['runs/finetune.gin', 'tasks/pairs.gin'],
       [
           'MODEL_DIR = "x"', 'VOCABULARY = "python_code_8k"',

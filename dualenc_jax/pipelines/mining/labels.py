@@ -1,11 +1,11 @@
-"""Labels that a teacher gives to candidates, by thresholds of probability.
+"""Labels of candidates by a teacher's probabilities, their files and quality.
 
-As RocketQA (Qu et al. 2021) and PAIR (Ren et al. 2021) do: what is above the
-upper threshold is positive, what is below the lower is a reliable negative, and
-what lies between is not used.
+As RocketQA (Qu et al. 2021) and PAIR (Ren et al. 2021) do: a probability above
+the upper threshold is a positive, one below the lower threshold a reliable
+negative, and candidates between them are not used.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 from typing import NamedTuple
 
@@ -14,24 +14,26 @@ import numpy as np
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.pipelines.mining.filters import Kept
-from dualenc_jax.pipelines.mining.negatives import choose, Negative
+from dualenc_jax.pipelines.mining.negatives import choose
 from dualenc_jax.utils.errors import UserError
 
+PAIRS, REPORT, FACTS = 'pairs.jsonl', 'report.md', 'labels.json'
 POSITIVES = ('best', 'all', 'none')
-LABELLED, PSEUDO = 'labelled', 'pseudo'
+# Thresholds of PAIR's table 5, reported beside those of the command.
+_THRESHOLDS = ((0.9, 0.1), (0.8, 0.2), (0.7, 0.3), (0.6, 0.4))
 # (query, passage) -> whether it is relevant; None where nobody judged it.
 Truth = Callable[[int, int], bool | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-  """Thresholds, and what is taken of a query.
+  """Thresholds, and how many candidates of a query are taken.
 
   Attributes:
     above: least probability of a positive, excluded.
     below: largest probability of a negative, excluded.
     positives: 'best', the most probable one; 'all'; or 'none'.
-    num_negatives: the first in retrieval.
+    num_negatives: number of negatives, the first in retrieval.
   """
 
   above: float = 0.9
@@ -49,40 +51,11 @@ class Rules:
 
 
 class Candidate(NamedTuple):
-  """A passage, its rank in retrieval from 1, and the teacher's judgement."""
+  """A passage with the teacher's score and the probability of relevance."""
 
   passage: int
-  rank: int
   score: float
   probability: float
-
-
-class Pool(NamedTuple):
-  """The candidates of a query in retrieval order, arrays [n]."""
-
-  passages: np.ndarray
-  ranks: np.ndarray
-  scores: np.ndarray
-  probabilities: np.ndarray
-
-  @classmethod
-  def of(
-      cls,
-      found: Sequence[Negative],
-      probabilities: Callable[[np.ndarray], np.ndarray],
-  ) -> 'Pool':
-    scores = np.array([each.score for each in found], np.float32)
-    passages = np.array([each.passage for each in found], np.int64)
-    ranks = np.array([each.rank for each in found], np.int32)
-    chances = np.asarray(probabilities(scores), np.float64)
-    return cls(passages, ranks, scores, chances)
-
-  def __len__(self) -> int:
-    return len(self.passages)
-
-  def take(self, rows: np.ndarray) -> list[Candidate]:
-    columns = (column[rows].tolist() for column in self)
-    return [Candidate(*each) for each in zip(*columns)]
 
 
 class Labelled(NamedTuple):
@@ -90,52 +63,48 @@ class Labelled(NamedTuple):
 
   Attributes:
     query: its number.
-    positives: known ones first, then the teacher's.
-    origins: of each positive, 'labelled' or 'pseudo'.
+    known: labelled positives.
+    pseudo: positives by the teacher.
     negatives: in the order of retrieval.
   """
 
   query: int
-  positives: list[Candidate]
-  origins: list[str]
-  negatives: list[Candidate]
+  known: Sequence[Candidate]
+  pseudo: Sequence[Candidate]
+  negatives: Sequence[Candidate]
 
 
 def label(
-    query: int, known: Sequence[Candidate], pool: Pool, rules: Rules
+    query: int, known: Sequence[Candidate], pool: Sequence[Candidate],
+    rules: Rules,
 ) -> Labelled:
   """Labels the candidates of a query other than its known positives."""
-  above = np.flatnonzero(pool.probabilities > rules.above)
-  if rules.positives == 'best' and len(above):
-    above = above[[pool.probabilities[above].argmax()]]
+  above = [each for each in pool if each.probability > rules.above]
+  if rules.positives == 'best' and above:
+    above = [max(above, key=lambda each: each.probability)]
   if rules.positives == 'none':
-    above = above[:0]
-  below = np.flatnonzero(pool.probabilities < rules.below)
-  return Labelled(
-      query,
-      [*known, *pool.take(above)],
-      [LABELLED] * len(known) + [PSEUDO] * len(above),
-      pool.take(below[: rules.num_negatives]),
-  )
+    above = []
+  below = [each for each in pool if each.probability < rules.below]
+  return Labelled(query, known, above, below[: rules.num_negatives])
 
 
-def is_written(labelled: Labelled, rules: Rules) -> bool:
-  """Whether there is something to learn: a query without labels needs both."""
-  if LABELLED in labelled.origins:
+def can_train(labelled: Labelled, rules: Rules) -> bool:
+  """Whether a query has a known positive, or a positive and a negative."""
+  if labelled.known:
     return True
   return bool(
-      labelled.positives and (labelled.negatives or not rules.num_negatives)
+      labelled.pseudo and (labelled.negatives or not rules.num_negatives)
   )
 
 
 class Labels(NamedTuple):
-  """The labels of the queries that have something to train on, and counts.
+  """Labels of the queries that have something to train on, and counts.
 
-  By query, without those of evaluation splits: `pools` of candidates, and
-  labelled positives that are `known`, with the teacher's scores.
+  Candidates in `pools`, and labelled positives in `known`, by query, without
+  the queries of evaluation splits.
   """
 
-  pools: Mapping[int, Pool]
+  pools: Mapping[int, Sequence[Candidate]]
   known: Mapping[int, Sequence[Candidate]]
   written: Sequence[Labelled]
   counts: Mapping[str, int]
@@ -154,36 +123,39 @@ def label_all(
     rules: thresholds.
     probabilities: of logits.
   """
-  own_scores, gold = kept[0].candidates.positives, ranked.gold
-  depths = [each.mask.shape[1] for each in kept]
-  chosen = choose(kept, ranked, sum(depths))
+
+  def candidates(
+      passages: Sequence[int], scores: np.ndarray
+  ) -> list[Candidate]:
+    chances = np.asarray(probabilities(scores), np.float64)
+    return list(map(Candidate, passages, scores.tolist(), chances.tolist()))
+
+  depth = sum(each.mask.shape[1] for each in kept)
   pools, known = {}, {}
-  for query, pool in enumerate(chosen):
+  for query, pool in enumerate(choose(kept, ranked, depth)):
     if not dropped[query]:
-      own = own_scores[query]
-      pools[query] = Pool.of(pool, probabilities)
-      known[query] = [
-          Candidate(passage, 0, float(score), float(chance))
-          for passage, score, chance in zip(
-              gold[query], own, probabilities(own)
-          )
-      ]
+      scores = np.array([each.score for each in pool], np.float32)
+      pools[query] = candidates([each.passage for each in pool], scores)
+      own = kept[0].candidates.positives[query]
+      known[query] = candidates(ranked.gold[query], own)
   everything = [
       label(query, known[query], pool, rules)
       for query, pool in pools.items()
   ]
-  written = [each for each in everything if is_written(each, rules)]
+  written = [each for each in everything if can_train(each, rules)]
   counts = {
       'queries': len(dropped),
       'queries_of_evaluation_splits': int(dropped.sum()),
       'queries_without_other_candidates': sum(
-          not len(pool) for pool in pools.values()
+          not pool for pool in pools.values()
       ),
-      'queries_without_a_positive': sum(not x.positives for x in everything),
+      'queries_without_a_positive': sum(
+          not (each.known or each.pseudo) for each in everything
+      ),
       'queries_without_a_negative': sum(not x.negatives for x in everything),
       'queries_written': len(written),
-      'pseudo_positives': sum(x.origins.count(PSEUDO) for x in written),
-      'negatives': sum(len(x.negatives) for x in written),
+      'pseudo_positives': sum(len(each.pseudo) for each in written),
+      'negatives': sum(len(each.negatives) for each in written),
       'known_positives_below_the_lower_threshold': sum(
           c.probability < rules.below for own in known.values() for c in own
       ),
@@ -204,11 +176,11 @@ def check_logits(kept: Sequence[Kept]) -> None:
     )
 
 
-def truth_of(path: str, ranked: RetrievalSet, least: int) -> Truth:
+def truth_of(path: str, ranked: RetrievalSet) -> Truth:
   """Whether a passage is relevant, by a file of qrels.
 
-  A grade of `least` or more is relevant. Where the file has lower ones, what it
-  does not judge is unknown; else it names all that is relevant.
+  A grade above 0 is relevant. Where the file has other grades, unjudged
+  passages are unknown; else they are not relevant.
   """
   qrels = trec.read_qrels(path)
   if not qrels.keys() & {*ranked.query_ids}:
@@ -216,7 +188,7 @@ def truth_of(path: str, ranked: RetrievalSet, least: int) -> Truth:
         f'{path} judges none of the queries, such as'
         f' {ranked.query_ids[0]!r}. Is it of another data set?'
     )
-  graded = any(g < least for own in qrels.values() for g in own.values())
+  graded = any(g < 1 for own in qrels.values() for g in own.values())
   unjudged, ids = None if graded else False, ranked.corpus.ids
 
   def truth(query: int, passage: int) -> bool | None:
@@ -224,51 +196,71 @@ def truth_of(path: str, ranked: RetrievalSet, least: int) -> Truth:
     grade = None if judged is None else judged.get(ids[passage])
     if grade is None:
       return None if judged is None else unjudged
-    return grade >= least
+    return grade >= 1
 
   return truth
 
 
-class Agreement(NamedTuple):
-  """How labels agree with the truth at two thresholds.
+def rows(
+    ranked: RetrievalSet, labelled: Sequence[Labelled]
+) -> Iterator[dict[str, object]]:
+  """Rows of `tasks/pairs.gin`, with origin and probability of each label."""
+  corpus, queries = ranked.corpus, ranked.query_texts
+  for each in labelled:
+    positives, negatives = [*each.known, *each.pseudo], each.negatives
+    origins = ['labelled'] * len(each.known) + ['pseudo'] * len(each.pseudo)
+    yield {
+        'query_id': ranked.query_ids[each.query],
+        'query': queries[each.query],
+        'passage_id': [corpus.ids[c.passage] for c in positives],
+        'passage': [corpus.texts[c.passage] for c in positives],
+        'negatives': [corpus.texts[c.passage] for c in negatives],
+        'origin': origins,
+        'positive_scores': [c.score for c in positives],
+        'positive_probabilities': [c.probability for c in positives],
+        'negative_scores': [c.score for c in negatives],
+        'negative_probabilities': [c.probability for c in negatives],
+    }
 
-  Attributes:
-    coverage: share of queries that are written with a pseudo-positive.
-    positives: share of judged pseudo-positives that are relevant; NaN for none.
-    negatives: share of judged negatives that are not relevant; NaN for none.
-    judged: numbers of judged pseudo-positives and negatives.
+
+def report(labels: Labels, truth: Truth | None, rules: Rules) -> Iterator[str]:
+  """Lines of Markdown: counts and, with a truth, the quality of the labels."""
+  yield '# Labels\n'
+  yield '| | |'
+  yield '|---|---|'
+  for name, value in labels.counts.items():
+    yield f'| {name.replace("_", " ")} | {value} |'
+  if truth is None:
+    return
+  yield '\n## Agreement with the truth\n'
+  yield '| thresholds | coverage | positives right | negatives right | judged |'
+  yield '|---|---|---|---|---|'
+  for above, below in dict.fromkeys([(rules.above, rules.below), *_THRESHOLDS]):
+    which = 'best' if rules.positives == 'none' else rules.positives
+    own = Rules(above, below, which, rules.num_negatives)
+    yield f'| {above:g} / {below:g} | {_agreement(labels, truth, own)} |'
+
+
+def _agreement(labels: Labels, truth: Truth, rules: Rules) -> str:
+  """Table cells on the labels by some rules, compared with the truth.
+
+  The coverage is the share of queries with a pseudo-positive to train on.
   """
-
-  coverage: float
-  positives: float
-  negatives: float
-  judged: tuple[int, int]
-
-
-def agreement(
-    pools: Mapping[int, Pool],
-    known: Mapping[int, Sequence[Candidate]],
-    truth: Truth,
-    rules: Rules,
-) -> Agreement:
-  """Compares the labels that are written with the truth."""
   positives: list[bool] = []
   negatives: list[bool] = []
   covered = 0
-  for query, pool in pools.items():
-    found = label(query, known[query], pool, rules)
-    if not is_written(found, rules):
+  for query, pool in labels.pools.items():
+    found = label(query, labels.known[query], pool, rules)
+    if not can_train(found, rules):
       continue
-    pseudo = found.positives[len(known[query]) :]
-    covered += bool(pseudo)
-    for own, wanted, each in (
-        (positives, True, pseudo), (negatives, False, found.negatives)
+    covered += bool(found.pseudo)
+    for right, wanted, each in (
+        (positives, True, found.pseudo), (negatives, False, found.negatives)
     ):
       judged = [truth(query, c.passage) for c in each]
-      own += [value == wanted for value in judged if value is not None]
-  return Agreement(
-      covered / max(len(pools), 1),
-      float(np.mean(positives)) if positives else np.nan,
-      float(np.mean(negatives)) if negatives else np.nan,
-      (len(positives), len(negatives)),
+      right += [value == wanted for value in judged if value is not None]
+  shares = (f'{np.mean(x):.1%}' if x else '-' for x in (positives, negatives))
+  return (
+      f'{covered / max(len(labels.pools), 1):.1%} | {" | ".join(shares)} |'
+      f' {len(positives):,}, {len(negatives):,}'
   )

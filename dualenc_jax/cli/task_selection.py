@@ -18,17 +18,17 @@ def gin_files(names: Sequence[str]) -> list[str]:
   return sorted(f'tasks/{readers.named(name).task_name}.gin' for name in first)
 
 
-def without_model(
+def inputs_without_model(
     args: argparse.Namespace,
 ) -> tuple[Any, list[tuple[Dataset, str]]]:
-  """The data of a command line that names no model, and `chosen` of it."""
+  """Data of a command line without a model, and the tasks that it selects."""
   names = args.tasks or ()
   args.gin_file = [*gin_files(names), *args.gin_file]
   inputs = data_command.build(args, needs_task=not names)
-  return inputs, chosen(inputs, names, args.split)
+  return inputs, select(inputs, names, args.split)
 
 
-def only(chosen: Sequence[tuple[Dataset, str]]) -> tuple[Dataset, str]:
+def select_one(chosen: Sequence[tuple[Dataset, str]]) -> tuple[Dataset, str]:
   """The one task and its split; UserError where there are several."""
   if len(chosen) > 1:
     raise UserError(
@@ -38,7 +38,7 @@ def only(chosen: Sequence[tuple[Dataset, str]]) -> tuple[Dataset, str]:
   return chosen[0]
 
 
-def chosen(
+def select(
     inputs: Any, names: Sequence[str], split: str | None
 ) -> list[tuple[Dataset, str]]:
   """The tasks to evaluate on, that of the inputs or named, and their splits.
@@ -61,7 +61,7 @@ def chosen(
   return [(task, split or task.evaluated) for task in tasks.values()]
 
 
-def available(
+def keep_available(
     chosen: Sequence[tuple[Dataset, str]], skip_missing: bool
 ) -> list[tuple[Dataset, str]]:
   """Those whose files exist, before hours are spent on some of them."""

@@ -1,7 +1,8 @@
-"""Sources of queries and of candidate passages, from flags."""
+"""Flags of `mine` and `label`: queries, sources of candidates, a teacher."""
 
 import argparse
 from collections.abc import Iterator, Mapping
+import contextlib
 import dataclasses
 import logging
 import pathlib
@@ -9,36 +10,55 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualenc_jax.cli import bm25, data_command, flags, model_dir, tasks
+from dualenc_jax.cli import (
+  bm25,
+  data_command,
+  flags,
+  rerank,
+  runtime,
+  saved_run,
+  task_selection,
+)
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.data.text.ragged import fingerprints
+from dualenc_jax.evaluation import teacher_scores
+from dualenc_jax.evaluation.results import evaluate
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.pipelines.mining import candidates
-from dualenc_jax.pipelines.mining.candidates import Candidates
-from dualenc_jax.utils import json_file
+from dualenc_jax.pipelines.mining import candidates as sources
+from dualenc_jax.pipelines.mining.candidates import Candidates, Score
+from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.utils import folder_lock, json_file
 from dualenc_jax.utils.errors import UserError
 
 _LOG = logging.getLogger(__name__)
 DEPTH = 100
-# Of `Asked.facts`, and of flags, what makes results those of something else.
+# Facts and flags by which results are of something else.
 _OWN = 'label', 'split', 'source', 'corpus', 'bm25', 'run'
 _OF_MODEL = 'run_id', 'checkpoint_step'
 
 
-class Asked(NamedTuple):
-  """What a command line asks for.
+class Request(NamedTuple):
+  """The task, queries, model and teacher of a command line.
 
-  `inputs` are a task with tokenizer and caches; `model` searches, if given.
+  Attributes:
+    inputs: a task with tokenizer and caches.
+    split: of the queries.
+    ranked: queries and corpus.
+    model: searches; None for none.
+    teacher: a cross-encoder or a file of scores; None for none.
+    score: pairs of query and passage -> the teacher's scores.
   """
 
   inputs: Any
   split: str
   ranked: RetrievalSet
-  model: model_dir.TrainedModel | None
+  model: saved_run.TrainedModel | None
+  teacher: Teacher | pathlib.Path | None
+  score: Score | None
 
   def facts(self) -> dict[str, Any]:
-    """What results depend on."""
+    """The values that results depend on."""
     task, ranked = self.inputs.task.for_split(self.split), self.ranked
     corpus = ranked.corpus.cache.header
     return {
@@ -50,27 +70,54 @@ class Asked(NamedTuple):
         'source': ranked.cache.header['source'],
         'corpus': {name: corpus[name] for name in ('split', 'source')},
         'model': self.model and dict(self.model.provenance),
+        **(evaluate.teacher_facts(self.teacher) if self.teacher else {}),
     }
 
-  def check_folder(
-      self, folder: pathlib.Path, facts: str, pairs: str,
-      args: argparse.Namespace,
-  ) -> None:
-    """Refuses to replace files of another task or of other sources.
+  def candidates(self, args: argparse.Namespace) -> Iterator[Candidates]:
+    """The candidates of each source."""
+    if self.model is not None:
+      index_dir = args.index_dir and pathlib.Path(args.index_dir)
+      yield sources.by_model(self.model, self.ranked, args.depth, index_dir)
+    if args.bm25:
+      words = bm25.words(args).of(self.ranked)
+      yield sources.by_bm25(words, self.ranked, args.depth)
+    for path in args.run or ():
+      yield sources.by_run(pathlib.Path(path), self.ranked, args.depth)
 
-    Args:
-      folder: where the results go.
-      facts: file there that says what those of an earlier run are of; it is
-        written before `pairs`.
-      pairs: file there to train on.
-      args: the flags; with --overwrite nothing is refused.
-    """
+
+@contextlib.contextmanager
+def opened(
+    args: argparse.Namespace, activity: str, facts: str, pairs: str
+) -> Iterator[Request]:
+  """Opens what the flags of `add_flags` name; keeps others out of the output.
+
+  Args:
+    args: the flags.
+    activity: what the command does, for the lock: 'mines'.
+    facts: file in the output folder that describes an earlier run, and is
+      written before `pairs`.
+    pairs: file there to train on.
+
+  Raises:
+    UserError: flags exclude each other, or the folder has results of another
+      task or of other sources, without --overwrite.
+  """
+  _check(args)
+  runtime.start()
+  folder = pathlib.Path(args.output_dir)
+  with folder_lock.lock_folder(folder, activity, 'another --output_dir'):
+    inputs, split, model = _inputs(args)
+    ranked = _ranked(args, inputs, split)
+    request = Request(inputs, split, ranked, model, None, None)
     if not args.overwrite:
       json_file.check_own(
-          folder, facts, [pairs], _identity(self.facts(), vars(args)),
+          folder, facts, [pairs], _identity(request.facts(), vars(args)),
           lambda saved: _identity(saved, saved['flags']),
           flags=dict, model=dict | None,
       )
+    teacher = rerank.teacher(args.teacher, args)
+    score = teacher_scores.open_scores(teacher, ranked, folder)
+    yield request._replace(teacher=teacher, score=score)
 
 
 def _identity(
@@ -102,8 +149,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add('--queries', metavar='FILE',
       help='unlabelled queries in place of those of the split: JSONL of _id and'
       ' text, or TSV')
-  add('--skip_bad_rows', action='store_true',
-      help='leave out bad rows of --queries and report their number')
   add('--depth', type=flags.whole(), default=DEPTH,
       help='rank of the last candidate (default %(default)s)')
   add('--overwrite', action='store_true',
@@ -111,7 +156,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   bm25.add_flags(parser)
 
 
-def check(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace) -> None:
   """Raises UserError where nothing ranks, or flags do not go together."""
   if not (args.model_dir or args.bm25 or args.run):
     raise UserError(
@@ -131,46 +176,35 @@ def check(args: argparse.Namespace) -> None:
     )
 
 
-def asked(args: argparse.Namespace) -> Asked:
-  """The task, queries and model of a command line."""
+def _inputs(
+    args: argparse.Namespace,
+) -> tuple[Any, str, saved_run.TrainedModel | None]:
+  """Task with tokenizer and caches, split, and the model that searches."""
   names, model = args.tasks or (), None
   if args.model_dir:
-    model = model_dir.load_from_args(args, before=tasks.gin_files(names))
+    gin_files = task_selection.gin_files(names)
+    model = saved_run.load_from_args(args, before=gin_files)
     inputs: Any = model.experiment
-    chosen = tasks.chosen(inputs, names, args.split)
+    chosen = task_selection.select(inputs, names, args.split)
   else:
-    inputs, chosen = tasks.without_model(args)
-  task, split = tasks.only(chosen)
-  inputs = dataclasses.replace(inputs, task=task)
+    inputs, chosen = task_selection.inputs_without_model(args)
+  task, split = task_selection.select_one(chosen)
+  return dataclasses.replace(inputs, task=task), split, model
+
+
+def _ranked(args: argparse.Namespace, inputs: Any, split: str) -> RetrievalSet:
+  """Queries of the split, or of --queries, over the corpus of the split."""
   if args.queries is None:
-    return Asked(inputs, split, RetrievalSet.of_split(inputs, split), model)
-  texts = Texts(args.queries, not args.skip_bad_rows)
-  return Asked(inputs, split, _unlabelled(inputs, split, texts), model)
-
-
-def ranked_by(args: argparse.Namespace, found: Asked) -> Iterator[Candidates]:
-  """The candidates of each source."""
-  ranked, depth = found.ranked, args.depth
-  if found.model is not None:
-    index_dir = args.index_dir and pathlib.Path(args.index_dir)
-    yield candidates.by_model(found.model, ranked, depth, index_dir)
-  if args.bm25:
-    yield candidates.by_bm25(bm25.words(args).of(ranked), ranked, depth)
-  for path in args.run or ():
-    yield candidates.by_run(pathlib.Path(path), ranked, depth)
-
-
-def _unlabelled(inputs: Any, split: str, texts: Texts) -> RetrievalSet:
-  """Queries of a file over what the task's split is ranked over."""
+    return RetrievalSet.of_split(inputs, split)
   task = inputs.task.for_split(split)
   cache = inputs.passage_cache(task.corpus_split(split) or split)
-  own = dataclasses.replace(inputs, task=texts).cache('queries')
+  own = dataclasses.replace(inputs, task=Texts(args.queries)).cache('queries')
   _, first = np.unique(fingerprints(own.query_texts), return_index=True)
   rows = np.sort(first)
   if repeated := len(own) - len(rows):
     _LOG.warning(
         '%s: %s of %s queries have the text of an earlier one, and are left'
-        ' out.', texts.path, f'{repeated:,}', f'{len(own):,}',
+        ' out.', args.queries, f'{repeated:,}', f'{len(own):,}',
     )
   return RetrievalSet(
       own, rows, [own.query_ids.text(row) for row in rows],
