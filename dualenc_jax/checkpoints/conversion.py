@@ -64,7 +64,6 @@ class Source:
     vocabulary: as of `loading.load`.
     usage: lengths and prefixes that are not those of the checkpoint, by name.
     dim: as of `transforms.truncate`; None for all components.
-    activations: as of `Weights.with_activations`.
   """
 
   path: str
@@ -72,14 +71,11 @@ class Source:
   vocabulary: str | None = None
   usage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   dim: int | None = None
-  activations: Sequence[str] | None = None
 
   def read(self) -> tuple[Weights, bool]:
     """The checkpoint with this usage, and whether its files have another."""
     weights = formats.read(self.path, self.step, self.dim)
     saved = weights.usage.facts()
-    if self.activations is not None:
-      weights = weights.with_activations(self.activations)
     if weights.described:
       checkpoint_reader.build_model(weights.described, weights.path)
     usage = dataclasses.replace(weights.usage, **self.usage)

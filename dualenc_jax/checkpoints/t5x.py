@@ -65,8 +65,7 @@ def is_one(path: str | os.PathLike[str]) -> bool:
 def read(path: str | os.PathLike[str]) -> Weights:
   """The parameters of an encoder, read lazily; those of a decoder are left out.
 
-  Its activations are those of T5 1.0 or 1.1, by the number of its matrices:
-  `Weights.with_activations` has others.
+  Its activations are those of T5 1.0 or 1.1, by the number of its matrices.
 
   Args:
     path: `checkpoint_1000`, its item `state`, or a folder that holds such

@@ -1,7 +1,7 @@
 """`Weights`, a checkpoint of any form in the terms of this library.
 
-Every reader of `interop` returns a `Weights` and every writer takes one, so
-that any form that can be read can be written as any other.
+Every reader here returns a `Weights` and every writer takes one, so that any
+form that can be read can be written as any other.
 """
 
 import collections
@@ -20,21 +20,21 @@ from dualenc_jax.models import Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.models.t5_encoder import check_buckets
 from dualenc_jax.retrieval.compression import Codec
 from dualenc_jax.retrieval.encoding.towers import PassageTower
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 from dualenc_jax.utils.untrusted import shown
 
 ENCODERS = ('encoder', 'passage_encoder')
 EMBEDDING, PROJECTION = 'token_embedder/embedding', 'projection/kernel'
-# Of feed-forward blocks: functions of `flax.linen`, and none. Other names there
-# are of transformations, some of which change what all of Flax does.
+# Names of `flax.linen` that a file may have for a feed-forward block, and none.
+# Other functions there are transformations, which may change all of Flax.
 ACTIVATIONS = frozenset(
     'celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu'
     ' linear log_sigmoid relu relu6 selu sigmoid silu soft_sign softplus swish'
     ' tanh'.split()
 )
 SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
-# What JSON says of a `Usage`, with the types, and the file of its vocabulary.
+# The types of a `Usage` as JSON; the file of its vocabulary beside it.
 USAGE: dict[str, Any] = {
     'query_length': int | None,
     'passage_length': int | None,
@@ -49,13 +49,16 @@ VOCABULARY = 'vocabulary.model'
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-  """How texts are given to a model, as far as its files say so.
+  """Tokenization settings of a checkpoint; None where its files have none.
 
   Attributes:
     vocabulary: its SentencePiece file.
     pieces: its vocabulary in the order of the ids, from another file.
-    query_length: most tokens of a query, EOS included.
-    prompts: prefixes beside the two by name, as of `Tokenizer`.
+    query_length: maximum tokens of a query, EOS included.
+    passage_length: the same of a passage.
+    query_prefix: text before every query.
+    passage_prefix: text before every passage.
+    prompts: other prefixes by name, as of `Tokenizer`.
     default_prompt: as of `Tokenizer`.
   """
 
@@ -82,7 +85,7 @@ class Usage:
       shutil.copyfile(self.vocabulary, folder / VOCABULARY)
 
   def saved(self, facts: Mapping[str, Any], folder: pathlib.Path) -> 'Usage':
-    """This with saved facts, and with the vocabulary of a folder, if any."""
+    """Updates it by saved facts, and by the vocabulary of a folder, if any."""
     values = {name: facts[name] for name in _FACTS if name in facts}
     if (folder / VOCABULARY).is_file():
       values['vocabulary'] = folder / VOCABULARY
@@ -94,20 +97,25 @@ class Weights:
   """The tensors of one or two towers, by the names of `DualEncoder`.
 
   Attributes:
-    kind: what the files are, for people: 'T5X checkpoint'.
+    kind: the form of the files, for people: 'T5X checkpoint'.
+    path: the folder or file, for messages.
     tensors: by name, 'encoder/layers_0/mlp/wo/kernel', one for each layer;
       those of a passage tower of its own begin with 'passage_'. A pretrained T5
       has no 'projection/kernel'.
     encoder: sizes of the (query) encoder.
+    passage_encoder: those of a passage encoder of its own.
+    usage: how texts are tokenized.
     left_out: tensors that are no part of a dual encoder, with the reason, such
       as 'decoder'.
     loss: parameters of the loss, 'loss/log_temperature'.
-    described: of a model_dir, what `models.describe` says of its model.
-    passage_tower: of a query tower alone, which one it belongs to.
-    trained_dims: of how many first components its embeddings were trained to
-      be of use, all of them among these; () where that is not known.
-    names_activations: whether its files say what the feed-forward blocks
-      compute; where not, it is taken from the number of their matrices.
+    step: of training, if known.
+    described: the result of `models.describe` in a model_dir.
+    passage_tower: the passage tower that a query tower alone belongs to.
+    trained_dims: numbers of first components that embeddings were trained for,
+      with that of all; () where they are not known.
+    codec: a codec that was trained with the model.
+    names_activations: whether its files name the activations of feed-forward
+      blocks; otherwise they follow from the number of matrices.
   """
 
   kind: str
@@ -157,85 +165,47 @@ class Weights:
     _check_matrices(self)
     for encoder in filter(None, (self.encoder, self.passage_encoder)):
       for name in encoder.activations:
-        if name not in ACTIVATIONS:
-          raise UserError(
-              f'{self} has the activation {shown(name)}; expected one of'
-              f' {", ".join(sorted(ACTIVATIONS))}.'
-          )
+        expect(
+            name in ACTIVATIONS, f'{self}: an activation', name,
+            f'one of {", ".join(sorted(ACTIVATIONS))}',
+        )
       check_sizes(encoder, self.tensors, str(self))
-    own = self.encoder
-    sizes = (
-        f'{own.num_layers} layers, {own.num_heads} heads of {own.head_dim},'
-        f' feed-forward {own.mlp_dim} ({" x ".join(own.activations)})'
-    )
-    try:
-      expected = dict(shapes_of(self.model()))
-    except (ArithmeticError, AttributeError, TypeError, ValueError) as e:
-      raise UserError(
-          f'{self} describes a model of {sizes}, which cannot be built:'
-          f' {(str(e).splitlines() or [type(e).__name__])[0]}. Copy it again.'
-      ) from e
+    expected = dict(shapes_of(self.model()))
     if not self.has_projection:
       expected.pop(PROJECTION)
     problems = [
         f'{name} is missing' for name in sorted(expected.keys() - self.tensors)
     ]
-    others = []
     for name, tensor in sorted(self.tensors.items()):
-      where = _end(tensor.where)
+      # The end of a long name says more than its folders.
+      where = tensor.where[-120:]
       if name not in expected:
-        as_ours = '' if tensor.where.endswith(name) else f' ({_end(name)})'
-        problems.append(f'{where} is of no use{as_ours}')
+        problems.append(f'{where} is of no use')
       elif tensor.shape != expected[name]:
-        others.append(
+        problems.append(
             f'{where} has the shape {shown(tensor.shape)} (as {name}), expected'
             f' {expected[name]}'
         )
-    if problems := problems + others:
+    if problems:
+      own = self.encoder
       raise UserError(
-          f'{self} is not a complete model of {sizes}:'
-          f" {listed(problems, 5, '; ')}. Give the whole checkpoint, with the"
-          ' config that belongs to it.'
+          f'{self} is not a complete model of {own.num_layers} layers,'
+          f' {own.num_heads} heads of {own.head_dim}, feed-forward'
+          f' {own.mlp_dim} ({" x ".join(own.activations)}):'
+          f" {listed(problems, 5, '; ')}. Give the whole checkpoint."
       )
     return self
 
-  def with_activations(self, activations: Sequence[str]) -> 'Weights':
-    """This, with what its feed-forward blocks compute, which no file says."""
-    known = tuple(self.encoder.activations)
-    given = ','.join(activations)
-    if self.names_activations:
-      raise UserError(
-          f'--activations={given} is for a T5X checkpoint, which does not name'
-          f" them. {self} does: {','.join(known)}. Leave it out."
-      )
-    if len(activations) != len(known) or set(activations) - ACTIVATIONS:
-      raise UserError(
-          f'--activations={given}: feed-forward blocks of {self.path} take'
-          f' {len(known)}, as those of {" x ".join(known)}; expected as many of'
-          f' {", ".join(sorted(ACTIVATIONS))}, with commas.'
-      )
-    encoders = {
-        name: encoder.clone(activations=tuple(activations))
-        for name in ENCODERS
-        if (encoder := getattr(self, name)) is not None
-    }
-    return dataclasses.replace(self, names_activations=True, **encoders)
-
-
-def _end(name: str) -> str:
-  """The end of a long name, which says more than its folders."""
-  return '...' * (len(name) > 120) + name[-120:]
-
 
 def listed(items: Iterable[str], most: int = 3, between: str = ', ') -> str:
-  """The first few, and how many more there are."""
+  """Joins the first few items, and the number of those left out."""
   items = list(items)
   more = f' and {len(items) - most} more' if len(items) > most else ''
   return between.join(items[:most]) + more
 
 
 def count_reasons(reasons: Sequence[str]) -> str:
-  """'28 of decoder, 1 of head': of tensors that are left out."""
+  """Counts tensors that are left out: '28 of decoder, 1 of head'."""
   counts = collections.Counter(reasons).items()
   return ', '.join(f'{count} of {reason}' for reason, count in counts)
 
@@ -264,25 +234,23 @@ def shapes_of(model: models.DualEncoder) -> Mapping[str, tuple[int, ...]]:
 
 
 def check_sizes(stack: Any, tensors: Mapping[str, Tensor], where: str) -> None:
-  """Checks the sizes of a `T5Encoder`, say, before a model of them is made.
+  """Checks sizes that were read, before a model of them is built.
 
-  `tensors` are one for each layer at least; `where` the sizes are from.
+  Args:
+    stack: a `T5Encoder` or `T5Decoder`.
+    tensors: at least one for each layer.
+    where: the place that the sizes are from, for messages.
   """
-  # A stack without layers is a bag of words, whose other sizes say nothing.
-  least = int(stack.num_layers != 0)
-  bad = [
-      f'{name} is {shown(n)}'
-      for name in SIZES[:-1]
-      if type(n := getattr(stack, name)) is not int
-      or not least * (name != 'num_layers') <= n < 2**31
-  ]
-  if not bad and stack.num_layers > len(tensors):
-    bad = [f'num_layers is {stack.num_layers:,}']
-  if bad:
-    raise UserError(
-        f'{where} has {len(tensors)} tensors, but its {bad[0]}. Give the whole'
-        ' checkpoint, with the config that belongs to it.'
-    )
+  for name in SIZES[:-1]:
+    size = getattr(stack, name)
+    most = len(tensors) if name == 'num_layers' else 2**31
+    # Sizes of layers that do not exist may be 0.
+    least = int(stack.num_layers != 0)
+    if type(size) is not int or not least <= size <= most:
+      raise UserError(
+          f'{where} has {len(tensors)} tensors, but its {name} is'
+          f' {shown(size)}. Give the whole checkpoint.'
+      )
 
 
 def infer_encoder(
@@ -307,9 +275,8 @@ def infer_encoder(
   where = next((f' of {t.where}' for t in tensors.values()), '')
   if not layers:
     raise UserError(
-        f'The {tower}{where} has no layers: {len(tensors)} tensors, none of'
-        f' them {tower}/layers_0/... A bag of words is not converted; give a'
-        ' T5.'
+        f'The {tower}{where} has no layers: none of its {len(tensors)} tensors'
+        f' is {tower}/layers_0/... Give a T5.'
     )
   first = f'{tower}/layers_0'
   gated = f'{first}/mlp/wi_0/kernel' in tensors
@@ -323,8 +290,8 @@ def infer_encoder(
     if name not in tensors or len(tensors[name].shape) != 2:
       found = tensors[name].shape if name in tensors else 'absent'
       raise UserError(
-          f'{name} is {found}; expected a matrix. The checkpoint{where} has'
-          f' {len(tensors)} tensors of a T5 encoder. Give a whole T5.'
+          f'{name} is {found}; expected a matrix. Give a whole T5, in place'
+          f' of the {len(tensors)} tensors{where}.'
       )
   bias, query, mlp = (tensors[name] for name in needed)
   if activations is None:
@@ -335,8 +302,7 @@ def infer_encoder(
   if not (heads and head_dim):
     raise UserError(
         f'{needed[0]} has the shape {bias.shape}, and {needed[1]}'
-        f' {query.shape}: expected heads of one component or more. Give a whole'
-        ' T5.'
+        f' {query.shape}: expected heads of one component or more.'
     )
   encoder = T5Encoder(
       max(layers) + 1, heads, head_dim, mlp.shape[1], tuple(activations),

@@ -58,7 +58,7 @@ from dualenc_jax.utils.errors import UserError
 
 _USAGE = ('query_length', 'passage_length', 'query_prefix', 'passage_prefix')
 _OF_MODELS = (
-    'tower', 'step', 'dim', 'vocabulary', 'activations', 'verify', *_USAGE,
+    'tower', 'step', 'dim', 'vocabulary', 'verify', *_USAGE,
 )
 
 # The run whose values the config gets where the checkpoint says nothing.
@@ -94,7 +94,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   given = {n: x for n in _USAGE if (x := getattr(args, n)) is not None}
   source: Any = conversion.Source(
       args.source, args.step, args.vocabulary, given, args.dim,
-      args.activations and args.activations.split(','),
   )
   if merged:
     sources = [dataclasses.replace(source, **own) for own in merged]
@@ -220,11 +219,6 @@ def make_parser() -> flags.Parser:
       '--vocabulary',
       help='SentencePiece file, if the source has none (T5X) or only a'
       ' tokenizer.json',
-  )
-  parser.add_argument(
-      '--activations', metavar='NAME[,NAME]',
-      help='activations of the feed-forward blocks of a T5X checkpoint, which'
-      ' does not name them (default relu for T5 1.0, gelu,linear for T5 1.1)',
   )
   for tower in ('query', 'passage'):
     parser.add_argument(

@@ -95,9 +95,6 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   run(folder, 't5x', tmp_path / 't5x')
   assert 'dualenc_jax and the source in transformers' in capsys.readouterr().out
   assert_same(formats.read(tmp_path / 't5x'), formats.read(source))
-  with pytest.raises(UserError, match='--activations=relu: .* take 2, as'):
-    run(source, 'safetensors', tmp_path / 'out', *flags, '--activations=relu')
-  assert not (tmp_path / 'out').exists()
 
 
 @pytest.mark.slow
@@ -251,7 +248,6 @@ def test_the_difference_is_of_cosines():
     [
         ('nothing', (), 'does not exist. Expected a model_dir'),
         ('sde', ('--step=3',), 'has no checkpoint of step 3; it has 7'),
-        ('sde', ('--activations=relu',), 'does: gelu,linear. Leave it out'),
         ('sde/checkpoints/7', (), 'Give .*sde, with --step=7'),
     ],
 )
