@@ -115,7 +115,7 @@ def ordered(run):
   path = pathlib.Path(run.task.options['train'])
   rows = path.read_text().splitlines()
   steps = range(run.steps)
-  order = [i for s in steps for i in run.batches.picker(s).queries]
+  order = [i for s in steps for i in run.batches.indices(s).queries]
   path = path.with_name('ordered.jsonl')
   path.write_text('\n'.join(rows[i] for i in order))
   task = Pairs(train=str(path))

@@ -87,7 +87,7 @@ def check_distinct(batches: Batches, step: int) -> None:
   Pairs that share a query or a passage are duplicates, which are masked out.
   """
   for number in range(step, step + 3):
-    ids = batches.picker.arrays(batches.picker(number))
+    ids = batches.arrays(batches.indices(number))
     if all(
         len(np.unique(ids[name], axis=0)) > 1
         for name in ('query_ids', 'passage_ids')

@@ -100,7 +100,7 @@ class FromPairs(Objective):
         texts['pairs'] = pairs * candidates, around.most(*lengths)
       shapes: Any = [padded_shape(*texts[name]) for name in names]
     else:
-      num_positives = run.batches.picker.positives.most
+      num_positives = run.batches.positives.count
       shapes = run.batches.shapes
       shapes = shapes[min(1, max(len(shapes) - 2, 0))]
     return batches_lib.abstract_batch(
@@ -158,7 +158,7 @@ class FromPairs(Objective):
           f' {type(self).__name__} does not read them. Leave the scores out of'
           ' the task.'
       )
-    yield run.batches.picker.order.describe()
+    yield run.batches.order.describe()
     yield from describe_cuts(run.caches, self.sides)
     yield _describe_layout(run.batches, step)
 
@@ -170,8 +170,8 @@ class FromPairs(Objective):
 
 def first_columns(batches: Batches, step: int) -> dict[str, np.ndarray]:
   """The columns of the three batches from a step on, concatenated."""
-  picker = batches.picker
-  found = [picker.arrays(picker(s)) for s in range(step, step + 3)]
+  steps = range(step, step + 3)
+  found = [batches.arrays(batches.indices(s)) for s in steps]
   names = [column.name for column in batches.columns]
   return {name: np.concatenate([b[name] for b in found]) for name in names}
 

@@ -70,7 +70,7 @@ def test_shapes_dtypes_and_content():
 def test_the_abstract_batch_is_like_the_usual_one(layout, cells, k):
   cache = text_reading.random_cache(200)
   data = Batches([cache], 32, 0, 16, 64, k, layout=layout, cells=cells)
-  several = data.picker.positives.most
+  several = data.positives.count
   abstract = abstract_batch(
       data.shapes[0], 32, cells, k, np.zeros, num_positives=several
   )
@@ -143,8 +143,8 @@ def test_negatives_rotate_by_epoch_and_fall_short_to_none(k, layout):
 
 
 def test_what_a_split_has_too_few_of():
-  with pytest.raises(UserError, match='is 12, .* 11 examples'):
+  with pytest.raises(UserError, match='is 12; expected 1 to 11, the ex'):
     batches(batch_size=12)
   cache = text_reading.make_cache(QUERIES, PASSAGES)
-  with pytest.raises(UserError, match="NEGATIVES. is 1, .*'toy'.*'train'"):
+  with pytest.raises(UserError, match="NEGATIVES. is 1; .*'toy'.*'train'"):
     Batches([cache], 3, 0, 4, 6, num_negatives=1)

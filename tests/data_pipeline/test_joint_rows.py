@@ -67,7 +67,7 @@ def test_what_no_sample_has_shown_is_padded():
 
 
 def test_what_cannot_be_together():
-  with pytest.raises(UserError, match='no hard negatives, not queries, pass'):
+  with pytest.raises(UserError, match='False for queries, passages with 1 hard'):
     make(Packed(), num_negatives=1)
-  with pytest.raises(UserError, match='both sides and no hard .* not queries '):
+  with pytest.raises(UserError, match='False for queries with 0 hard'):
     make(Packed(), sides=('queries',))

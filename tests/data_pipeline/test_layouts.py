@@ -6,7 +6,7 @@ import text_reading
 
 from dualenc_jax.data import batches as batches_lib, layouts, Packed, Padded
 from dualenc_jax.data.batches import Batches
-from dualenc_jax.data.picks import Order
+from dualenc_jax.data.order import Order
 from dualenc_jax.data.text.ragged import Pool, Ragged
 
 LIMIT = 64

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import text_reading
 
-from dualenc_jax.data import Batches, picks
-from dualenc_jax.data.picks import Order, Positives
+from dualenc_jax.data import Batches, order as order_lib
+from dualenc_jax.data.order import Order, Positives
 from dualenc_jax.data.text.ragged import from_uint32_pairs
 
 
@@ -39,7 +39,7 @@ def test_a_step_of_a_mixture_does_not_need_those_before():
   sizes, rates = (40_000, 100), (0.9, 0.1)
   forwards, fresh = Order(sizes, rates, 5000, 3), Order(sizes, rates, 5000, 3)
   there = [forwards(step) for step in range(40)]
-  assert 40 * 5000 > 3 * picks.BLOCK
+  assert 40 * 5000 > 3 * order_lib.BLOCK
   for step in (39, 13, 0, 26):
     for want, got in zip(there[step], fresh(step)):
       np.testing.assert_array_equal(got, want)
@@ -63,7 +63,7 @@ def test_every_source_goes_through_its_epochs_whole():
     'rates', [(0.001, 0.999), (1 / 3, 1 / 3, 1 / 3), (0.7, 0.3)]
 )
 def test_rates_hold_exactly_over_a_block(rates, monkeypatch):
-  monkeypatch.setattr(picks, 'BLOCK', 1000)
+  monkeypatch.setattr(order_lib, 'BLOCK', 1000)
   sizes = (17,) * len(rates)
   examples, _ = draws(Order(sizes, rates, 100, 0), range(30))
   for block in examples.reshape(3, 1000):
@@ -79,7 +79,7 @@ def test_rates_hold_exactly_over_a_block(rates, monkeypatch):
 )
 def test_sources_of_small_rates_are_drawn_in_the_long_run(rates, monkeypatch):
   """Also those of less than one pair a block."""
-  monkeypatch.setattr(picks, 'BLOCK', 100)
+  monkeypatch.setattr(order_lib, 'BLOCK', 100)
   sizes = (1000,) * len(rates)
   order = Order(sizes, rates, 1000, 0)
   examples, epochs = draws(order, range(60))
@@ -95,7 +95,7 @@ def test_sources_of_small_rates_are_drawn_in_the_long_run(rates, monkeypatch):
 
 def test_which_source_is_drawn_says_nothing_of_its_example():
   """With as many examples as a block has positions, and equal rates."""
-  size = picks.BLOCK
+  size = order_lib.BLOCK
   examples, _ = draws(Order((size, size), (0.5, 0.5), 2**13, 0), range(8))
   is_first = examples < size
   for source, own in ((0, is_first), (1, ~is_first)):
@@ -124,21 +124,21 @@ def sets(queries, passages):
 def test_others_are_those_of_the_sets():
   queries, passages = pairs(200, 40, 30)
   made, known = Positives(queries, passages), sets(queries, passages)
-  assert made.most == max(map(len, known.values())) - 1
+  assert made.count == max(map(len, known.values())) - 1
   found = made.others(queries, passages[:, None])
   for query, passage, row in zip(queries, passages, found.tolist()):
     others = known[int(query)] - {int(passage)}
     assert {*row} - {int(passage)} == others
-    assert row.count(int(passage)) == made.most - len(others)
+    assert row.count(int(passage)) == made.count - len(others)
   one_each = np.arange(5, dtype=np.uint64)
-  assert Positives(one_each, one_each).most == 0
+  assert Positives(one_each, one_each).count == 0
 
 
 def test_of_many_those_of_the_batch_come_first(monkeypatch):
-  monkeypatch.setattr(picks, 'MOST', 4)
+  monkeypatch.setattr(order_lib, 'MAX_POSITIVES', 4)
   queries, passages = pairs(300, 3, 60)
   made, known = Positives(queries, passages), sets(queries, passages)
-  assert made.most == 4
+  assert made.count == 4
   batch = np.stack([passages[:5], passages[5:10]], axis=1)
   for query, row, own in zip(queries, made.others(queries[:5], batch), batch):
     here = known[int(query)] & {*batch.ravel().tolist()} - {int(own[0])}
@@ -152,7 +152,7 @@ def test_batches_have_them():
   data = Batches([cache], 32, 0, 16, 64, 2)
   known = sets(cache.query_fingerprints, cache.passage_fingerprints)
   batch = data(1)
-  several = data.picker.positives.most
+  several = data.positives.count
   assert batch['positive_ids'].shape == (32, several, 2) and several > 0
   ids = [
       from_uint32_pairs(batch[f'{name}_ids']).tolist()
@@ -160,4 +160,4 @@ def test_batches_have_them():
   ]
   for query, passage, row in zip(*ids):
     assert {*row, passage} == known[query]
-    assert len(known[query]) <= picks.MOST
+    assert len(known[query]) <= order_lib.MAX_POSITIVES
