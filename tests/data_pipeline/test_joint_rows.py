@@ -67,7 +67,7 @@ def test_what_no_sample_has_shown_is_padded():
 
 
 def test_what_cannot_be_together():
-  with pytest.raises(UserError, match='False for queries, passages with 1 hard'):
+  with pytest.raises(UserError, match='False for queries, passages with 1'):
     make(Packed(), num_negatives=1)
   with pytest.raises(UserError, match='False for queries with 0 hard'):
     make(Packed(), sides=('queries',))
