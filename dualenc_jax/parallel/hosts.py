@@ -1,12 +1,10 @@
 """The hosts of a command: they join, agree, and end together.
 
-JAX's coordination service, on the first host, holds them together. Its
-heartbeats end every host, with a line that names the task, once one of them has
-died or has not answered for `SILENCE` seconds. A host that fails says why in
-the service's key-value store, and the others end with these words.
-
-A process that has not joined others is alone: there `agree`, `wait_for_all` and
-`leave` do nothing.
+JAX's coordination service runs on the first host. Its heartbeats end every host
+once one has died or has not answered for `SILENCE` seconds. A host that fails
+writes the reason into the service's key-value store, and the others end with
+it. In a process that has not joined others, `agree`, `wait_for_all` and `leave`
+do nothing.
 """
 
 import atexit
@@ -24,23 +22,23 @@ from dualenc_jax.utils.errors import RUN_AGAIN, UserError
 
 # Seconds without a heartbeat after which JAX gives a host up.
 SILENCE = 60
-# Seconds between looks at whether a host has failed.
-_LOOK = 1.0
+# Seconds between checks whether a host has failed.
+_INTERVAL = 1.0
 _DAY = 24 * 3600
 _FAILED = 'dualenc_jax/failed'
-# Statuses of a host that would fail again.
+# Exit statuses of a host that would fail again.
 _ERRORS = 1, 2
 
 # The state of JAX's coordination service, once the hosts have joined.
 _service: Any = None
-# How often all hosts have waited for each other.
-_meetings = 0
+# How often all hosts have waited for each other, for unique keys.
+_waits = 0
 _over = threading.Event()
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-  """Which of the hosts that share the work this process is."""
+  """The number of this host among those that share the work."""
 
   index: int = 0
   count: int = 1
@@ -66,10 +64,10 @@ def join(
   global _service
   import jax
 
-  # The key-value store has no public name; Orbax, too, takes it from here.
+  # The key-value store has no public name. Orbax takes it from here, too.
   from jax._src import distributed
 
-  # Otherwise JAX notes SIGTERM, which then ends nothing.
+  # Otherwise JAX catches SIGTERM.
   jax.config.update('jax_enable_preemption_service', False)
   try:
     jax.distributed.initialize(
@@ -108,7 +106,7 @@ def agree(
   """
   if _service is None:
     return
-  client, key = _service.client, f'dualenc_jax/lines {_meetings}'
+  client, key = _service.client, f'dualenc_jax/lines {_waits}'
   if _service.process_id == 0:
     client.key_value_set(key, f'{_name()}\n{text}')
   first, _, expected = client.blocking_key_value_get(
@@ -124,25 +122,24 @@ def agree(
 
 
 def wait_for_all() -> None:
-  """Returns once all hosts have come to it, however long that takes."""
-  global _meetings
+  """Returns once all hosts have called it, however long that takes."""
+  global _waits
   if _service is not None:
-    key, _meetings = f'dualenc_jax/meeting {_meetings}', _meetings + 1
+    key, _waits = f'dualenc_jax/wait {_waits}', _waits + 1
     _service.client.wait_at_barrier(key, _DAY * 1000)
 
 
 def wait_for_verdict(error: BaseException) -> None:
-  """Waits until JAX or the other hosts say which host an error is of.
+  """Waits until JAX names the host that an error of a collective is due to.
 
-  The connections between devices end as soon as a host does. Returns where no
-  host was lost.
+  Returns at once for other errors.
   """
   each: BaseException | None = error
   while _service is not None and each is not None:
-    said = str(each)
-    if 'Gloo' in said or (
+    text = str(each)
+    if 'Gloo' in text or (
         type(each).__name__ == 'JaxRuntimeError'
-        and 'RESOURCE_EXHAUSTED' not in said
+        and 'RESOURCE_EXHAUSTED' not in text
     ):
       time.sleep(SILENCE + 20)
       return
@@ -153,9 +150,11 @@ def end(status: int, why: str) -> int:
   """Ends this host, which has failed, and the others.
 
   Args:
-    status: exit status of this host, and of the others if it is of an error; it
-      is returned where this host is alone, or has left.
-    why: for the others, after the name of this host.
+    status: exit status of this host, and of the others if it is an error's.
+    why: the reason, which the others print after the name of this host.
+
+  Returns:
+    The status, where this host is alone or has left.
   """
   if _service is None or _over.is_set():
     return status
@@ -167,13 +166,13 @@ def end(status: int, why: str) -> int:
     with contextlib.suppress(OSError, ValueError):
       stream.flush()
   if index == 0:
-    time.sleep(3 * _LOOK)  # The store ends with this process.
+    time.sleep(3 * _INTERVAL)  # The store ends with this process.
   # JAX would wait, at exit, for hosts that wait for this one.
   os._exit(status)
 
 
 def leave() -> None:
-  """Says that this host has done what all have agreed on."""
+  """Marks the work of this host as done: failures of others end it no more."""
   _over.set()
 
 
@@ -183,20 +182,20 @@ def is_joined() -> bool:
 
 
 def _watch() -> None:
-  """Ends this process once another host has said that it has failed."""
-  while not _over.wait(_LOOK):
+  """Ends this process once another host has written that it has failed."""
+  while not _over.wait(_INTERVAL):
     try:
       status, why = json.loads(_service.client.key_value_try_get(_FAILED))
     except Exception:  # No host has failed, or JAX is about to say so.
       continue
     if _over.is_set():
       return
-    # Whatever the main thread waits for, it may wait for ever. Checkpoints and
-    # shards appear whole or not at all.
+    # The main thread may wait for ever. Checkpoints and shards appear whole or
+    # not at all.
     os.write(
         2,
-        f'error: {why}. So {_name()} stops, too. What is saved stays: run the'
-        ' same command again on all hosts to go on.\n'.encode(),
+        f'error: {why}. {_name()} stops, too. Run the same command again on all'
+        ' hosts to resume.\n'.encode(),
     )
     os._exit(status if status in _ERRORS else RUN_AGAIN)
 
