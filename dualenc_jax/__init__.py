@@ -17,7 +17,7 @@ __version__ = '0.1.0'
 _PACKAGES = ('data', 'losses', 'models', 'objectives', 'training')
 __all__ = ['Retriever', *_PACKAGES]
 
-accelerators.leave_out_absent_tpus(os.environ)
+accelerators.disable_absent_tpus(os.environ)
 
 
 def __getattr__(name: str):

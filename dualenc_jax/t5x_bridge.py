@@ -146,7 +146,8 @@ class DualEncoderModel(models.BaseTransformerModel):
   def _frozen(self, params: Any) -> Mapping[str, bool]:
     """Paths of the parameters that get no gradient."""
     rules = [(pattern, True) for pattern in self._freeze]
-    return partitioning.match('freeze', rules, partitioning.leaf_paths(params))
+    paths = partitioning.leaf_paths(params)
+    return partitioning.match_rules('freeze', rules, paths)
 
 
 def register(

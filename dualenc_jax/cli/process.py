@@ -97,7 +97,8 @@ def with_huge_pages(
     return None
   if not on_request:
     return None
-  if current.get('JAX_PLATFORMS') != 'cpu' and accelerators.any_here(devices):
+  chosen = current.get('JAX_PLATFORMS')
+  if chosen != 'cpu' and accelerators.has_accelerator(devices):
     return None
   both = ':'.join(filter(None, [tunables, f'{TUNABLE}=1']))
   return {**current, 'GLIBC_TUNABLES': both}

@@ -26,7 +26,7 @@ from jax.sharding import AbstractMesh
 from dualenc_jax.losses import ring, score_matrix
 from dualenc_jax.losses.loss import Embeddings, positive_similarity, Similarity
 from dualenc_jax.losses.score_matrix import Matrix, NegativeMask, Partition
-from dualenc_jax.parallel.accelerators import backend_in_scope
+from dualenc_jax.parallel.accelerators import current_backend
 from dualenc_jax.utils.errors import UserError
 
 DENSE_BYTES = 2**25
@@ -194,7 +194,7 @@ def _largest_tile(shard: int) -> int:
   It is a power of two up to `LARGEST_TILE`; a tile of scores takes no more
   memory than the shard.
   """
-  backend = backend_in_scope()
+  backend = current_backend()
   side = 2 ** (math.isqrt(shard).bit_length() - 1)
   if backend == 'tpu' and 2 * side * side <= shard:
     side *= 2

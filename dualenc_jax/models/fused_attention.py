@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 import numpy as np
 
-from dualenc_jax.parallel.accelerators import backend_in_scope
+from dualenc_jax.parallel.accelerators import current_backend
 
 _LANES = 128
 # Tokens of a row come in registers of so many bfloat16.
@@ -120,7 +120,7 @@ def fits(query: jax.Array, bias: jax.Array) -> bool:
     return False
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty:
-    if backend_in_scope() == 'tpu' and jax.device_count() > 1:
+    if current_backend() == 'tpu' and jax.device_count() > 1:
       return False
   elif AxisType.Explicit in mesh.axis_types:
     return False
@@ -221,7 +221,7 @@ def _on_devices(
         in_specs=(bias, PartitionSpec(batch), *[tokens] * (len(arrays) - 2)),
         out_specs=(*[tokens] * outputs, *[bias] * of_bias),
         # Of what a kernel does when it is interpreted, JAX cannot tell.
-        check_vma=backend_in_scope() == 'tpu',
+        check_vma=current_backend() == 'tpu',
     )(*arrays)
 
   return mapped
@@ -292,7 +292,7 @@ def _call(
       compiler_params=pltpu.CompilerParams(
           dimension_semantics=('parallel', 'arbitrary')
       ),
-      interpret=backend_in_scope() != 'tpu',
+      interpret=current_backend() != 'tpu',
       name=f'attention{kernel.__name__}',
       metadata={'steps': str(blocks * rows)},
   )(bias, mask, *tokens)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.parallel import split_params
-from dualenc_jax.parallel.accelerators import backend_in_scope
+from dualenc_jax.parallel.accelerators import current_backend
 
 Initializer = Callable[..., jax.Array]
 
@@ -38,9 +38,9 @@ def parameter(
   """
   part: Any = module.param(
       name, nn.with_logical_partitioning(init, tuple(axes)),
-      split_params.own_shape(shape, axes), jnp.float32,
+      split_params.local_shape(shape, axes), jnp.float32,
   )
-  return split_params.whole(part, axes, dtype)
+  return split_params.gather_param(part, axes, dtype)
 
 
 class Dense(nn.Module):
@@ -62,7 +62,7 @@ class Dense(nn.Module):
         self.kernel_axes, self.dtype,
     )
     x = x.astype(self.dtype)
-    if backend_in_scope() != 'cpu':
+    if current_backend() != 'cpu':
       return jnp.dot(x, kernel)
     # There XLA computes the kernel's gradient 2.7 times faster over one flat
     # axis of tokens than over (B, L); a TPU's compiler would not join the

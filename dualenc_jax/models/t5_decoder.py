@@ -275,6 +275,6 @@ class T5Decoder(nn.Module):
       self.logits_dense(x)
     dense = self.logits_dense
     kernel = nn.unbox(dense.variables['params']['kernel'])
-    kernel = split_params.whole(kernel, dense.kernel_axes, dense.dtype)
+    kernel = split_params.gather_param(kernel, dense.kernel_axes, dense.dtype)
     kernel = kernel[:, np.array(tokens)]
     return jnp.einsum('...e,ev->...v', x, kernel, precision='highest')

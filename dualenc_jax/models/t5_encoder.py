@@ -13,7 +13,7 @@ import numpy as np
 
 from dualenc_jax.models import layers
 from dualenc_jax.models.layers import Segments
-from dualenc_jax.parallel.accelerators import backend_in_scope
+from dualenc_jax.parallel.accelerators import current_backend
 from dualenc_jax.utils.errors import expect
 
 
@@ -55,7 +55,7 @@ def dot_product_attention(
   which that function lacks, the einsum form runs, so that the choice of an
   implementation never changes the objective.
   """
-  if backend_in_scope() == 'tpu':
+  if current_backend() == 'tpu':
     # Pallas, which no other machine need import.
     from dualenc_jax.models import fused_attention
 

@@ -11,34 +11,33 @@ _FILES = ('nvidia*', 'kfd', 'accel*', 'vfio/[0-9]*')
 _PCI = 'bus/pci/devices/*/vendor'
 _GOOGLE = '0x1ae0'
 _OF_GPUS = 'xla_cuda', 'xla_rocm'
-# Who sets one of these knows what JAX is to use.
+# Variables by which a user chooses what JAX uses.
 _CHOSEN = {'JAX_PLATFORMS', 'JAX_FORCE_TPU_INIT'}
 
 
-def any_here(devices: pathlib.Path = pathlib.Path('/dev')) -> bool:
-  """Whether there are device files of a GPU or a TPU."""
+def has_accelerator(devices: pathlib.Path = pathlib.Path('/dev')) -> bool:
+  """Returns whether there are device files of a GPU or a TPU."""
   return any(any(devices.glob(pattern)) for pattern in _FILES)
 
 
-def leave_out_absent_tpus(
+def disable_absent_tpus(
     environment: MutableMapping[str, str],
     devices: pathlib.Path = pathlib.Path('/dev'),
     system: pathlib.Path = pathlib.Path('/sys'),
 ) -> None:
-  """Keeps JAX from starting the TPU runtime where it is for its compiler only.
+  """Keeps JAX from starting the TPU runtime on a machine without a TPU.
 
-  With `libtpu` installed (extra tpu-check) and no TPU, JAX would start it all
-  the same, and it writes lines of errors that concern nobody. JAX reads the
-  environment of its process when it is imported; where it is already, its
-  config is changed, too.
+  With `libtpu` installed for its compiler (extra tpu-check) JAX would start the
+  runtime all the same, and it writes errors. JAX reads the environment when it
+  is imported; if it is imported already, its config is changed, too.
   """
   if _CHOSEN & environment.keys():
     return
-  if importlib.util.find_spec('libtpu') is None or any_here(devices):
+  if importlib.util.find_spec('libtpu') is None or has_accelerator(devices):
     return
   if any(path.read_text().strip() == _GOOGLE for path in system.glob(_PCI)):
     return
-  # Of another accelerator; those of GPUs come to nothing without one.
+  # Plug-ins of GPUs do nothing without one; another is of an accelerator.
   plugins = importlib.metadata.entry_points(group='jax_plugins')
   if any(not plugin.name.startswith(_OF_GPUS) for plugin in plugins):
     return
@@ -48,8 +47,8 @@ def leave_out_absent_tpus(
     jax.config.update('jax_platforms', 'cpu')
 
 
-def backend_in_scope() -> str:
-  """'cpu', 'gpu' or 'tpu': of the mesh in scope, else of this process."""
+def current_backend() -> str:
+  """Returns 'cpu', 'gpu' or 'tpu', of the mesh in scope or of this process."""
   import jax  # Which the package does not import.
 
   device = jax.sharding.get_abstract_mesh().abstract_device

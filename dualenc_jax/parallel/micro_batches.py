@@ -1,9 +1,9 @@
-"""Batches in parts, and sums of the gradients of their parameters.
+"""Encoding in micro-batches, and sums of the parameters' gradients.
 
 Micro-batches are gradient caching, exact as in GradCache (Gao et al., 2021):
-the backward pass encodes each of them again, so only its own activations are
-ever alive, while the loss sees the embeddings of the whole batch. Here it is a
-scan over checkpoints.
+the backward pass encodes each of them again, so that the activations of one are
+alive at a time, while the loss sees the embeddings of the whole batch. Here it
+is a scan over checkpoints.
 """
 
 from collections.abc import Callable
@@ -32,13 +32,13 @@ def map_rows(
     encode: Callable[..., Any], size: int | None, boxed: Callable[[], Any],
     params: Any, *trees: Any,
 ) -> Any:
-  """encode(params, *trees), computed for `size` rows at once.
+  """Returns encode(params, *trees), computed for `size` rows at once.
 
   Each device of the data axis adds up the gradient of its own rows, over all
-  micro-batches and all that `encode` does with a parameter, in the parameter's
-  dtype; then the devices sum it once. XLA by itself sums it at each use, in the
-  dtype of the product, and so in each micro-batch. Of a parameter that the data
-  axis splits, see `split_params`, each use is summed, and scattered.
+  micro-batches and all uses of a parameter, in the parameter's dtype; then the
+  devices sum it once. XLA by itself sums it at each use, in the dtype of the
+  product, and so in each micro-batch. The gradient of a parameter that the data
+  axis splits, see `split_params`, is summed and scattered at each use.
 
   Args:
     encode: maps parameters and trees of arrays of any number of rows to a tree
@@ -46,17 +46,17 @@ def map_rows(
       of input only.
     size: rows of a micro-batch, a divisor of C and a multiple of the devices
       on the data axis; None for all at once.
-    boxed: makes the abstract parameters of the model in their boxes of logical
-      axes; asked where the data axis splits parameters.
-    params: those that `boxed` lacks are not split.
+    boxed: returns the abstract parameters of the model in their boxes of
+      logical axes; called only if the data axis splits parameters.
+    params: parameters; those that `boxed` lacks are not split.
     *trees: of arrays [C, ...], the leading axis over the data axis.
   """
   rows = jax.tree.leaves(trees)[0].shape[0]
   size = rows if size is None else size
-  devices = _devices(rows, size)
+  devices = _data_devices(rows, size)
   if devices == 1:
     return _scan(encode, size, params, *trees)
-  # Activations are of this device alone, parameters may be parts.
+  # Activations are on this device alone, parameters may be parts.
   rules = [
       (name, None if name == 'batch' else axis)
       for name, axis in nn.get_logical_axis_rules()
@@ -81,24 +81,24 @@ def map_rows(
   )(params, *trees)
 
 
-def _devices(rows: int, size: int) -> int:
+def _data_devices(rows: int, size: int) -> int:
   """Devices of the data axis, if each can do its rows by itself; else 1."""
   mesh = jax.sharding.get_abstract_mesh()
   kinds = dict(zip(mesh.axis_names, mesh.axis_types))
-  if kinds.get(DATA) != AxisType.Auto or not _split() <= {'batch', 'embed'}:
+  if kinds.get(DATA) != AxisType.Auto or not _data_axes() <= {'batch', 'embed'}:
     return 1
   devices = mesh.shape[DATA]
   return 1 if rows % devices or size % devices else devices
 
 
-def _split() -> set[str]:
+def _data_axes() -> set[str]:
   """Logical axes that the data axis splits."""
   return {name for name, axis in nn.get_logical_axis_rules() if axis == DATA}
 
 
 def _data_specs(params: Any, boxed: Callable[[], Any]) -> Any:
   """The axis of each parameter that the data axis splits, if one."""
-  if _split() == {'batch'}:
+  if _data_axes() == {'batch'}:
     return jax.tree.map(lambda _: PartitionSpec(), params)
   rules = dict(nn.get_logical_axis_rules())
   axes = {
@@ -121,7 +121,7 @@ def _scan(
   rows = jax.tree.leaves(trees)[0].shape[0]
 
   def encode_rows(*trees):
-    with split_params.gathered_once():
+    with split_params.gather_once():
       return encode(params, *trees)
 
   if size == rows:

@@ -76,7 +76,7 @@ class Partitioner:
     axes, types = ('data', 'model'), (jax.sharding.AxisType.Auto,) * 2
     # JAX's own order has a ring for few shapes of machines, and none of both
     # axes together.
-    if around := ring_order.along_wires(devices, self.model_parallel):
+    if around := ring_order.order_devices(devices, self.model_parallel):
       return jax.sharding.Mesh(
           np.array(around).reshape(shape), axes, axis_types=types
       )
@@ -100,7 +100,7 @@ class Partitioner:
     """Within it, logical constraints and the loss refer to this mesh."""
     mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
     rules = nn.logical_axis_rules(self.logical_rules)
-    with mesh, rules, split_params.sums_in(self.sum_dtype):
+    with mesh, rules, split_params.use_sum_dtype(self.sum_dtype):
       yield
 
   @property
@@ -249,16 +249,16 @@ def leaf_paths(tree: Any) -> list[str]:
   return [path_string(p) for p, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def match(
+def match_rules(
     name: str, rules: Sequence[tuple[str, Any]], paths: Sequence[str]
 ) -> Mapping[str, Any]:
-  """{path: value of the first rule that matches all of it}, where one does.
+  """Returns the value of the first rule that matches, by path that has one.
 
-  A rule is a regular expression and a value.
+  A rule is a regular expression, which must match the whole path, and a value.
 
   Raises:
     UserError: an expression does not compile, matches no parameter, or only
-      such as an earlier rule matches, whatever its value.
+      parameters that an earlier rule matches.
   """
   values: dict[str, Any] = {}
   for pattern, value in rules:

@@ -12,37 +12,37 @@ import jax
 import numpy as np
 
 
-def along_wires(
+def order_devices(
     devices: Sequence[jax.Device], model_parallel: int = 1
 ) -> list[jax.Device] | None:
-  """Devices in the order of `ring`; None if they do not tell where they are.
+  """Returns devices in the order of `make_ring`, or of `make_blocks` if it has.
 
-  Any number of them, one after another, are then a path along wires, as are
-  those that are that number apart a ring of few wires a hop. But where `blocks`
-  of `model_parallel` devices has an order, it is that.
+  In a ring any number of devices, one after another, are a path along wires;
+  those that are that number apart are a ring of few wires a hop. None stands
+  for devices without coordinates.
   """
   places = [place for device in devices if (place := _place(device))]
   if len(places) < len(devices):
     return None
-  order = blocks(places, model_parallel) if model_parallel > 1 else None
-  return [devices[number] for number in order or ring(places)]
+  order = make_blocks(places, model_parallel) if model_parallel > 1 else None
+  return [devices[number] for number in order or make_ring(places)]
 
 
 def _place(device: jax.Device) -> tuple[int, ...] | None:
   coords = getattr(device, 'coords', None)
-  # GPUs have some, too, but no wires from one to the next.
+  # GPUs have coordinates, too, but no wires from one to the next.
   if coords is None or not hasattr(device, 'core_on_chip'):
     return None
   part = getattr(device, 'slice_index', None) or 0
   return (part, *coords, device.core_on_chip)
 
 
-def ring(places: Sequence[Sequence[int]]) -> list[int]:
-  """Numbers of the places of a full grid, neighbour after neighbour.
+def make_ring(places: Sequence[Sequence[int]]) -> list[int]:
+  """Returns numbers of the places of a full grid, neighbour after neighbour.
 
   From each place to the next, and from the last to the first, one coordinate
   goes one step on. Of an odd number of places, or of those of a line, no such
-  order exists: then only the last and the first are apart. Places that are no
+  order exists: then only the last and the first are apart. Other places than a
   full grid stay in their order.
   """
   values = [sorted(set(axis)) for axis in zip(*places)]
@@ -58,13 +58,16 @@ def ring(places: Sequence[Sequence[int]]) -> list[int]:
   ]
 
 
-def blocks(places: Sequence[Sequence[int]], size: int) -> list[int] | None:
-  """Numbers of the places of a flat grid, so many of a line after another.
+def make_blocks(
+    places: Sequence[Sequence[int]], size: int
+) -> list[int] | None:
+  """Returns numbers of the places of a flat grid, block after block.
 
-  On flat slices with a side beyond 4 the TPU's compiler refuses sums over
-  devices that are not the same number apart in every line, as are those that
-  are `size` apart in a `ring`. Blocks of `size` places are in a ring; None if
-  the grid is not such, or `size` divides neither side.
+  A block is `size` places of a line; the blocks are in a ring. On flat slices
+  with a side beyond 4 the TPU's compiler refuses sums over devices that are not
+  the same number apart in every line, as those `size` apart in a ring are not.
+  None stands for a grid that is smaller, or not flat, or whose sides `size`
+  does not divide.
   """
   used = _used(places)
   sides = [len(set(axis)) for axis in zip(*used)]
@@ -79,7 +82,7 @@ def blocks(places: Sequence[Sequence[int]], size: int) -> list[int] | None:
     block = place[1 - along], place[along] // size
     found.setdefault(block, []).append(number)
   each = list(found)
-  return [number for block in ring(each) for number in found[each[block]]]
+  return [number for block in make_ring(each) for number in found[each[block]]]
 
 
 def _used(places: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

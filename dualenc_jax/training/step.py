@@ -104,7 +104,9 @@ class Optimizer:
     paths = partitioning.leaf_paths(params)
     treedef = jax.tree.structure(params)
     still = self.still(paths, frozen)
-    factors = partitioning.match('LR_MULTIPLIERS', self.multipliers, paths)
+    factors = partitioning.match_rules(
+        'LR_MULTIPLIERS', self.multipliers, paths
+    )
 
     if len(still) == len(paths):
       raise UserError('FREEZE matches every parameter; nothing would train.')
@@ -132,7 +134,7 @@ class Optimizer:
     return {
         path
         for patterns in (self.freeze, *((pattern,) for pattern in frozen))
-        for path in partitioning.match(
+        for path in partitioning.match_rules(
             'FREEZE', [(pattern, True) for pattern in patterns], paths
         )
     }

@@ -27,7 +27,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def platforms(machine, **environment):
-  accelerators.leave_out_absent_tpus(
+  accelerators.disable_absent_tpus(
       environment, machine / 'dev', machine / 'sys'
   )
   return environment.get('JAX_PLATFORMS')
@@ -52,7 +52,8 @@ def test_who_chooses_is_left_alone(machine):
 
 def test_nothing_is_said_of_tpus_before_or_after_jax_is_imported():
   """As benchmarks and commands start."""
-  if importlib.util.find_spec('libtpu') is None or accelerators.any_here():
+  has_libtpu = importlib.util.find_spec('libtpu') is not None
+  if not has_libtpu or accelerators.has_accelerator():
     pytest.skip('of a machine with libtpu and without accelerators')
   environment = {k: v for k, v in os.environ.items() if k != 'JAX_PLATFORMS'}
   # Else one that another process holds would be silent.

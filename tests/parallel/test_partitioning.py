@@ -120,10 +120,10 @@ PATHS = [
 def test_the_first_rule_that_matches_a_whole_path_counts():
   assert partitioning.leaf_paths(PARAMS) == PATHS
   given = [(r'.*/layers_0/.*', 'a'), (r'.*kernel', 'b')]
-  found = partitioning.match('R', given, PATHS)
+  found = partitioning.match_rules('R', given, PATHS)
   assert found == dict(zip(PATHS, 'aabb'))
   # Paths without a rule are left out.
-  assert partitioning.match('R', [('projection/kernel', 1)], PATHS) == {
+  assert partitioning.match_rules('R', [('projection/kernel', 1)], PATHS) == {
       PATHS[3]: 1
   }
 
@@ -139,4 +139,4 @@ def test_the_first_rule_that_matches_a_whole_path_counts():
 )
 def test_a_rule_that_matches_nothing_is_an_error(rule, message):
   with pytest.raises(UserError, match=f'FREEZE: .*{message}'):
-    partitioning.match('FREEZE', [('.*kernel', 1), (rule, 1)], PATHS)
+    partitioning.match_rules('FREEZE', [('.*kernel', 1), (rule, 1)], PATHS)

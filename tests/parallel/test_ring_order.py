@@ -27,7 +27,7 @@ def hops(order):
 )
 def test_each_is_a_neighbour_of_the_next(sizes):
   given = places(*sizes)
-  order = ring_order.ring(given)
+  order = ring_order.make_ring(given)
   assert sorted(order) == list(range(len(given)))
   assert set(hops([given[i] for i in order])) == {1}
 
@@ -35,7 +35,7 @@ def test_each_is_a_neighbour_of_the_next(sizes):
 @pytest.mark.parametrize('sizes', [(8,), (3, 3), (3, 5, 3), (1,)])
 def test_where_no_cycle_is_only_one_hop_is_long(sizes):
   given = places(*sizes)
-  order = ring_order.ring(given)
+  order = ring_order.make_ring(given)
   assert sorted(order) == list(range(len(given)))
   assert set(hops([given[i] for i in order])[:-1]) <= {1}
 
@@ -45,6 +45,6 @@ def test_devices_go_along_their_wires():
       types.SimpleNamespace(coords=[x, y, z], core_on_chip=0)
       for x, y, z in places(4, 2, 2)
   ]
-  around = ring_order.along_wires(devices)
+  around = ring_order.order_devices(devices)
   assert sorted(map(id, around)) == sorted(map(id, devices))
   assert set(hops([device.coords for device in around])) == {1}
