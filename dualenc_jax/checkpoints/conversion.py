@@ -12,6 +12,7 @@ from dualenc_jax.checkpoints import (
   hugging_face,
   loading,
   sentence_transformers_writer,
+  static_embedding,
   t5x_legacy,
   transforms,
   verify,
@@ -42,6 +43,7 @@ class Form:
     needs_projection: whether the form cannot hold a bare T5.
     query_only_ok: whether it can hold a query tower without its passage tower.
     keeps_codec: whether the codec of the model is written, too.
+    holds_bags: whether it can hold a model without layers.
   """
 
   text: str
@@ -52,6 +54,7 @@ class Form:
   needs_projection: bool = True
   query_only_ok: bool = False
   keeps_codec: bool = False
+  holds_bags: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +164,8 @@ def convert(
   if weights.passage_tower:
     _check_query_only(name, form)
   problem = None
-  if not weights.encoder.num_layers:
-    problem = 'has no layers: to serve it, use Retriever.save'
+  if not weights.encoder.num_layers and not form.holds_bags:
+    problem = 'has no layers: give --to=sentence_transformers'
   elif (form.needs_projection or query_alone) and not weights.has_projection:
     problem = (
         'has no projection: train a dual encoder from it,'
@@ -181,6 +184,9 @@ def convert(
         f'Its codec, {weights.codec.name}, is left out: --to={name} has the'
         ' towers alone. An index that `dualenc encode` makes has it.'
     )
+  source_weights = weights
+  if not weights.encoder.num_layers and form.holds_bags:
+    weights = static_embedding.as_static(weights)
   with files.new_folder(out, 'another --out') as partial:
     with files.writing(out, 'another --out'):
       lines = form.write(weights, partial) or ()
@@ -200,7 +206,8 @@ def convert(
       sides += source.sides(weights, other_usage, log)
     if sides:
       log(f'Comparing {len(verify.TEXTS)} texts ...')
-      sides.insert(0, ('dualenc_jax', verify.ours(weights)))
+      ours = dataclasses.replace(source_weights, usage=weights.usage)
+      sides.insert(0, ('dualenc_jax', verify.ours(ours)))
       alone = bool(weights.passage_tower)
       for line in verify.compare(sides, query_alone=alone):
         log(line)
@@ -274,6 +281,7 @@ FORMS = {
         sentence_transformers_writer.write,
         verify.sentence_transformers,
         ('torch', 'sentence_transformers'),
+        holds_bags=True,
     ),
     'hf': Form(
         'opens with T5EncoderModel; projection.safetensors beside',

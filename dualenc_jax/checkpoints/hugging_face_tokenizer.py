@@ -6,6 +6,7 @@ the end of it, has 100 more such words, and knows no normalisation but T5's.
 """
 
 import base64
+from collections.abc import Mapping
 import json
 import pathlib
 import re
@@ -35,8 +36,9 @@ _UNCHANGED = dict.fromkeys(
 # string.punctuation, inside of a character class.
 _MARKS = r'!-/:-@\[-`{-~'
 _UNIGRAM, _NORMAL, _USER_DEFINED, _UNUSED = 1, 1, 4, 5
-# Keeps characters apart: no character, so that no text has it.
-_APART = '\ufdd0'
+# Keep characters apart, and stand for the end of a text: neither is a
+# character, so that no text has it.
+_APART, _END = '\ufdd0', '\ufdd1'
 # What joins the character before it, inside of a character class.
 _JOINING = r'\n\p{M}\x{200c}\x{200d}\x{ff9e}\x{ff9f}\x{1f3fb}-\x{1f3ff}'
 
@@ -88,6 +90,41 @@ def write(usage: Usage, folder: pathlib.Path) -> None:
   files.write(folder / _TOKENIZER, text)
   files.write_json(folder / CONFIG, config)
   shutil.copyfile(path, folder / VOCABULARY)
+
+
+def write_static(usage: Usage, folder: pathlib.Path) -> None:
+  """Writes a tokenizer.json whose ids include the end of a text by themselves.
+
+  Static models take ids without special tokens. The normaliser puts a character
+  that no text has before a text, the piece of the end of a text; a bag of ids
+  has no order.
+  """
+  path = usage.vocabulary
+  assert path is not None
+  content = _tokenizer(_read_model(path), path)
+  content['model']['vocab'][EOS][0] = _END
+  # Without the others, '<unk>' in a text is text.
+  end = content['added_tokens'][EOS]
+  content['added_tokens'] = [
+      end | {'content': _END, 'special': False, 'normalized': True}
+  ]
+  steps = content['normalizer']['normalizers']
+  steps.append({'type': 'Prepend', 'prepend': _END})
+  content['post_processor'] = None
+  if usage.query_length:
+    content['truncation'] = {
+        'direction': 'Right', 'max_length': usage.query_length,
+        'strategy': 'LongestFirst', 'stride': 0,
+    }
+  text = json.dumps(content, ensure_ascii=False)
+  files.write(folder / _TOKENIZER, text)
+  shutil.copyfile(path, folder / VOCABULARY)
+
+
+def adds_end(tokenizer: Mapping[str, Any]) -> bool:
+  """Whether `write_static` wrote the content of a tokenizer.json."""
+  added = tokenizer.get('added_tokens') or ()
+  return any(token.get('content') == _END for token in added)
 
 
 def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:

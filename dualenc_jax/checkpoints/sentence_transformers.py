@@ -6,7 +6,11 @@ import logging
 import pathlib
 from typing import Any, NamedTuple
 
-from dualenc_jax.checkpoints import hugging_face, transforms
+from dualenc_jax.checkpoints import (
+  hugging_face,
+  static_embedding,
+  transforms,
+)
 from dualenc_jax.checkpoints.hugging_face_config import ANY, check_settings
 from dualenc_jax.checkpoints.weights import PROJECTION, Weights
 from dualenc_jax.data.text.tokenizer import DOCUMENT, QUERY
@@ -108,6 +112,8 @@ def read(path: pathlib.Path) -> Weights:
     UserError: a file is damaged, or the towers compute something else than
       those of this library.
   """
+  if static := _read_static(path):
+    return static
   towers = _read_towers(path)
   by_tower = {t: _read_tower(t, path) for t in dict.fromkeys(towers)}
   query, passage = (by_tower[tower] for tower in towers)
@@ -127,16 +133,40 @@ def read(path: pathlib.Path) -> Weights:
   ).check()
 
 
+def _read_static(path: pathlib.Path) -> Weights | None:
+  """A bag, where the first module is a StaticEmbedding; None elsewhere."""
+  modules = _read_modules(path)
+  kinds = [kind for kind, _ in modules]
+  if not kinds or kinds[0] != 'StaticEmbedding':
+    return None
+  if kinds[1:] not in ([], ['Normalize']):
+    raise UserError(
+        f'{path / MODULES} names the modules {", ".join(kinds)}; expected'
+        ' StaticEmbedding and perhaps Normalize.'
+    )
+  weights = static_embedding.read(modules[0][1])
+  usage = dataclasses.replace(weights.usage, **read_prompts(path))
+  return dataclasses.replace(weights, path=str(path), usage=usage).check()
+
+
+def _read_modules(path: pathlib.Path) -> list[_Module]:
+  """The modules of modules.json, in their order."""
+  file = path / MODULES
+  modules = []
+  for entry in json_file.parse(json_file.read_text(file), file, kind=list):
+    types = {'path': str, 'type': str}
+    json_file.check(entry, types, f'{file}: an entry', _AGAIN)
+    modules.append(_module(entry['type'], path, entry['path'], file))
+  return modules
+
+
 def _read_towers(path: pathlib.Path) -> tuple[_Tower, _Tower]:
   """The query and the passage tower; the same where nothing routes."""
   file = path / MODULES
   query: list[_Module] = []
   passage: list[_Module] = []
-  for entry in json_file.parse(json_file.read_text(file), file, kind=list):
-    types = {'path': str, 'type': str}
-    json_file.check(entry, types, f'{file}: an entry', _AGAIN)
-    kind, folder = module = _module(entry['type'], path, entry['path'], file)
-    routes = [module], [module]
+  for kind, folder in _read_modules(path):
+    routes = [(kind, folder)], [(kind, folder)]
     if kind in ('Router', 'Asym'):
       routes = _read_routes(folder)
     query += routes[0]

@@ -10,6 +10,7 @@ from typing import Any
 from dualenc_jax.checkpoints import (
   hugging_face,
   sentence_transformers as modules,
+  static_embedding,
   transforms,
 )
 from dualenc_jax.checkpoints.weights import PROJECTION, Usage, Weights
@@ -57,6 +58,8 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   user, a sentence or two each.
   """
   files.make_folder(folder)
+  if not weights.encoder.num_layers:
+    return _write_static(weights, folder)
   own_transformer = any(_has_own(weights, part) for part in _TRANSFORMER_PARTS)
   own_dense = _has_own(weights, PROJECTION)
   if own_transformer or own_dense:
@@ -84,6 +87,16 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
     _write_tower(weights, folder, names)
     _write_modules(folder, dict(zip(names, modules.KINDS)))
   notes = _notes(weights, own_transformer)
+  files.write_json(folder / modules.CONFIG, _config(weights.usage))
+  files.write(folder / 'README.md', _model_card(weights, notes))
+  return notes
+
+
+def _write_static(weights: Weights, folder: pathlib.Path) -> list[str]:
+  """Writes the table of `static_embedding.as_static` as a folder of modules."""
+  notes = static_embedding.write(weights, folder)
+  _write_modules(folder, {'': 'StaticEmbedding', '1_Normalize': 'Normalize'})
+  files.make_folder(folder / '1_Normalize')
   files.write_json(folder / modules.CONFIG, _config(weights.usage))
   files.write(folder / 'README.md', _model_card(weights, notes))
   return notes
