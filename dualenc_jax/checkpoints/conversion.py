@@ -43,7 +43,8 @@ class Form:
     needs_projection: whether the form cannot hold a bare T5.
     query_only_ok: whether it can hold a query tower without its passage tower.
     keeps_codec: whether the codec of the model is written, too.
-    holds_bags: whether it can hold a model without layers.
+    as_bag: what a model without layers is written as; None where the form has
+      no such models.
   """
 
   text: str
@@ -54,7 +55,7 @@ class Form:
   needs_projection: bool = True
   query_only_ok: bool = False
   keeps_codec: bool = False
-  holds_bags: bool = False
+  as_bag: Callable[[Weights], Weights] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +165,7 @@ def convert(
   if weights.passage_tower:
     _check_query_only(name, form)
   problem = None
-  if not weights.encoder.num_layers and not form.holds_bags:
+  if not weights.encoder.num_layers and form.as_bag is None:
     problem = 'has no layers: give --to=sentence_transformers'
   elif (form.needs_projection or query_alone) and not weights.has_projection:
     problem = (
@@ -185,8 +186,8 @@ def convert(
         ' towers alone. An index that `dualenc encode` makes has it.'
     )
   source_weights = weights
-  if not weights.encoder.num_layers and form.holds_bags:
-    weights = static_embedding.as_static(weights)
+  if not weights.encoder.num_layers and form.as_bag is not None:
+    weights = form.as_bag(weights)
   with files.new_folder(out, 'another --out') as partial:
     with files.writing(out, 'another --out'):
       lines = form.write(weights, partial) or ()
@@ -281,7 +282,7 @@ FORMS = {
         sentence_transformers_writer.write,
         verify.sentence_transformers,
         ('torch', 'sentence_transformers'),
-        holds_bags=True,
+        as_bag=static_embedding.as_static,
     ),
     'hf': Form(
         'opens with T5EncoderModel; projection.safetensors beside',

@@ -148,6 +148,7 @@ def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
       'what training writes: to evaluate, encode, search, train from',
       functools.partial(write_model_dir, final=out),
       keeps_codec=True,
+      as_bag=lambda weights: weights,
   )
   return {'model_dir': model_dir, **conversion.FORMS}
 
