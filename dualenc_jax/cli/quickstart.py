@@ -12,6 +12,7 @@ import json
 import pathlib
 import shlex
 import time
+from typing import Any
 
 import jax
 
@@ -65,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   before = evaluation.evaluate(
       model.embedder, model_params(params), retrieval_set
   )
-  loss = type(model.experiment.objective.loss).__name__
+  objective: Any = model.experiment.objective
+  loss = type(objective.loss).__name__
   systems = {
       'BM25': found[baselines.BM25_FOLDER],
       'untrained': before,
