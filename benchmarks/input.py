@@ -97,7 +97,7 @@ def prepare(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
     }.items():
       rates[name].append(len(texts) / harness.seconds(run))
   built = made[0]
-  sizes = {name: size for name, (_, size) in built.header['files'].items()}
+  sizes = {p.name: p.stat().st_size for p in built.folder.iterdir()}
   for name, found in rates.items():
     print(f'{name:9} {_spread(found)} passages/s')
   rows = [

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         cache.query_tokens, cache.passage_tokens, cache.negative_tokens
     ]
     tokens = sum(len(column.values) for column in columns)
-    size = sum(size for _, size in cache.header['files'].values())
+    size = sum(path.stat().st_size for path in cache.folder.iterdir())
     print(
         f'{task.label}, {split}: {len(cache):,} examples, {tokens:,} tokens,'
         f' {gigabytes(size)}, {time.perf_counter() - started:,.1f} s:'

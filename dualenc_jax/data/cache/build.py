@@ -34,7 +34,7 @@ from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 from dualenc_jax.utils.files import GrowingFolder
 
-FORMAT = 5
+FORMAT = 6
 _UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})
 CHUNK = 4096
 # Below the folder of all caches: `<name>` is a part of the cache of this name,

@@ -17,7 +17,7 @@ from dualenc_jax.utils.errors import UserError
 
 # A file's name ends with the dtype of its numbers.
 _FILE = re.compile(r'\w+(\.\w+)?\.(u?int(8|16|32|64)|float(16|32|64)|bool)')
-_BLOCK = 2**20  # Values that are written at once where one is repeated.
+_BLOCK = 2**20  # Offsets that are checked at once.
 HEADER = 'header.json'
 # Arrays with a value, or a row, an example.
 _OF_EXAMPLES = (
@@ -28,48 +28,23 @@ _OF_EXAMPLES = (
 
 
 class ArrayWriter:
-  """Appends to the file `<folder>/<name>.<dtype>`.
+  """Appends to the file `<folder>/<name>.<dtype>`; `rows` are its values."""
 
-  An array whose values are all equal is kept as one of them, whatever its
-  length: a column that a data set does not use costs nothing.
-
-  `rows` are the values of the array, `size` the bytes of the file.
-  """
-
-  def __init__(self, folder: pathlib.Path, name: str, dtype):
+  def __init__(self, folder: pathlib.Path, name: str, dtype: Any):
     self._dtype = np.dtype(dtype)
     self.path = folder / f'{name}.{self._dtype.name}'
-    self.rows, self.size = 0, 0
+    self.rows = self._last = 0
     self._file = open(self.path, 'xb')
-    self.last = self._dtype.type(0)
-    # All values so far are equal, and the file has one of them at most.
-    self._is_constant = True
 
   def append(self, values: np.ndarray) -> None:
     """Adds values [n] of this dtype."""
-    if not len(values):
-      return
-    if not self.rows:
-      self._write(values[:1])
-      self.rows, self.last, values = 1, values[0], values[1:]
-    other = values != self.last
-    if self.last != self.last:  # NaN, of which all are alike here.
-      other &= values == values
-    if self._is_constant and other.any():
-      for start in range(1, self.rows, _BLOCK):
-        count = min(_BLOCK, self.rows - start)
-        self._write(np.full(count, self.last, self._dtype))
-      self._is_constant = False
-    if not self._is_constant:
-      self._write(values)
+    self._file.write(np.ascontiguousarray(values, self._dtype).data)
     self.rows += len(values)
-    self.last = values[-1] if len(values) else self.last
 
   def append_offsets(self, offsets: np.ndarray) -> None:
     """Adds offsets [n + 1], which begin with 0, after the existing ones."""
-    if not self.rows:
-      self.append(offsets[:1])
-    self.append(offsets[1:] + self.last)
+    self.append(offsets[self.rows > 0 :] + self._last)
+    self._last += int(offsets[-1])
 
   def sync(self) -> None:
     """Returns when everything is on the disk."""
@@ -79,34 +54,17 @@ class ArrayWriter:
   def close(self) -> None:
     self._file.close()
 
-  def _write(self, values: np.ndarray) -> None:
-    values = np.ascontiguousarray(values, self._dtype)
-    self._file.write(values.data)
-    self.size += values.nbytes
 
-
-def map_array(path: pathlib.Path, rows: int) -> np.ndarray:
-  """Maps the file of an `ArrayWriter` that has `rows` values, read-only."""
+def _map_array(path: pathlib.Path, rows: int) -> np.ndarray:
+  """Maps a file of `rows` numbers, read-only; DamagedCache for other ones."""
   dtype = np.dtype(path.suffix[1:])
+  size = path.stat().st_size if untrusted.is_file(path) else None
+  if size != rows * dtype.itemsize:
+    raise DamagedCache(f'{path} has {size} bytes; expected {rows} values')
   if not rows:  # An empty file cannot be mapped.
     return np.zeros(0, dtype)
   # The plain view indexes faster than np.memmap's own subclass.
-  values = np.asarray(np.memmap(path, dtype, 'r'))
-  return values if len(values) == rows else np.broadcast_to(values, (rows,))
-
-
-def read_header(path: pathlib.Path) -> dict[str, Any]:
-  """A header; UserError where no `CacheWriter` has written it."""
-  header = json_file.read(path, examples=int, files={str: [int]})
-  for file, sizes in header['files'].items():
-    if not _FILE.fullmatch(file):
-      raise UserError(f'{path}: {file!r} is not a file of numbers.')
-    itemsize = np.dtype(file.rpartition('.')[2]).itemsize
-    rows, size = sizes if len(sizes) == 2 else (-1, -1)
-    # An array of equal values is kept as one of them.
-    if rows < 0 or size not in (rows * itemsize, itemsize * (rows > 0)):
-      raise UserError(f'{path}: {file} has {sizes}; expected values, bytes.')
-  return header
+  return np.asarray(np.memmap(path, dtype, 'r'))
 
 
 def _check_offsets(path: pathlib.Path, offsets: np.ndarray, end: int) -> None:
@@ -126,13 +84,13 @@ class DamagedCache(Exception):
 class Cache:
   """Tokenised examples on disk, n of them, memory-mapped.
 
-  The arrays are attributes, too: of the columns of `data.columns` those below,
-  of a number per query `weights` [n], of one per candidate `scores` [n], of the
-  passages, and `negative_scores` [number of negatives].
+  The arrays are attributes, too: those below; of an extra column per query, as
+  `weights`, [n]; of one per candidate, as `scores`, [n] of the passages, and
+  `negative_scores` [number of negatives].
 
   Attributes:
     header: the key (task, options, split, columns, vocabulary, lengths,
-      source), counts, and for each file its values and bytes.
+      source), counts, and the number of values of each file.
     arrays: all of the following by name.
     query_tokens, passage_tokens: ids, n rows, each ending with EOS, but empty
       where an example has no such text.
@@ -164,15 +122,11 @@ class Cache:
     folder = pathlib.Path(folder)
     arrays: dict[str, Any] = {}
     try:
-      header = read_header(folder / HEADER)
-      for file, (rows, size) in header['files'].items():
-        path = folder / file
-        found = path.stat().st_size if untrusted.is_file(path) else None
-        if found != size:
-          raise DamagedCache(
-              f'{path} has {found} bytes, its header says {size}'
-          )
-        arrays[path.stem] = map_array(path, rows)
+      header = json_file.read(folder / HEADER, examples=int, files={str: int})
+      for file, rows in header['files'].items():
+        if not _FILE.fullmatch(file):
+          raise DamagedCache(f'{folder}: {file!r} is not a file of numbers')
+        arrays[file.rpartition('.')[0]] = _map_array(folder / file, rows)
       for file in [name for name in arrays if name.endswith('.values')]:
         name = file.removesuffix('.values')
         values, offsets = arrays.pop(file), arrays.pop(f'{name}.offsets')
@@ -246,10 +200,7 @@ class CacheWriter(contextlib.ExitStack):
         **self._key,
         'examples': self.examples,
         'negatives': self._files['negative_fingerprints'].rows,
-        'files': {
-            file.path.name: (file.rows, file.size)
-            for file in self._files.values()
-        },
+        'files': {file.path.name: file.rows for file in self._files.values()},
     }
     with files.replacing(self.folder / HEADER, sync=True) as file:
       file.write(json.dumps(header, indent=2).encode() + b'\n')
