@@ -6,12 +6,10 @@ bias is [32, H] there and [H, 32] here: these are transposed.
 """
 
 from collections.abc import Mapping
-import contextlib
 import dataclasses
 import pathlib
 import re
 from typing import Any
-import zipfile
 
 from dualenc_jax.checkpoints import (
   hugging_face_config as config_lib,
@@ -24,7 +22,7 @@ from dualenc_jax.checkpoints.weights import (
   PROJECTION,
   Weights,
 )
-from dualenc_jax.utils import files, untrusted
+from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import safetensors_file
 from dualenc_jax.utils.tensor_files.tensors import Tensor
@@ -34,15 +32,15 @@ PROJECTION_FILE = 'projection.safetensors'
 TOWERS = ('query', 'passage')
 LINEAR = 'linear.weight'
 _HEAD = 'lm_head.weight'
-# Under any of these names lies T5's one table of token embeddings.
+# Names of T5's one table of token embeddings, of which a file has one or more.
 _TABLES = ('shared.weight', 'encoder.embed_tokens.weight',
            'decoder.embed_tokens.weight')
 
 
-def _of_layer(*attentions: tuple[str, str, str]) -> dict[str, str]:
+def _layer_names(*attentions: tuple[str, str, str]) -> dict[str, str]:
   """Our names of a layer's tensors by theirs.
 
-  Of each attention, their name, ours, and ours of the norm before it.
+  Each attention has their name, ours, and ours of the norm before it.
   """
   names = {}
   for i, (theirs, ours, norm) in enumerate(attentions):
@@ -57,7 +55,7 @@ def _of_layer(*attentions: tuple[str, str, str]) -> dict[str, str]:
 
 
 _BIAS = 'layer.0.SelfAttention.relative_attention_bias.weight'
-_OF_STACKS = {_TABLES[0]: EMBEDDING} | {
+_STACK_NAMES = {_TABLES[0]: EMBEDDING} | {
     theirs: ours
     for stack in ('encoder', 'decoder')
     for theirs, ours in (
@@ -65,11 +63,11 @@ _OF_STACKS = {_TABLES[0]: EMBEDDING} | {
         (f'{stack}.final_layer_norm.weight', f'{stack}/{stack}_norm/scale'),
     )
 }
-_OF_LAYER = {
-    'encoder': _of_layer(
+_LAYER_NAMES = {
+    'encoder': _layer_names(
         ('SelfAttention', 'attention', 'pre_attention_layer_norm')
     ),
-    'decoder': _of_layer(
+    'decoder': _layer_names(
         ('SelfAttention', 'self_attention', 'pre_self_attention_layer_norm'),
         (
             'EncDecAttention',
@@ -80,16 +78,11 @@ _OF_LAYER = {
 }
 _THEIRS = {
     ours: theirs
-    for theirs, ours in (_OF_STACKS | _OF_LAYER['encoder']).items()
+    for theirs, ours in (_STACK_NAMES | _LAYER_NAMES['encoder']).items()
 }
-# Of old folders; transformers does not use it either.
+# A tensor of old folders, which transformers does not use either.
 _UNUSED = _BIAS.replace('layer.0.Self', 'decoder.block.0.layer.1.EncDec')
-# Endings, what such files are, and how transformers opens them.
-_OTHER_WEIGHTS = {
-    **dict.fromkeys(('.bin', '.pt', '.pth', '.ckpt'), ('a pickle', '')),
-    '.h5': ('of TensorFlow; have transformers 4', ', from_tf=True'),
-    '.msgpack': ('of Flax; have transformers 4', ', from_flax=True'),
-}
+_PICKLES = '.bin', '.pt', '.pth', '.ckpt'
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -97,12 +90,12 @@ def is_one(path: pathlib.Path) -> bool:
   if path.is_file():
     if path.name.endswith(('.safetensors', safetensors_file.INDEX)):
       return _has_config(path.parent)
-    return _is_pickle(path)
+    return path.suffix in _PICKLES
   return _has_config(path) or all(_has_config(path / t) for t in TOWERS)
 
 
 def read(path: pathlib.Path) -> Weights:
-  """The encoder of a T5 or mT5, encoder-decoder or not; two, if there are two.
+  """Reads the encoder of a T5 or mT5, with or without a decoder, or two towers.
 
   A passage tower's part that equals the query tower's bit for bit is shared.
 
@@ -112,15 +105,15 @@ def read(path: pathlib.Path) -> Weights:
 
   Raises:
     UserError: the weights are pickles, damaged, or not those of the config; or
-      the model is one that T5Encoder is not.
+      the model computes something else than T5Encoder.
   """
   if _has_config(path) or path.is_file():
     return _read_tower(path)
   query, passage = (_read_tower(path / tower) for tower in TOWERS)
   if query.has_projection != passage.has_projection:
     raise UserError(
-        f'{path}: only one of {" and ".join(TOWERS)} has {PROJECTION_FILE}; the'
-        ' projection of the other is missing. Give both, or none.'
+        f'{path}: only one of {" and ".join(TOWERS)} has {PROJECTION_FILE};'
+        ' expected both, or none.'
     )
   left_out = {
       f'{tower}/{name}': reason
@@ -132,13 +125,13 @@ def read(path: pathlib.Path) -> Weights:
 
 
 def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
-  """Decoder and head of a T5, by the names of `Seq2SeqRanker`; {} of others.
+  """Reads decoder and head of a T5, by the names of `Seq2SeqRanker`.
 
-  'decoder/logits_dense/kernel' does not exist where logits are by the token
-  embeddings, over sqrt(E).
+  They are {} for an encoder alone. 'decoder/logits_dense/kernel' does not exist
+  where logits are by the token embeddings, over sqrt(E).
   """
   folder = path if path.is_dir() else path.parent
-  _refuse_others(path, 'ForConditionalGeneration')
+  _refuse_pickle(path, 'ForConditionalGeneration')
   theirs = safetensors_file.read(path)
   config = config_lib.read(folder)
   table, left_out = _read_table(theirs, config, folder)
@@ -146,9 +139,9 @@ def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
   for name, tensor in theirs.items():
     if name.startswith('decoder.') and name not in (*left_out, _UNUSED):
       ours = _to_ours(name)
-      found[ours] = _turned(ours, tensor)
+      found[ours] = _transpose(ours, tensor)
   head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
-  # A head of T5 1.1's that is tied is not scaled.
+  # A tied head of T5 1.1 is not scaled.
   if found and (head is not table or config_lib.ties_head(config) is None):
     found['decoder/logits_dense/kernel'] = head.transposed()
   return found
@@ -173,7 +166,7 @@ def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
   tokenizer.write(weights.usage, folder)
   encoder = dict(weights.tensors)
   projection = encoder.pop(PROJECTION, None)
-  theirs = {_to_theirs(n): _turned(n, tensor) for n, tensor in encoder.items()}
+  theirs = {_to_theirs(n): _transpose(n, t) for n, t in encoder.items()}
   write_tensors(folder / safetensors_file.FILE, theirs)
   if projection is not None:
     write_linear(folder / PROJECTION_FILE, projection)
@@ -192,7 +185,7 @@ def write_linear(path: pathlib.Path, kernel: Tensor) -> None:
 
 def _read_tower(path: pathlib.Path) -> Weights:
   folder = path if path.is_dir() else path.parent
-  _refuse_others(path)
+  _refuse_pickle(path, 'EncoderModel')
   theirs = safetensors_file.read(path)
   config, where = config_lib.read(folder), folder / config_lib.FILE
   activations = config_lib.read_activations(config, where)
@@ -205,7 +198,7 @@ def _read_tower(path: pathlib.Path) -> Weights:
       left_out[name] = 'decoder'
     else:
       ours = _to_ours(name)
-      tensors[ours] = _turned(ours, tensor)
+      tensors[ours] = _transpose(ours, tensor)
   if (folder / PROJECTION_FILE).is_file():
     linear = safetensors_file.read(folder / PROJECTION_FILE)
     if linear.keys() != {LINEAR}:
@@ -226,17 +219,17 @@ def _read_table(
     tensors: Mapping[str, Tensor], config: Mapping[str, Any],
     folder: pathlib.Path,
 ) -> tuple[Tensor, dict[str, str]]:
-  """The token embeddings, and their other names with the reason to leave out.
+  """The token embeddings, and names of tensors to leave out, with the reason.
 
-  UserError if there are none, tables that must be equal are not, or a head that
-  is not tied is missing.
+  UserError if there are none, tables that must be equal differ, or an untied
+  head is missing.
   """
   tied = config_lib.ties_head(config)
   tables = [n for n in (*_TABLES, *([_HEAD] if tied else ())) if n in tensors]
   if not tables:
     raise UserError(
         f'{folder} has no token embeddings: none of its {len(tensors)} tensors'
-        f' is {" or ".join(_TABLES)}. Give a whole T5.'
+        f' is {_TABLES[0]}. Give a whole T5.'
     )
   table = tensors[tables[0]]
   left_out = {name: f'equal to {tables[0]}' for name in tables[1:]}
@@ -244,12 +237,12 @@ def _read_table(
   for name in left_out:
     other = tensors[name]
     if other.shape != table.shape or transforms.digest(other) != digest:
-      why = f'T5 has one table. Give {folder} as transformers saved it.'
+      why = 'T5 has one table.'
       if name == _HEAD:
         why = (
-            f'{config_lib.FILE} ties the head to the token embeddings. If the'
-            ' head is its own, as in T5 1.1, add this line to the config:'
-            ' "tie_word_embeddings": false,'
+            f'{config_lib.FILE} ties the head to it. For a head of its own, as'
+            ' in T5 1.1, add this line to the config: "tie_word_embeddings":'
+            ' false,'
         )
       raise UserError(f'{other.where} is not equal to {table.where}, but {why}')
   if _HEAD in tensors and _HEAD != tables[0]:
@@ -260,9 +253,7 @@ def _read_table(
   ):
     raise UserError(
         f'{folder} has no {_HEAD}, but {config_lib.FILE} says'
-        ' "tie_word_embeddings": false, so that the head has its own weights. A'
-        ' part of the checkpoint is missing; or, if the head equals the token'
-        ' embeddings, write true.'
+        ' "tie_word_embeddings": false. Give the whole checkpoint.'
     )
   return table, left_out
 
@@ -273,65 +264,47 @@ def _has_config(folder: pathlib.Path) -> bool:
 
 def _to_ours(name: str) -> str:
   """Our name of a tensor; a name that no T5 has stays as it is."""
-  if name in _OF_STACKS:
-    return _OF_STACKS[name]
+  if name in _STACK_NAMES:
+    return _STACK_NAMES[name]
   layer = re.fullmatch(r'(encoder|decoder)\.block\.(\d+)\.(.+)\.weight', name)
-  if layer and (ours := _OF_LAYER[layer[1]].get(layer[3])):
+  if layer and (ours := _LAYER_NAMES[layer[1]].get(layer[3])):
     return f'{layer[1]}/layers_{layer[2]}/{ours}'
   return name
 
 
 def _to_theirs(name: str) -> str:
-  """Hugging Face's name of a tensor of ours, of the query tower's form."""
+  """Hugging Face's name of a tensor of a query tower of ours."""
   if name in _THEIRS:
     return _THEIRS[name]
   layer, _, rest = name.removeprefix('encoder/layers_').partition('/')
   return f'encoder.block.{layer}.{_THEIRS[rest]}.weight'
 
 
-def _turned(name: str, tensor: Tensor) -> Tensor:
-  """A tensor of ours, by its name, in the other library's orientation."""
+def _transpose(name: str, tensor: Tensor) -> Tensor:
+  """Turns a tensor, by our name, to the other library's orientation."""
   if name.endswith(('/kernel', '/rel_embedding')):
     return tensor.transposed()
   return tensor
 
 
-def _is_pickle(path: pathlib.Path) -> bool:
-  """Whether a file is one of torch.save, by its first bytes."""
-  if zipfile.is_zipfile(path):
-    with contextlib.suppress(zipfile.BadZipFile):
-      with zipfile.ZipFile(path) as archive:
-        return any(name.endswith('data.pkl') for name in archive.namelist())
-  with untrusted.open_file(path) as file:
-    return file.read(2) == b'\x80\x02'
+def _refuse_pickle(path: pathlib.Path, model: str) -> None:
+  """Raises UserError for a pickle, or a folder with no other weights.
 
-
-def _refuse_others(path: pathlib.Path, model: str = 'EncoderModel') -> None:
-  """Raises UserError for a pickle, or a folder without safetensors.
-
-  One with no weights at all is let pass. `model` is the class of transformers
-  to convert it by, after T5 or MT5.
+  `model` is the class of transformers to convert it by, after T5 or MT5.
   """
   folder = path if path.is_dir() else path.parent
+  files_found = [path] if path.is_file() else sorted(folder.iterdir())
+  pickles = [file for file in files_found if file.suffix in _PICKLES]
   names = safetensors_file.FILE, safetensors_file.INDEX
-  if path.is_file():
-    found = {'.bin': path} if _is_pickle(path) else {}
-  elif any((folder / name).is_file() for name in names):
+  if not pickles or path.is_dir() and any(f.name in names for f in files_found):
     return
-  else:
-    found = {file.suffix: file for file in sorted(folder.iterdir())}
-  for ending, (what, option) in _OTHER_WEIGHTS.items():
-    if ending in found:
-      kind = 'MT5' if config_lib.model_type(folder) == 'mt5' else 'T5'
-      old, new = repr(str(folder)), repr(f'{folder}-safetensors')
-      raise UserError(
-          f'{found[ending]} is {what}. Only safetensors are read: a pickle can'
-          ' run any program when it is opened. If you trust it, convert it'
-          ' where transformers and torch are installed, and give the new'
-          ' folder:\n'
-          f'  from transformers import AutoTokenizer, {kind}{model}\n'
-          f'  model = {kind}{model}.from_pretrained({old}{option})\n'
-          f'  model.save_pretrained({new})\n'
-          f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})\n'
-          'It writes no SentencePiece file: copy spiece.model, too.'
-      )
+  kind = 'MT5' if config_lib.model_type(folder) == 'mt5' else 'T5'
+  old, new = repr(str(folder)), repr(f'{folder}-safetensors')
+  raise UserError(
+      f'{pickles[0]} is a pickle, which can run any program when it is opened.'
+      ' If you trust it, convert it where transformers and torch are installed,'
+      ' copy spiece.model, too, and give the new folder:\n'
+      f'  from transformers import AutoTokenizer, {kind}{model}\n'
+      f'  {kind}{model}.from_pretrained({old}).save_pretrained({new})\n'
+      f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})'
+  )

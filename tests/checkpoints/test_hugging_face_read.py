@@ -98,8 +98,6 @@ def test_is_one_is_told_by_content(tmp_path):
   np.savez(tmp_path / 'weights.npz', a=np.zeros(3))
   for name in ('', 'config.json', 'weights.npz'):
     assert not hugging_face.is_one(tmp_path / name)
-  torch.save({'a': torch.zeros(3)}, tmp_path / 'weights')
-  assert hugging_face.is_one(tmp_path / 'weights')
   (tmp_path / 'config.json').write_text('{"model_type": "mt5"}')
   assert hugging_face.is_one(tmp_path)
 
@@ -189,9 +187,7 @@ def test_files_that_are_missing_or_cut_off(copied):
   config.write_text(text)
   path.write_bytes(path.read_bytes()[:-100])
   refuses(copied, 'model.safetensors is not a whole safetensors file.*again')
-  path.rename(copied / 'tf_model.h5')
-  refuses(copied, 'tf_model.h5 .*transformers 4')
-  (copied / 'tf_model.h5').unlink()
+  path.unlink()
   refuses(copied, 'has neither model.safetensors nor')
 
 
@@ -205,7 +201,6 @@ def test_a_pickle_and_the_way_out(tmp_path):
   assert refuses(pickle, 'is a pickle') == message
   # Its lines, less the last, for the tokenizer, which this folder lacks.
   lines = [line.strip() for line in message.splitlines()[1:]]
-  assert lines.pop().endswith('copy spiece.model, too.')
   assert lines.pop().startswith('AutoTokenizer.from_pretrained(')
   exec('\n'.join(lines), {})
   again = hugging_face.read(tmp_path.with_name(f'{tmp_path.name}-safetensors'))
