@@ -5,10 +5,10 @@ of the optimizer under `state`. A GTR or a Sentence-T5 is an encoder-decoder's
 tree without a decoder and with `projection_layer/kernel`.
 
 T5X and flaxformer can run the layers as a scan; then one tensor,
-`encoder/encoder/mlp/wo/kernel`, holds all layers along axis 1 (or 0, as their
-`param_scan_axis` says; ours is `encoder/layers/...`, axis 0). In T5X's scalable
-T5 each layer has its relative positions, and attention kernels have three axes.
-All of these are made the layout of `T5Encoder`.
+`encoder/encoder/mlp/wo/kernel`, holds all layers along axis 1 (or 0, by their
+`param_scan_axis`; ours is `encoder/layers/...`, axis 0). In T5X's scalable T5
+each layer has its relative positions, and attention kernels have three axes.
+All of these are read in the layout of `T5Encoder`.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,8 +34,7 @@ from dualenc_jax.utils.tensor_files import stacked_layers, zarr_files
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 KIND = 'T5X checkpoint'
-# Our names by others. In flaxformer, a token embedder that is not shared with a
-# decoder may lie within the encoder.
+# Our names by others; flaxformer may have a token embedder within the encoder.
 _OURS = {t5x_legacy.PROJECTION: PROJECTION, f'encoder/{EMBEDDING}': EMBEDDING}
 _FOLDER = re.compile('checkpoint_(0|[1-9][0-9]*)')
 _STATISTIC = re.compile(r'state/param_states/(.+)/\w+')
@@ -63,7 +62,7 @@ def is_one(path: str | os.PathLike[str]) -> bool:
 
 
 def read(path: str | os.PathLike[str]) -> Weights:
-  """The parameters of an encoder, read lazily; those of a decoder are left out.
+  """Reads the parameters of an encoder on demand, without those of a decoder.
 
   Its activations are those of T5 1.0 or 1.1, by the number of its matrices.
 
@@ -112,10 +111,10 @@ def read(path: str | os.PathLike[str]) -> Weights:
 
 
 def read_decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-  """Decoder and head of a T5, by the names of `Seq2SeqRanker`; {} of others.
+  """Reads decoder and head of a T5, by the names of `Seq2SeqRanker`.
 
-  'decoder/logits_dense/kernel' does not exist where logits are by the token
-  embeddings, over sqrt(E).
+  They are {} for an encoder alone. 'decoder/logits_dense/kernel' does not exist
+  where logits are by the token embeddings, over sqrt(E).
   """
   tree = _read_tree(path)[2]
   found = {
@@ -128,14 +127,13 @@ def read_decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def _step(tensor: Tensor | None) -> int | None:
-  """The step that a checkpoint is of, where it says so."""
+  """The step of a checkpoint, if it has one."""
   if tensor is None:
     return None
   if math.prod(tensor.shape) == 1 and (step := tensor.read().item()) >= 0:
     return int(step)
   raise UserError(
-      f'{tensor.where} is not a step; expected one number, 0 or more. Copy the'
-      ' whole checkpoint again.'
+      f'{tensor.where} is not a step; expected one number, 0 or more.'
   )
 
 
@@ -149,17 +147,15 @@ def _read_tree(
     if folder is None:
       root = max(_numbered(root).items(), default=(0, root))[1]
       folder = _tree_folder(root)
-  except Exception as e:  # Those who read gs:// have errors of their own.
+  except Exception as e:  # Libraries that read gs:// have their own errors.
     raise UserError(
-        f'{root} cannot be reached: {zarr_files.first_line(e)}. gs:// needs a'
-        ' network, your credentials, and either tensorflow or gcsfs; or copy'
-        ' the folder to this machine.'
+        f'{root} cannot be reached: {zarr_files.first_line(e)}. gs:// needs'
+        ' your credentials, and tensorflow or gcsfs.'
     ) from e
   if folder is None:
     raise UserError(
-        f'{root} is not a {KIND}: expected a msgpack file "{t5x_legacy.FILE}"'
-        ' beside folders target.*, or the Orbax item "state". Give the folder'
-        ' checkpoint_<step>, with all of its files.'
+        f'{root} is not a {KIND}; expected the folder checkpoint_<step> with a'
+        f' msgpack file "{t5x_legacy.FILE}", or the Orbax item "state".'
     )
   if zarr_files.is_tree(folder):
     return root, 'Orbax', zarr_files.read_tree(folder)
@@ -176,7 +172,7 @@ def _numbered(path: epath.Path) -> dict[int, epath.Path]:
 
 
 def _tree_folder(path: epath.Path) -> epath.Path | None:
-  """Where a checkpoint has its tree; None if it is not one of T5X."""
+  """The folder with the tree of a checkpoint; None if it is not T5X's."""
   for folder in (path, path / 'state'):
     if zarr_files.is_tree(folder):
       return folder if zarr_files.has_key(folder, 'target') else None
@@ -193,14 +189,12 @@ def _check_family(
     parts = sorted({name.split('/')[0] for name in tensors})
     raise UserError(
         f'{what} has no token embeddings (target/{EMBEDDING}); it holds'
-        f' {", ".join(parts) or "a decoder at most"}. Give a T5, an mT5 or a'
-        ' dual encoder of t5x_retrieval.'
+        f' {", ".join(parts) or "a decoder at most"}. Give a whole T5.'
     )
   twice = [n for n, ours in names.items() if n != ours and ours in names]
   if twice:
     raise UserError(
-        f'{what} has both {twice[0]} and {names[twice[0]]}, which mean the'
-        ' same. Give a checkpoint with one of them.'
+        f'{what} has both {twice[0]} and {names[twice[0]]}; expected one.'
     )
   strange = sorted(
       name
@@ -235,7 +229,7 @@ def _left_out(
 def _one_by_one(
     tensors: Mapping[str, Tensor], widths: Mapping[str, int]
 ) -> dict[str, Tensor]:
-  """One tensor a layer, two axes a kernel, one relative position bias a tower.
+  """Makes one tensor a layer, kernels of two axes, and one bias a tower.
 
   `widths` are E of each tower. UserError if the axis of the layers is
   ambiguous, or layers have relative position biases that differ.
@@ -257,7 +251,7 @@ def _one_by_one(
       if not np.array_equal(first.read(), other.read()):
         raise UserError(
             f'{other.where} differs from {first.where}: layers have relative'
-            ' positions of their own, as in umT5, but in T5 they share them.'
+            ' positions of their own, as in umT5.'
             ' Give a T5 or mT5.'
         )
     found[f'{tower}/{_BIAS}'] = first
@@ -281,21 +275,20 @@ def _unstack(
     tower, inner = match.groups()
     if tower not in axes:
       raise UserError(
-          f'{tensor.where} holds stacked layers, but the norm before their'
-          ' attention is missing. Give the whole checkpoint.'
+          f'{tensor.where} holds stacked layers, but the norm before attention'
+          ' is missing. Give the whole checkpoint.'
       )
     axis, norm = axes[tower]
     count = norm.shape[axis]
     if count > stacked_layers.MOST:
       raise UserError(
-          f'{norm.where} has the shape {norm.shape}, which are more layers than'
-          f' {stacked_layers.MOST:,}. Give a T5.'
+          f'{norm.where} has {count:,} layers; expected {stacked_layers.MOST:,}'
+          ' at most.'
       )
     if tensor.shape[axis : axis + 1] != (count,):
       raise UserError(
           f'{tensor.where} has the shape {tensor.shape}; expected {count}'
-          f' layers along axis {axis}, as {norm.where} has {norm.shape}. Give'
-          ' the whole checkpoint.'
+          f' layers along axis {axis}, as in {norm.where}.'
       )
     stacked_layers.check_count(len(layers) + count, tensor.where)
     for i in range(count):
@@ -304,7 +297,7 @@ def _unstack(
 
 
 def _layer_axis(norm: Tensor, width: int) -> int:
-  """The axis of a stack of norms [width] that is that of the layers."""
+  """The axis of the layers in a stack of norms [width]."""
   shape = norm.shape
   axes = [
       axis
@@ -312,10 +305,8 @@ def _layer_axis(norm: Tensor, width: int) -> int:
       if shape[:axis] + shape[axis + 1 :] == (width,)
   ]
   if len(axes) != 1:
-    why = 'both may be' if axes else 'neither is'
     raise UserError(
-        f'{norm.where} has the shape {shape}: the axis of the layers is'
-        f' ambiguous, as {why} next to the width, {width}. Save the checkpoint'
-        ' with unscanned layers.'
+        f'{norm.where} has the shape {shape}: the axis of layers is ambiguous'
+        f' beside the width, {width}. Save unscanned layers.'
     )
   return axes[0]

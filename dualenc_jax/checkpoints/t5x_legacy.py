@@ -24,17 +24,15 @@ from dualenc_jax.utils.tensor_files import zarr_files
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 FILE = 'checkpoint'
-# Of t5x_retrieval's dual encoders.
+# The name in t5x_retrieval's dual encoders.
 PROJECTION = 'projection_layer/kernel'
 _NAME_OF_FOLDER = 'PLACEHOLDER://'
-# Whatever of the parameters is no decoder's.
+# All parameters except a decoder's.
 _ENCODER = re.compile('target/(?!decoder/)')
-
-# Names within names, and letters of all of them, of which no T5 has half as
-# many.
+# Limits of names within names, and of their letters, twice those of any T5.
 _DEEPEST, _LONGEST = 32, 1000
 _AGAIN = 'Copy the whole checkpoint again.'
-# T5X's format since June 2021.
+# The version of T5X's format since June 2021.
 _VERSION = 3
 _CHUNK_BYTES = 16 * 2**20
 # Chunks that are compressed side by side; their sum bounds the memory.
@@ -53,14 +51,14 @@ def is_tree(folder: str | os.PathLike[str]) -> bool:
 
 
 def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor | None]:
-  """The tensors by path: 'target/encoder/...', 'state/param_states/...'.
+  """Opens tensors by path: 'target/encoder/...', 'state/param_states/...'.
 
   Args:
     folder: `checkpoint_1000`; local or gs://.
 
   Returns:
-    None for those of a decoder or an optimizer whose shape was kept in a folder
-    that does not exist: they need not be copied to use an encoder.
+    The tensors; None for those of a decoder or an optimizer whose folder does
+    not exist, as an encoder can be copied without them.
   """
   root = epath.Path(folder)
   file = root / FILE
@@ -69,16 +67,15 @@ def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor | None]:
     tree = serialization.msgpack_restore(file.read_bytes())
   except Exception as e:  # msgpack's errors share no class.
     raise UserError(
-        f'{file} cannot be read as msgpack: {zarr_files.first_line(e)}. A T5X'
-        ' checkpoint has such a file beside its target.* folders; copy the'
-        ' whole folder again.'
+        f'{file} cannot be read as msgpack: {zarr_files.first_line(e)}.'
+        f' {_AGAIN}'
     ) from e
   if isinstance(tree, Mapping) and 'version' in tree:
     tree = tree.get('optimizer')
   if not isinstance(tree, Mapping) or 'target' not in tree:
     raise UserError(
-        f'{file} is a msgpack file, but not one of T5X: it has no parameters'
-        ' (optimizer/target). Give a checkpoint that T5X wrote.'
+        f'{file} has no parameters (optimizer/target); expected a checkpoint'
+        ' that T5X wrote.'
     )
   leaves = _leaves(tree, file)
   return {path: _tensor(root, path, leaf) for path, leaf in leaves}
@@ -89,9 +86,8 @@ def _leaves(
 ) -> Iterator[tuple[str, Any]]:
   if path.count('/') > _DEEPEST or len(path) > _LONGEST:
     raise UserError(
-        f'{file} has names within names, more than {_DEEPEST} deep, or longer'
-        f' than {_LONGEST:,} letters, as {path[:60]}... Give a checkpoint that'
-        ' T5X wrote.'
+        f'{file} has names within names, more than {_DEEPEST} deep or longer'
+        f' than {_LONGEST:,} letters, as {path[:60]}...'
     )
   if isinstance(tree, Mapping) and not {'driver', 'kvstore'} <= tree.keys():
     for key, child in tree.items():
@@ -103,7 +99,7 @@ def _leaves(
 def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
   where = f'{folder / FILE}: {path}'
   if isinstance(leaf, Mapping):
-    # The path was beside the kvstore before it came to lie in it.
+    # Older files have the path beside the kvstore.
     types = {'metadata': {'shape': [int]}, 'kvstore': {'path?': str}}
     json_file.check(leaf, types | {'path?': str}, where, _AGAIN)
     inner = leaf['kvstore'].get('path') or leaf.get('path', '')
@@ -121,12 +117,11 @@ def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
   elif not _ENCODER.match(path) and not zarr.exists():
     return None
   else:
-    lost = f'{where} is kept there; copy the whole checkpoint again.'
-    header = json_file.read(zarr / zarr_files.HEADER, lost, shape=[int])
+    header = json_file.read(zarr / zarr_files.HEADER, _AGAIN, shape=[int])
   if header.get('dtype') == '<u2':
     raise UserError(
-        f'{zarr} holds bfloat16 in the form of uint16, as T5X wrote it before'
-        ' June 2021. Load and save the checkpoint with T5X once.'
+        f'{zarr} holds bfloat16 as uint16, as T5X wrote it before June 2021.'
+        ' Load and save the checkpoint with T5X once.'
     )
   return zarr_files.tensor(
       f'{zarr}', tuple(header['shape']), zarr_files.spec(zarr)
@@ -138,9 +133,8 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
 
   It has the parameters and the step, no state of an optimizer. Where queries
   and passages share all parts, the names are those of t5x_retrieval (GTR,
-  Sentence-T5), whose towers are always one; a pretrained T5 has the same
-  without a projection. Towers that differ have the names of `DualEncoder`.
-  The step in the name of the folder is 0 where none is known.
+  Sentence-T5); towers that differ have the names of `DualEncoder`. The step is
+  0 where it is not known.
   """
   _check_activations(weights)
   step = weights.step or 0
@@ -154,12 +148,12 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   target = traverse_util.unflatten_dict(leaves)
   state = {'step': np.asarray(step, np.int32)}
   tree = {'version': _VERSION, 'optimizer': {'state': state, 'target': target}}
-  # Last, so that what is cut off is no checkpoint.
+  # Last, so that a folder that is cut off is no checkpoint.
   (checkpoint / FILE).write_bytes(serialization.msgpack_serialize(tree))
 
 
 def _check_activations(weights: Weights) -> None:
-  """Raises UserError unless the tensors alone will show the activations."""
+  """Raises UserError unless activations are those that readers infer."""
   for tower in ENCODERS:
     encoder = getattr(weights, tower)
     if encoder is None:
@@ -168,17 +162,16 @@ def _check_activations(weights: Weights) -> None:
     shown = infer_encoder(weights.tensors, None, tower).activations
     if own != shown:
       raise UserError(
-          f"{weights} has the activations {' x '.join(own)} in its {tower}. A"
+          f"{weights} has the activations {' x '.join(own)} in its {tower}; a"
           ' T5X checkpoint does not name them, and readers expect'
-          f" {' x '.join(shown)} for these tensors. Convert it to another form,"
-          ' such as safetensors.'
+          f" {' x '.join(shown)}. Convert it to another form."
       )
 
 
 def _write_array(
     checkpoint: pathlib.Path, name: str, tensor: Tensor
 ) -> Mapping[str, Any]:
-  """Writes one zarr folder; returns its specification, with a relative path."""
+  """Writes one zarr folder; returns its specification with a relative path."""
   inner = f'target.{name.replace("/", ".")}'
   array = np.ascontiguousarray(tensor.read())
   rows = max(1, _CHUNK_BYTES * len(array) // array.nbytes)
@@ -201,9 +194,9 @@ def _write_array(
     for start in range(0, len(array), block):
       part = array[start : start + block]
       out[start : start + len(part)].write(part).result()
-  except Exception as e:  # A full disk has an error of several classes.
+  except Exception as e:  # The error of a full disk has several classes.
     raise UserError(
         f'{checkpoint / inner} cannot be written: {zarr_files.first_line(e)}.'
-        ' Make room there, or give another folder.'
+        ' Make room there.'
     ) from e
   return ts.Spec(specification).to_json()

@@ -75,7 +75,7 @@ def of_another_shape(folder):
         (lambda f: (f / KERNEL / '0.0').unlink(),
          ['layers_1.mlp.wo.kernel cannot be read', 'missing']),
         (of_another_shape, ['wo.kernel has the shape (512, 32)', '(64, 32)']),
-        (cut, ['cannot be read as msgpack', 'copy the']),
+        (cut, ['cannot be read as msgpack', 'Copy the']),
     ],
 )
 def test_damage(copied, damage, words):
@@ -86,7 +86,7 @@ def test_damage(copied, damage, words):
 def test_no_checkpoint_of_t5x(tmp_path, copied):
   content = serialization.msgpack_serialize({'params': {'kernel': np.ones(3)}})
   (tmp_path / 'checkpoint').write_bytes(content)
-  assert_refused(tmp_path, 'not one of T5X', 'optimizer/target')
+  assert_refused(tmp_path, 'expected a checkpoint that T5X wrote', 'optimizer/target')
   # A broken newest checkpoint is not passed over.
   (tmp_path / 'checkpoint').unlink()
   (tmp_path / 'checkpoint_2000').mkdir()
