@@ -19,10 +19,10 @@ from dualenc_jax.data.cache import Cache, prepare
 from dualenc_jax.data.columns import Column, OPTIONAL, STANDARD, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
-from dualenc_jax.utils.errors import did_you_mean, UserError
+from dualenc_jax.utils.errors import did_you_mean_or_known, UserError
 
-# TensorFlow would else reserve the memory of GPUs that JAX computes on. It
-# refuses once it runs, in a process that uses it for more than this.
+# TensorFlow would reserve the memory of GPUs that JAX computes on. It refuses
+# once it runs.
 with contextlib.suppress(RuntimeError):
   tf.config.set_visible_devices([], 'GPU')
 
@@ -49,9 +49,7 @@ def register(
 ) -> None:
   """Registers a dataset as a seqio task of untokenised strings.
 
-  Features are those of `data.example`: strings query, passage, query_id,
-  passage_id, name and location, int32 relevance, and negatives and answers,
-  strings along one axis of any length. A task of this name is replaced; `make`
+  Features are those of `data.example`. A task of this name is replaced; `make`
   is called when it is read, until when no file need exist.
   """
   vocabulary = seqio.PassThroughVocabulary(size=1)
@@ -132,8 +130,6 @@ class _StringSource(seqio.FunctionDataSource):
 
   def __init__(self, make: Callable[[], Dataset], splits: Sequence[str]):
     self.make = make
-    # The last one, of which TensorFlow passes on only the text.
-    self.error: UserError | None = None
     super().__init__(self._strings, splits=splits)
 
   def _strings(self, split: str, shuffle_files: bool) -> tf.data.Dataset:
@@ -141,17 +137,9 @@ class _StringSource(seqio.FunctionDataSource):
     dataset = self.make()
     dataset.check_split(split)
     return tf.data.Dataset.from_generator(
-        lambda: self._rows(dataset, split), output_signature=_STRINGS
+        lambda: ({n: row[n] for n in _STRINGS} for row in rows(dataset, split)),
+        output_signature=_STRINGS,
     )
-
-  def _rows(self, dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
-    self.error = None
-    try:
-      for row in rows(dataset, split):
-        yield {name: row[name] for name in _STRINGS}
-    except UserError as error:
-      self.error = error
-      raise
 
 
 def dataset_of(name: str, module: str | None) -> Dataset:
@@ -186,8 +174,7 @@ def _find(name: str, module: str | None) -> Any:
       importlib.import_module(module)
     except ModuleNotFoundError as error:
       raise UserError(
-          f'SeqioTask.module: {module!r} cannot be imported: {error}. Expected'
-          ' a module that registers seqio tasks.'
+          f'SeqioTask.module: {module!r} cannot be imported: {error}.'
       ) from error
   try:
     return seqio.get_mixture_or_task(name)
@@ -196,9 +183,9 @@ def _find(name: str, module: str | None) -> Any:
         {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
     )
     raise UserError(
-        f'seqio knows no task or mixture {name!r}.{did_you_mean(name, known)}'
-        ' SeqioTask.module names the module that registers it. Known:'
-        f' {", ".join(known) or "none"}.'
+        f'seqio knows no task or mixture {name!r}.'
+        f'{did_you_mean_or_known(name, known)} Set SeqioTask.module to the'
+        ' module that registers it.'
     ) from None
 
 
@@ -227,21 +214,16 @@ class _Registered(Dataset):
     task = self._task
     if hasattr(task, 'tasks'):
       raise UserError(
-          f'{task.name!r} is a mixture; expected one of its tasks here:'
+          f'{task.name!r} is a mixture; expected one of its tasks:'
           f' {", ".join(part.name for part in task.tasks)}.'
       )
     dataset = task.get_dataset(
         sequence_length=None, split=split, shuffle=False, num_epochs=1
     )
     self._check_features(dataset.element_spec)
-    try:
-      for row in dataset.as_numpy_iterator():
-        names = (*_STRINGS, *(column.name for column in self.extra_columns))
-        yield {name: _of_tensor(row[name]) for name in names if name in row}
-    except tf.errors.OpError:
-      if error := getattr(task.source, 'error', None):
-        raise error from None
-      raise
+    names = (*_STRINGS, *(column.name for column in self.extra_columns))
+    for row in dataset.as_numpy_iterator():
+      yield {name: _to_python(row[name]) for name in names if name in row}
 
   def fingerprint(self, split: str) -> str:
     """Hash of the names and sizes of the source's files."""
@@ -255,27 +237,26 @@ class _Registered(Dataset):
     return digest.hexdigest()
 
   def _check_features(self, spec: Mapping[str, tf.TensorSpec]) -> None:
-    for name in ('query', 'passage'):
-      if name not in spec:
+    for name, wanted in _STRINGS.items():
+      given = spec.get(name, None if name in ('query', 'passage') else wanted)
+      if given is None:
         raise UserError(
             f'Task {self.task_name!r} has no feature {name!r}; expected strings'
             f' query and passage. Features: {", ".join(sorted(spec))}.'
         )
-    for name, wanted in _STRINGS.items():
-      found = spec.get(name, wanted)
-      integers = wanted.dtype.is_integer and found.dtype.is_integer
-      if found.shape.rank != wanted.shape.rank or not (
-          integers or found.dtype == wanted.dtype
+      integers = wanted.dtype.is_integer and given.dtype.is_integer
+      if given.shape.rank != wanted.shape.rank or not (
+          integers or given.dtype == wanted.dtype
       ):
         raise UserError(
             f'Task {self.task_name!r}, feature {name!r}: expected untokenised'
             f' {wanted.dtype.name} of rank {wanted.shape.rank}, found'
-            f' {found.dtype.name} of shape {found.shape}.'
+            f' {given.dtype.name} of shape {given.shape}.'
         )
 
 
-def _of_tensor(value: Any) -> Any:
-  """Text, number or list of texts."""
+def _to_python(value: Any) -> Any:
+  """A text, a number or a list of texts."""
   if isinstance(value, np.ndarray):
     return [text.decode('utf-8') for text in value.tolist()]
   return value.decode('utf-8') if isinstance(value, bytes) else value.item()
@@ -325,8 +306,7 @@ class PairConverter(seqio.FeatureConverter):
   def __init__(self, pack: bool = False, num_negatives: int = 0, **kwargs):
     if pack:
       raise UserError(
-          'Pairs cannot be packed by seqio, whose rows are one example to the'
-          ' model. Set DatasetConfig.pack = False.'
+          'Pairs cannot be packed by seqio. Set DatasetConfig.pack = False.'
       )
     self.num_negatives = num_negatives
     super().__init__(pack=pack, **kwargs)
@@ -347,8 +327,8 @@ class PairConverter(seqio.FeatureConverter):
   ) -> tf.data.Dataset:
     if self.num_negatives and 'negatives' not in ds.element_spec:
       raise UserError(
-          'The task has no feature negatives, int32 [N, L]; set num_negatives'
-          f' to 0. Features: {", ".join(sorted(ds.element_spec))}.'
+          'The task has no feature negatives, int32 [N, L]. Set num_negatives'
+          ' to 0.'
       )
 
     def convert(example):

@@ -9,11 +9,7 @@ from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.utils.errors import SourceUnavailable
 
 
-class SeqioMissing(SourceUnavailable):
-  """A task must be read through seqio, which cannot be imported here."""
-
-
-def _of_inner(name: str) -> Any:
+def _delegate(name: str) -> Any:
   return property(lambda self: getattr(self._inner, name))
 
 
@@ -21,7 +17,7 @@ def _of_inner(name: str) -> Any:
 class SeqioTask(Dataset):
   """Retrieval examples of a task or mixture that seqio knows by name.
 
-  A task has string features query and passage and, if it likes, others of
+  A task has string features query and passage and may have others of
   `data.example`. One that was registered from a reader is read by this reader.
 
   Attributes:
@@ -32,22 +28,22 @@ class SeqioTask(Dataset):
   name: str
   module: str | None = None
 
-  splits = _of_inner('splits')
-  examples = _of_inner('examples')
-  check_split = _of_inner('check_split')
-  fingerprint = _of_inner('fingerprint')
-  corpus_split = _of_inner('corpus_split')
-  answer_text = _of_inner('answer_text')
-  self_hits = _of_inner('self_hits')
-  extra_columns = _of_inner('extra_columns')
-  evaluated = _of_inner('evaluated')
+  splits = _delegate('splits')
+  examples = _delegate('examples')
+  check_split = _delegate('check_split')
+  fingerprint = _delegate('fingerprint')
+  corpus_split = _delegate('corpus_split')
+  answer_text = _delegate('answer_text')
+  self_hits = _delegate('self_hits')
+  extra_columns = _delegate('extra_columns')
+  evaluated = _delegate('evaluated')
 
   @property
   def task_name(self) -> str:
     return self.name
 
   def parts(self) -> list[tuple[Dataset, float | None]]:
-    rates = adapter().rates(self.name, self.module)
+    rates = _adapter().rates(self.name, self.module)
     if rates is None:
       return [(self, 1.0)]
     return [
@@ -57,16 +53,16 @@ class SeqioTask(Dataset):
 
   @functools.cached_property
   def _inner(self) -> Dataset:
-    return adapter().dataset_of(self.name, self.module)
+    return _adapter().dataset_of(self.name, self.module)
 
 
-def adapter() -> types.ModuleType:
-  """The module that imports seqio; raises SeqioMissing."""
+def _adapter() -> types.ModuleType:
+  """The module that imports seqio; raises SourceUnavailable without it."""
   try:
-    import dualenc_jax.data.seqio_adapter as found
+    from dualenc_jax.data import seqio_adapter
   except ImportError as error:
-    raise SeqioMissing(
+    raise SourceUnavailable(
         'A seqio task is read through seqio, which cannot be imported here'
         f' ({error}). Install dualenc-jax[data].'
     ) from error
-  return found
+  return seqio_adapter

@@ -87,7 +87,7 @@ def test_a_users_mixture(user_module):
   assert (pairs.label, more.label) == ('user_pairs', 'user_more')
   assert (pairs_rate, more_rate) == (0.25, 0.75)
   assert list(rows(more, 'train')) == [example('q3', 'p3')]
-  with pytest.raises(UserError, match='one of its tasks here: '):
+  with pytest.raises(UserError, match='one of its tasks: '):
     list(rows(mixture, 'train'))
 
 
@@ -118,8 +118,7 @@ def test_a_bad_row_is_raised(tmp_path):
       output_features=bad.output_features,
   )
   ((part, _),) = SeqioTask('bad_mixture').parts()
-  for task in (part, SeqioTask('bad_upper')):
-    with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
-      list(rows(task, 'train'))
+  with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
+    list(rows(part, 'train'))
   with pytest.raises(tf.errors.OpError, match=r'bad\.jsonl:2: not JSON'):
-    list(bad.get_dataset(None, 'train', shuffle=False).as_numpy_iterator())
+    list(rows(SeqioTask('bad_upper'), 'train'))
