@@ -81,7 +81,7 @@ def test_ratios_shown_and_not_shown_are_all(both):
 def test_towers_are_told_apart_where_texts_differ(both):
   titles = [axis.get_title('left') for axis in
             drawn(figures.tsne_figure(both, 12)).axes]
-  assert titles == ['one\ntold apart: not measured', 'two\ntold apart: 50.0%']
+  assert titles == ['one\nseparability not measured', 'two\nseparability 50.0%']
   sample = sample_lib.draw(toy_set.toy_set(14, 14, judged=False), 1000)
   towers = np.repeat(np.eye(2, dtype='float32'), 14, axis=0)
   vectors = toy_set.embed(sample, towers[:14], towers[14:])

@@ -102,7 +102,7 @@ def tsne_figure(analyses: Sequence[Analysis], mapped: int) -> Figure:
   """A t-SNE map of each model, as in figure 2 of Dong et al. 2022."""
   return _map_figure(
       analyses, mapped, lambda vectors: tsne(vectors, analyses[0].sample.seed),
-      'perplexity 30, Euclidean distances of unit vectors. "Told apart" is the'
+      'perplexity 30, Euclidean distances of unit vectors. Separability is the'
       ' accuracy of a linear classifier of the vectors themselves: 50% where'
       ' the towers\' spaces coincide, 100% where they are separate.',
       name='tsne',
@@ -139,7 +139,7 @@ def _map_figure(
     )
     share = analysis.numbers.get('separability')
     note = 'not measured' if share is None else f'{share:.1%}'
-    maps.append((analysis.name, f'told apart: {note}', points, towers))
+    maps.append((analysis.name, f'separability {note}', points, towers))
     rows += [
         (analysis.name, tower, text_id, *point)
         for tower, text_id, point in zip(towers.tolist(), ids, points.tolist())
