@@ -113,7 +113,7 @@ def make_parser() -> flags.Parser:
 def trained(args: argparse.Namespace, started: float) -> saved_run.TrainedModel:
   """The model of a command line, trained, or trained on after a stop."""
   stopping = Stopping()
-  with stopping.watching():
+  with stopping.handle_signals():
     train.train(train.build(args), args, started, stopping)
   return saved_run.load(args.model_dir)
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start(args)
   stopping = Stopping(args.stop_after)
-  with stopping.watching():
+  with stopping.handle_signals():
     experiment = build(args)
     train(experiment, args, started, stopping)
   words = printable(shlex.join(next_words(experiment)))
@@ -132,7 +132,7 @@ def train(
   # Nothing is written before data and checkpoints are known to be good.
   with _alone(folder) as watches:
     hooks = [*training_evals.hooks(experiment, plan), *watches]
-    ended = loop.train(
+    outcome = loop.train(
         experiment, plan, text, hooks,
         ready=lambda: saved_config.write(experiment.model_dir, text),
         allow_other_data=args.allow_data_change,
@@ -140,35 +140,36 @@ def train(
         started=started,
         stopping=stopping,
     )
-  if ended.stopped:
+  if outcome.stopped:
+    saved = 'Its checkpoint is saved'
     _LOG.warning(
         'Stopped at step %d of %d: %s. %s; run the same command again to go'
-        ' on.', ended.step, experiment.steps, ended.stopped,
-        'Its checkpoint is saved' if ended.step else 'There is nothing to save',
+        ' on.', outcome.step, experiment.steps, outcome.stopped,
+        saved if outcome.step else 'There is nothing to save',
     )
     hosts.leave()
     raise SystemExit(stopping.status)
   for line in comparison.verdict_of_training(folder):
     _LOG.info('%s', line)
-  if best := ended.best:
+  if best := outcome.best:
     _LOG.info(
         'The model is that of step %d, whose %s, %.4f, is the best.',
         best['step'], best['metric'], best['value'],
     )
-  if ended.early:
+  if outcome.ended:
     _LOG.info(
         'It ended at step %d of %d: %s',
-        ended.step, experiment.steps, ended.early,
+        outcome.step, experiment.steps, outcome.ended,
     )
   elif experiment.until is not None:
     raise UserError(
-        f'All {ended.step:,} steps of {experiment.model_dir} are trained, but'
+        f'All {outcome.step:,} steps of {experiment.model_dir} are trained, but'
         ' the towers are not yet aligned by UNTIL. Give more STEPS (with'
         ' --allow_config_change; ALIGNMENT_STEPS of recipes/daft.gin), a higher'
         ' LEARNING_RATE, a larger UntilAligned.share (SHARE) or threshold,'
         ' or UNTIL=None to take the model as it is.'
     )
-  _LOG.info('Trained %d steps: %s', ended.step, experiment.model_dir)
+  _LOG.info('Trained %d steps: %s', outcome.step, experiment.model_dir)
 
 
 @contextlib.contextmanager

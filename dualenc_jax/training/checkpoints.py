@@ -102,8 +102,8 @@ class Checkpoints:
           force=True,
       )
 
-  def note(self, step: int, meta: Mapping[str, Any]) -> None:
-    """Writes the `meta` of a complete checkpoint anew."""
+  def rewrite_meta(self, step: int, meta: Mapping[str, Any]) -> None:
+    """Replaces the `meta` of a complete checkpoint."""
     if jax.process_index():
       return
     _, known = checkpoint_meta.read(self.folder / str(step))

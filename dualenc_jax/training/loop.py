@@ -23,20 +23,22 @@ from dualenc_jax.training.hooks import (
 from dualenc_jax.training.reporting import Reporter
 from dualenc_jax.training.step import Plan
 from dualenc_jax.training.stopping import Clock, Stopping
-from dualenc_jax.utils.errors import UserError
 
 _LOG = logging.getLogger(__name__)
 
 
-class Ended(NamedTuple):
-  """The end of a run: steps taken, and why it ended early, if it did.
+class Outcome(NamedTuple):
+  """The end of a run.
 
-  `best` has the step, metric and value of the best checkpoint, {} without one;
-  `stopped` is who stopped it, to go on later.
+  Attributes:
+    step: steps taken.
+    ended: the reason why the run has ended before its last step, if it has.
+    best: step, metric and value of the best checkpoint, {} without one.
+    stopped: the cause of a stop, after which the run can be resumed.
   """
 
   step: int
-  early: str | None
+  ended: str | None
   best: Mapping[str, Any]
   stopped: str | None = None
 
@@ -47,37 +49,41 @@ def train(
     allow_other_data: bool = False,
     past_end: bool = False, started: float | None = None,
     stopping: Stopping | None = None,
-) -> Ended:
-  """Trains, or goes on training, until `experiment.steps` or a hook ends it.
+) -> Outcome:
+  """Trains or resumes a run until `experiment.steps` or until a hook ends it.
 
   Args:
     experiment: the run.
     plan: `make_plan` of the experiment, which is made if None is given.
     config: the gin config, saved in every checkpoint.
     hooks: called between those that watch the numbers and the one that saves,
-      so that a checkpoint has what they have found at its step.
+      so that a checkpoint has their notes on its step.
     ready: called once data and checkpoints are known to be good.
     allow_other_data: resume although the examples have changed.
     past_end: resume although a hook had ended the run.
     started: `time.perf_counter()` at the program's start.
-    stopping: may stop the run at the end of a step; the checkpoint of that step
-      is the same as if the run had gone on.
+    stopping: may stop the run at the end of a step, whose checkpoint is then
+      the same as in a run that is not stopped.
+
+  Raises:
+    UserError: data or checkpoints do not fit, or numbers are not finite.
   """
   stopping = stopping or Stopping()
   plan = plan or experiment_lib.make_plan(experiment)
   began = time.perf_counter() if started is None else started
+  objective, partitioner = experiment.objective, experiment.partitioner
+
+  # Each part is checked before the next, which takes longer.
   checkpoints = Checkpoints(experiment.model_dir, experiment.keep_checkpoints)
-  # Its errors, before texts are tokenised.
   start = None
   if not checkpoints.steps():
     start = experiment_lib.make_start(plan, experiment)
   batches = experiment.batches
   state, meta = experiment_lib.initial_state(plan, checkpoints, start)
-  first, data = meta['step'], experiment_lib.data_position(experiment)
-  notes = meta.get('notes', {})
+  first, notes = meta['step'], meta.get('notes', {})
+  data = experiment_lib.data_position(experiment)
   if first and not allow_other_data:
     experiment_lib.check_same_data(meta['data'], data)
-  objective, partitioner = experiment.objective, experiment.partitioner
   for line in objective.describe_batches(experiment, first):
     _LOG.info('%s', line)
   ready()
@@ -88,7 +94,8 @@ def train(
   if past_end:
     notes.pop('ended', None)
   if notes.get('ended'):
-    return Ended(first, notes['ended'], notes.get('best', {}))
+    return Outcome(first, notes['ended'], notes.get('best', {}))
+
   if not first:
     state = state._replace(memory=objective.fill(experiment, state.params))
   constants = objective.constants(experiment, state.params)
@@ -107,26 +114,27 @@ def train(
   del state  # The first step takes it.
   clock = Clock(checkpoints, experiment.checkpoint_every_hours)
   timer = monitors.InputTimer()
+  shapes = monitors.BatchShapes(len(batches.shapes), reporter.leave_out)
 
   def request() -> Request:
-    clock.ticks()
-    # One step is taken at least, so that short times get on, too.
+    clock.end_step()
+    # At least one step is taken, so that runs of short times advance, too.
     spent = time.perf_counter() - began if run.step > first else 0.0
-    if stopping.reason(spent, clock.step, clock.save):
+    if stopping.check(spent, clock.step, clock.save):
       return Request.STOP
-    return Request.SAVE if clock.is_due else Request.CONTINUE
+    return Request.SAVE if clock.save_is_due else Request.CONTINUE
 
   def save(now: Training) -> None:
-    """A checkpoint, or notes beside that which the run goes on from."""
+    """Saves a checkpoint, or new notes in that which the run resumes from."""
     kept = {'notes': now.notes} if now.notes else {}
     kept |= {**meta, 'data': {**meta['data'], 'next_step': now.step}}
-    # What was reported is on disk: a run that goes on reports what comes after.
+    # A run that resumes reports what comes after this step.
     reporter.flush()
     checkpoints.best = now.notes.get('best', {}).get('step')
     if first and now.step == first:
-      checkpoints.note(now.step, kept)
+      checkpoints.rewrite_meta(now.step, kept)
       return
-    clock.saves()
+    clock.start_save()
     checkpoints.save(now.state, now.step, kept)
 
   every = [
@@ -136,11 +144,10 @@ def train(
       Hook(save, experiment.checkpoint_every, saves=True),
   ]
   call_hooks = Hooks(every, first, steps, reporter, Agreement(request), notes)
-  shapes = monitors.BatchShapes(len(batches.shapes), reporter.leave_out)
-  with (
-      stopping.between_steps(),
-      _closing(timer.close, reporter.close, checkpoints.wait),
-  ):
+  with contextlib.ExitStack() as ends:
+    ends.enter_context(stopping.between_steps())
+    for end in (checkpoints.wait, reporter.close, timer.close):
+      ends.callback(end)
     if first < steps or call_hooks.left:
       call_hooks(run)
     while run.step < steps and not (run.ended or run.stopped):
@@ -151,31 +158,14 @@ def train(
         batch = {**batch, **constants}
       if complete is not None:
         batch = complete(run.state.params, batch)
-      with shapes.step(run.step + 1, batch):
-        with jax.transfer_guard('disallow'):
-          run.state, run.metrics = run.train_step(run.state, batch)
+      with shapes.step(run.step + 1, batch), jax.transfer_guard('disallow'):
+        run.state, run.metrics = run.train_step(run.state, batch)
       timer.start_step(run.metrics['loss'])
       run.step += 1
       call_hooks(run)
-  monitors.log_memory()
-  asked_by = stopping.asked_by or 'another host was asked to stop'
-  stopped = asked_by if run.stopped else None
-  return Ended(run.step, run.ended, run.notes.get('best', {}), stopped)
-
-
-@contextlib.contextmanager
-def _closing(*closes: Callable[[], None]) -> Iterator[None]:
-  """Ends what the loop has begun; an error of the loop itself wins."""
-  try:
-    yield
-  except BaseException:
-    for close in closes:
-      with contextlib.suppress(UserError):
-        close()
-    raise
-  with contextlib.ExitStack() as ends:
-    for close in reversed(closes):
-      ends.callback(close)
+  cause = stopping.cause or 'another host was asked to stop'
+  stopped = cause if run.stopped else None
+  return Outcome(run.step, run.ended, run.notes.get('best', {}), stopped)
 
 
 def _monitors(

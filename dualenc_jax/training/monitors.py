@@ -216,15 +216,6 @@ def report_resources(timer: InputTimer, reporter: Reporter) -> Hook:
   return Hook(write, _RECENT, at_end=False, late=True)
 
 
-def log_memory() -> None:
-  """Logs the peak of memory of the process."""
-  used = machine.memory_in_use()
-  names = {'host_peak_mib': 'of this process', 'device_peak_mib': 'a device'}
-  parts = [f'{used[k]:,.0f} MiB {v}' for k, v in names.items() if k in used]
-  if parts:
-    _LOG.info('Most memory: %s.', ', '.join(parts))
-
-
 class BatchShapes:
   """Logs the shapes of batches for which the train step is compiled again."""
 

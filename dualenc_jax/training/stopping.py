@@ -110,46 +110,48 @@ class UntilAligned:
 
 
 class Stopping:
-  """Whether a run is to stop at the end of a step, and why.
+  """Requests to stop a run at the end of a step, by signals or by its time.
 
-  Within `watching`, SIGTERM, SIGINT and SIGUSR1 ask for a stop. Within
+  Within `handle_signals`, SIGTERM, SIGINT and SIGUSR1 request a stop. Within
   `between_steps` of a run the first signal waits for the end of a step, and a
   second one, a second later or more, ends the process at once with status 128 +
   its number. Elsewhere there is nothing to save: SIGINT is a KeyboardInterrupt,
   the others end the program with status 75 (`errors.RUN_AGAIN`).
 
   Attributes:
-    asked_by: who asked for a stop; None as long as nobody has.
+    cause: the signal or time that requested a stop; None without a request.
   """
 
   def __init__(self, seconds: float | None = None):
-    """`seconds` is a limit from the program's start; None for none."""
-    self.asked_by: str | None = None
+    """`seconds` is the time from the program's start; None for no limit."""
+    self.cause: str | None = None
     self._seconds = seconds
     self._stepping = False
     self._signalled_at: float | None = None
 
   @property
   def status(self) -> int:
-    """The exit status of a program that was asked to stop."""
-    return INTERRUPTED if self.asked_by == 'SIGINT' else RUN_AGAIN
+    """The exit status of a program that has stopped."""
+    return INTERRUPTED if self.cause == 'SIGINT' else RUN_AGAIN
 
-  def reason(self, spent: float, step: float, save: float) -> str | None:
-    """The reason to stop now, if any.
+  def check(self, spent: float, step: float, save: float) -> str | None:
+    """Returns the cause of a stop, which may be that time runs out.
 
-    Seconds: `spent` since the program's start, of the longest step so far and
-    of the longest checkpoint.
+    Args:
+      spent: seconds since the program's start.
+      step: seconds of the longest step so far.
+      save: seconds of the longest checkpoint so far.
     """
-    if self.asked_by is None and self._seconds is not None:
+    if self.cause is None and self._seconds is not None:
       spare = min(_SPARE_SHARE * self._seconds, _SPARE_SECONDS)
       left = self._seconds - spent
       if left < step + 2 * save + spare:
-        self.asked_by = f'{max(left, 0):.0f} s are left of --stop_after'
-    return self.asked_by
+        self.cause = f'{max(left, 0):.0f} s are left of --stop_after'
+    return self.cause
 
   @contextlib.contextmanager
   def between_steps(self) -> Iterator[None]:
-    """A context in which a notice waits for the end of a step."""
+    """A context in which a signal waits for the end of a step."""
     self._stepping = True
     try:
       yield
@@ -157,12 +159,12 @@ class Stopping:
       self._stepping = False
 
   @contextlib.contextmanager
-  def watching(self) -> Iterator[None]:
-    """A context that listens to signals, in the main thread."""
+  def handle_signals(self) -> Iterator[None]:
+    """A context that handles signals, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
       yield
       return
-    # A thread reads which came, so that a long call into XLA delays nothing.
+    # A thread reads the signals, which a long call into XLA does not delay.
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -177,7 +179,7 @@ class Stopping:
       writer.close()
 
   def _handle(self, number: int, frame: Any) -> None:
-    if self._stepping or self.asked_by is not None:
+    if self._stepping or self.cause is not None:
       return
     if number == signal.SIGINT:
       raise KeyboardInterrupt
@@ -186,21 +188,21 @@ class Stopping:
   def _read(self, reader: socket.socket) -> None:
     with reader:
       while data := reader.recv(1):
-        if data[0] in SIGNALS and (self._stepping or self.asked_by is not None):
+        if data[0] in SIGNALS and (self._stepping or self.cause is not None):
           self._signalled(data[0])
 
   def _signalled(self, number: int) -> None:
     name, now = signal.Signals(number).name, time.monotonic()
     if self._signalled_at is None:
       self._signalled_at = now
-      if self.asked_by is None:
+      if self.cause is None:
         self._stop(name)
     elif now - self._signalled_at >= _SAME_SECONDS:
       os.write(2, f'{name} again: stopping at once.\n'.encode())
       os._exit(128 + number)
 
   def _stop(self, by: str) -> None:
-    self.asked_by = by
+    self.cause = by
     _LOG.warning(
         '%s: the run stops at the end of a step and saves a checkpoint of it. A'
         ' second signal stops it at once.',
@@ -209,7 +211,7 @@ class Stopping:
 
 
 class Clock:
-  """Times of a run that decide when it saves and stops, seconds.
+  """Times of a run, in seconds, that decide when it saves and stops.
 
   Attributes:
     step: the longest time from the end of a step to the end of the next, with
@@ -226,8 +228,8 @@ class Clock:
     self._saving = False
     self._ends: list[float] = []
 
-  def ticks(self) -> None:
-    """Notes the end of a step."""
+  def end_step(self) -> None:
+    """Takes the time of the end of a step."""
     now = time.monotonic()
     self._ends = [*self._ends[-2:], now]
     if len(self._ends) == 3:
@@ -236,12 +238,12 @@ class Clock:
       self._saving = False
       self.save = max(self.save, now - self._saved)
 
-  def saves(self) -> None:
-    """Notes the begin of a checkpoint."""
+  def start_save(self) -> None:
+    """Takes the time of the start of a checkpoint."""
     self._saved, self._saving = time.monotonic(), True
 
   @property
-  def is_due(self) -> bool:
-    """Whether a checkpoint is due by the hours since the last one."""
+  def save_is_due(self) -> bool:
+    """Whether the hours since the last checkpoint are over."""
     since = time.monotonic() - self._saved
     return self._every is not None and since >= self._every

@@ -22,13 +22,13 @@ def test_one_signal_is_a_notice_and_another_ends_the_process(monkeypatch):
   ended, stopping = [], Stopping()
   monkeypatch.setattr(os, '_exit', ended.append)
   before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-  with stopping.watching(), stopping.between_steps():
-    assert stopping.reason(1e9, 1, 1) is None
+  with stopping.handle_signals(), stopping.between_steps():
+    assert stopping.check(1e9, 1, 1) is None
     os.kill(os.getpid(), signal.SIGTERM)
-    wait_for(lambda: stopping.asked_by)
+    wait_for(lambda: stopping.cause)
     # A launcher may pass on what the group of its processes got, too.
     os.kill(os.getpid(), signal.SIGINT)
-    assert stopping.reason(0, 1, 1) == 'SIGTERM' and not ended
+    assert stopping.check(0, 1, 1) == 'SIGTERM' and not ended
     monkeypatch.setattr(stopping_lib, '_SAME_SECONDS', 0.0)
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGINT)
@@ -40,7 +40,7 @@ def test_one_signal_is_a_notice_and_another_ends_the_process(monkeypatch):
 
 
 def test_before_the_steps_there_is_nothing_to_save(capfd):
-  with Stopping().watching():
+  with Stopping().handle_signals():
     with pytest.raises(SystemExit) as stopped:
       os.kill(os.getpid(), signal.SIGUSR1)
       time.sleep(60)
@@ -60,7 +60,7 @@ def test_before_the_steps_there_is_nothing_to_save(capfd):
     ],
 )
 def test_there_is_time_left_for_a_step_and_a_save(spent, step, save, stops):
-  found = Stopping(4 * 3600.0).reason(spent, step, save)
+  found = Stopping(4 * 3600.0).check(spent, step, save)
   assert bool(found) == stops
   assert not stops or 'of --stop_after' in found
 
@@ -77,15 +77,15 @@ def now(monkeypatch):
 def test_hours_since_the_last_checkpoint(now):
   clock = Clock(types.SimpleNamespace(is_saving=False), 0.5)
   now.at = 1799.0
-  assert not clock.is_due
+  assert not clock.save_is_due
   now.at = 1801.0
-  assert clock.is_due
+  assert clock.save_is_due
   # Whatever a checkpoint was for, the next is half an hour later.
-  clock.saves()
-  assert not clock.is_due
+  clock.start_save()
+  assert not clock.save_is_due
   now.at = 1801.0 + 1800.0
-  assert clock.is_due
-  assert not Clock(types.SimpleNamespace(is_saving=False), None).is_due
+  assert clock.save_is_due
+  assert not Clock(types.SimpleNamespace(is_saving=False), None).save_is_due
 
 
 def test_the_longest_step_and_the_longest_save(now):
@@ -93,13 +93,13 @@ def test_the_longest_step_and_the_longest_save(now):
   clock = Clock(disk, None)
   # The start, a first step that compiles, and two; the last with evaluation.
   for now.at in (10.0, 100.0, 101.0, 107.0):
-    clock.ticks()
+    clock.end_step()
   assert clock.step == 6.0 and clock.save == 0.0
-  clock.saves()
+  clock.start_save()
   disk.is_saving = True
   for now.at in (108.0, 109.0):
-    clock.ticks()
+    clock.end_step()
   disk.is_saving = False
   now.at = 110.0
-  clock.ticks()
+  clock.end_step()
   assert clock.step == 6.0 and clock.save == 3.0
