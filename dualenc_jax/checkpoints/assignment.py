@@ -17,27 +17,27 @@ def assign(
     shapes: Mapping[str, tuple[int, ...]], weights: Weights,
     rules: Sequence[Rule] = (), drop: Sequence[str] = (),
 ) -> dict[str, str | None]:
-  """Gives every parameter a tensor of the checkpoint, or a fresh start.
+  """Assigns every parameter a tensor of the checkpoint, or a fresh start.
 
-  A parameter takes the first that exists: what the first rule that matches its
-  whole name says; the tensor of its name; for a part of the passage tower that
-  the checkpoint has only one of, that of its only tower. The projection of a
-  pretrained T5, which has none, parameters of the loss, a codec, and the head
-  of a cross-encoder where it has none, start fresh.
+  A parameter takes the first that exists: the tensor of the first rule that
+  matches its whole name; the tensor of its name; for a part of the passage
+  tower of which the checkpoint has only one, that one. The projection, the
+  parameters of the loss, a codec, and the head of a cross-encoder start fresh
+  where the checkpoint has none.
 
   Args:
     shapes: of the parameters, by name, one for each layer.
     weights: the checkpoint.
     rules: pairs of a regular expression over names of parameters, and the name
       in the checkpoint, with groups as in `re.sub`; None starts fresh.
-    drop: regular expressions over names in the checkpoint that are not wanted.
+    drop: regular expressions over names in the checkpoint to leave out.
 
   Returns:
     {parameter: name in the checkpoint, None for a fresh start}.
 
   Raises:
-    UserError: a rule matches nothing or names what does not exist, a parameter
-      has no tensor, a tensor has no use or another shape; names each.
+    UserError: a rule matches nothing or names no tensor, a parameter has no
+      tensor, a tensor has no parameter or another shape.
   """
   tensors = {**weights.tensors, **weights.loss}
   given = _by_rules(shapes, tensors, weights.path, rules)
@@ -53,26 +53,23 @@ def assign(
     else:
       missing.append(name)
   if missing:
-    is_decoder = missing[0].startswith('decoder/')
-    advice = 'Give a whole T5, or say' if is_decoder else 'Say'
     raise UserError(
         f'{weights} has nothing for {listed(missing)}. It has:'
-        f' {_summary(tensors)}. {advice} where these start from,'
-        f" --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"; with None they start"
-        ' fresh.'
+        f' {_summary(tensors)}. Give the tensors that these start from, or None'
+        f" to start fresh, --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"."
     )
   dropped = _dropped(tensors, weights.path, drop)
   for name, start in sources.items():
     if start in dropped:
       raise UserError(
           f'{DROP} leaves out {start}, from which {name} starts. To start it'
-          f' fresh, add a rule: --gin.{RULES}="((\'{name}\', None),)".'
+          f' fresh, give --gin.{RULES}="((\'{name}\', None),)".'
       )
   wanted = {*sources.values(), *dropped, *weights.loss}
   if left := [name for name in tensors if name not in wanted]:
     raise UserError(
-        f'{weights} has what this model has no place for: {listed(left)}.'
-        ' Give the architecture and size that it has, or leave them out,'
+        f'This model has no place for {listed(left)} of {weights}. Give its'
+        ' architecture and size, or leave them out,'
         f" --gin.{DROP}=\"('{_pattern(left[0])}',)\"."
     )
   for name, start in sources.items():
@@ -96,8 +93,7 @@ def _by_rules(
     if isinstance(rule, str) or len(rule) != 2:
       raise UserError(
           f'{RULES} holds {rule!r}; expected pairs of an expression and a name,'
-          r" (('passage_encoder/(.*)', r'encoder/\1'),), or of an expression"
-          ' and None.'
+          r" (('passage_encoder/(.*)', r'encoder/\1'),)."
       )
     pattern, template = rule
     compiled = _compile(RULES, pattern)
@@ -124,7 +120,7 @@ def _by_rules(
 
 
 def _default(name: str, weights: Weights) -> str:
-  """The name in the checkpoint, when no rule says one."""
+  """The name in the checkpoint where no rule has one."""
   part = name.split('/')[0]
   has_own = any(t.startswith(f'{part}/') for t in weights.tensors)
   if part.startswith('passage_') and not has_own:

@@ -18,8 +18,13 @@ from dualenc_jax.checkpoints import (
   verify,
 )
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
-from dualenc_jax.checkpoints.weights import count_reasons, Usage, Weights
-from dualenc_jax.models import T5Encoder
+from dualenc_jax.checkpoints.weights import (
+  count_reasons,
+  EMBEDDING,
+  PROJECTION,
+  Usage,
+  Weights,
+)
 from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
@@ -240,39 +245,29 @@ def check_out(out: pathlib.Path) -> None:
 
 def describe(weights: Weights) -> str:
   """The kind, sizes and usage of a checkpoint, in a line or two."""
-  model, usage, size = weights.model(), weights.usage, weights.encoder
-  parts = {name.split('/')[0] for name in weights.tensors}
-  own = sorted(part for part in parts if part.startswith('passage_'))
+  usage, size = weights.usage, weights.encoder
   alone = ', a query tower alone' if weights.passage_tower else ''
   guessed = '' if weights.names_activations else ' (by their number)'
+  dim = 'no projection'
+  if weights.has_projection:
+    dim = f'embeddings of {weights.tensors[PROJECTION].shape[1]}'
+  parts = {name.split('/')[0] for name in weights.tensors}
+  own = sorted(part for part in parts if part.startswith('passage_'))
   facts = [
       f'{weights.kind}{alone}: {size.num_layers} layers',
-      f'{model.token_embedder.features} wide',
+      f'{weights.tensors[EMBEDDING].shape[1]} wide',
       f'{" x ".join(size.activations)}{guessed}',
+      f'{len(weights.tensors)} tensors',
+      dim,
+      f'queries of {usage.query_length} tokens after {usage.query_prefix!r}',
+      f'passages of {usage.passage_length} after {usage.passage_prefix!r}',
   ]
-  if size.num_buckets != T5Encoder.num_buckets:
-    facts.append(f'{size.num_buckets} buckets of relative positions')
-  facts.append(f'{len(weights.tensors)} tensors')
-  if weights.has_projection:
-    facts.append(f'embeddings of {model.projection.features}')
-  else:
-    facts.append('no projection')
   if own:
     facts.append(f'passages with their own {", ".join(own)}')
-  queries, passages = (
-      f'{length}' + (f' after {prefix!r}' if prefix else '')
-      for length, prefix in (
-          (f'{usage.query_length} tokens', usage.query_prefix),
-          (usage.passage_length, usage.passage_prefix),
-      )
-  )
-  reasons = list(weights.left_out.values())
-  reasons += ['the loss'] * len(weights.loss)
-  return (
-      f'{", ".join(facts)}; queries of {queries}, passages of'
-      f' {passages}.'
-      + (f' Left out: {count_reasons(reasons)}.' if reasons else '')
-  )
+  reasons = [*weights.left_out.values(), *['the loss'] * len(weights.loss)]
+  if reasons:
+    facts.append(f'left out: {count_reasons(reasons)}')
+  return f'{", ".join(facts)}.'
 
 
 # All but a model_dir, whose config is a command's to write.

@@ -196,20 +196,13 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         'Queries and passages have their own towers; `encode` takes that of'
         ' passages. sentence-transformers 5.0 or later is needed.'
     )
-  for part, name in zip(_TRANSFORMER_PARTS, ('token embedder', 'encoder')):
-    if own_transformer and not _has_own(weights, part):
-      notes.append(
-          f'The towers share the {name}, which this format cannot express: it'
-          ' is written twice.'
-      )
-  lengths = {usage.query_length, usage.passage_length} - {None}
+  lengths = {usage.query_length, usage.passage_length}
   if not own_transformer and len(lengths) == 2:
     notes.append(
-        f'Queries are cut at {usage.query_length} tokens by `encode_query`, and'
-        f' passages at {usage.passage_length} by `encode_document`;'
-        ' sentence-transformers 6.0 or later is needed. For older ones remove'
-        f' query_length and document_length from {modules.TRANSFORMER_CONFIG}:'
-        ' both are then cut at the longer one.'
+        f'Queries are cut at {usage.query_length} tokens, and passages at'
+        f' {usage.passage_length}; sentence-transformers 6.0 or later is'
+        ' needed. For older ones remove query_length and document_length from'
+        f' {modules.TRANSFORMER_CONFIG}: both are then cut at the longer one.'
     )
   if dims := weights.trained_dims:
     notes.append(
@@ -222,12 +215,10 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
         f'Other prompts: {", ".join(map(_quoted, usage.prompts))};'
         ' `encode_query(queries, prompt_name=...)` takes one.'
     )
-  default = _config(usage)['default_prompt_name']
-  if usage.default_prompt or usage.query_prefix != usage.passage_prefix:
-    prompt = f'the prompt {_quoted(default)}' if default else 'no prompt'
+  if usage.query_prefix != usage.passage_prefix:
     notes.append(
-        f'`encode` puts {prompt} in front of a text; `encode_query` and'
-        ' `encode_document` those of the table.'
+        '`encode` puts the default prompt in front of a text, if there is one;'
+        ' `encode_query` and `encode_document` put those of the table.'
     )
   return notes
 

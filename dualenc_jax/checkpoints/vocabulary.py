@@ -1,6 +1,6 @@
 """The tokenizer that belongs to a checkpoint."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import hashlib
 import os
 import pathlib
@@ -15,7 +15,7 @@ from dualenc_jax.utils.errors import UserError
 
 # A ModelProto, whose class is made at run time.
 Model = Any
-# What decides, beside the pieces, which ids a text gets.
+# Settings that the ids of a text depend on, beside the pieces.
 _SETTINGS = {
     'normalizer_spec': (
         'precompiled_charsmap',
@@ -38,10 +38,9 @@ def make_tokenizer(
   path = usage.vocabulary if vocabulary is None else vocabulary
   if path is None:
     raise UserError(
-        f'{weights} comes without a SentencePiece file'
-        + (': a tokenizer.json is not enough' if usage.pieces else '')
-        + '. Give the one that it was trained with, --vocabulary=spiece.model'
-        ' (from Python, vocabulary=).'
+        f'{weights} comes without a SentencePiece file. Give the one that it'
+        ' was trained with, --vocabulary=spiece.model (from Python,'
+        ' vocabulary=).'
     )
   chosen = Vocabulary(os.fspath(path))
   check_same_vocabulary(weights, chosen)
@@ -56,11 +55,11 @@ def make_tokenizer(
 
 
 def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
-  """Compares a vocabulary with the one that lies beside a checkpoint.
+  """Compares a vocabulary with that of a checkpoint.
 
-  T5X checkpoints have none beside them; of these only the number of rows is
-  known. Of a tokenizer.json pieces are compared, of a SentencePiece file all
-  that decides about ids; either may have more pieces, T5's extra ids.
+  A SentencePiece file beside the checkpoint is compared in all that ids depend
+  on, a tokenizer.json in its pieces, and a T5X checkpoint, which has neither,
+  in its number of rows. Either may have more pieces, T5's extra ids.
   """
   for name in ('token_embedder', 'passage_token_embedder'):
     tensor = weights.tensors.get(f'{name}/embedding')
@@ -68,19 +67,21 @@ def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
     if tensor and not 0 <= tensor.shape[0] - vocabulary.size < 256:
       raise UserError(
           f'{weights} has {tensor.shape[0]} token embeddings ({name}), but the'
-          f' vocabulary {vocabulary.path} has {vocabulary.size} pieces.'
-          ' Expected as many embeddings as pieces, or up to 255 more: give the'
-          ' vocabulary that it was trained with.'
+          f' vocabulary {vocabulary.path} has {vocabulary.size} pieces;'
+          ' expected as many, or up to 255 less. Give the vocabulary that it'
+          ' was trained with.'
       )
   beside, pieces = weights.usage.vocabulary, weights.usage.pieces
-  found: Iterable[str] = ()
   if beside is not None:
     if hashlib.sha256(beside.read_bytes()).hexdigest() == vocabulary.sha256:
       return
-    found = _differences(read_model(vocabulary.file), read_model(beside))
+    other = read_model(beside)
+    theirs = [(p.piece, p.type, p.score) for p in other.pieces]
   elif pieces is not None:
-    found = _other_pieces(read_model(vocabulary.file), pieces)
-  for difference in found:
+    other, theirs = None, [(piece,) for piece in pieces]
+  else:
+    return
+  for difference in _differences(read_model(vocabulary.file), theirs, other):
     raise UserError(
         f'{weights} was made for another vocabulary than {vocabulary.path}:'
         f' {difference}. Give its own vocabulary'
@@ -88,43 +89,36 @@ def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
     )
 
 
-def _differences(mine: Model, theirs: Model) -> Iterator[str]:
-  """How texts would get other ids."""
-  yield from _other_pieces(mine, [piece.piece for piece in theirs.pieces])
-  for name in ('type', 'score'):
-    for i, (a, b) in enumerate(zip(mine.pieces, theirs.pieces)):
-      values = getattr(a, name), getattr(b, name)
-      if values[0] != values[1]:
-        yield (
-            f'the {name} of its piece {i}, {b.piece!r}, is {values[1]}, not'
-            f' {values[0]}'
-        )
-  for part, names in _SETTINGS.items():
+def _differences(
+    model: Model, theirs: Sequence[tuple[Any, ...]], other: Model | None
+) -> Iterator[str]:
+  """Yields why texts would get other ids.
+
+  Args:
+    model: the vocabulary that is given.
+    theirs: text, and perhaps type and score, of the pieces of the checkpoint.
+    other: its vocabulary with all settings, if known.
+  """
+  mine = [(p.piece, p.type, p.score) for p in model.pieces]
+  for i, (a, b) in enumerate(zip(mine, theirs)):
+    for name, x, y in zip(('text', 'type', 'score'), a, b):
+      if x != y:
+        yield f'the {name} of its piece {i} is {y!r}, not {x!r}'
+  if len(theirs) < len(mine):
+    yield f'it has {len(theirs)} pieces, not {len(mine)}'
+  for part, names in _SETTINGS.items() if other else ():
     for name in names:
-      a, b = (getattr(getattr(m, part), name) for m in (mine, theirs))
-      if isinstance(a, bytes):
-        digests = (hashlib.sha256(v).hexdigest()[:12] for v in (a, b))
-        a, b = (
-            f'{len(v):,} bytes with SHA-256 {digest}'
-            for v, digest in zip((a, b), digests)
-        )
-      if a != b:
-        yield f'its {part}.{name} is {b}, not {a}'
-
-
-def _other_pieces(mine: Model, theirs: Sequence[str]) -> Iterator[str]:
-  for i, (a, b) in enumerate(zip(mine.pieces, theirs)):
-    if a.piece != b:
-      yield f'its piece {i} is {b!r}, not {a.piece!r}'
-  if len(theirs) < len(mine.pieces):
-    yield f'it has {len(theirs)} pieces, not {len(mine.pieces)}'
+      if getattr(getattr(model, part), name) != getattr(
+          getattr(other, part), name
+      ):
+        yield f'its {part}.{name} differs'
 
 
 def read_model(file: pathlib.Path) -> Model:
-  """A SentencePiece file as its proto; raises UserError if it is none."""
+  """Reads a SentencePiece file as its proto; UserError if it is not one."""
   try:
-    found = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    found.ParseFromString(file.read_bytes())
-    return found
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    model.ParseFromString(file.read_bytes())
+    return model
   except (OSError, DecodeError) as e:
     raise UserError(f'{file} is not a SentencePiece model: {e}.') from e

@@ -68,7 +68,7 @@ def test_a_deep_tower_into_a_shallow_one_by_chosen_layers():
       ('encoder/layers_1/(.*)', r'encoder/layers_3/\1'),
   ]
   deep = weights_of(model(layers=4))
-  with pytest.raises(UserError, match='no place for: encoder/layers_0/.*DROP'):
+  with pytest.raises(UserError, match='no place for encoder/layers_0/.*DROP'):
     assign(model(), deep, rules)
   drop = ['encoder/layers_(0|2)/.*']
   sources = assign(model(), deep, rules, drop)
@@ -107,7 +107,7 @@ def test_parameters_of_the_loss_are_taken_if_there_and_else_fresh():
         ([('encoder/(.*)', r'encoder/\2')], (), 'is wrong: invalid group'),
         # The first rule that matches counts.
         ([('projection/.*', None), ('proj.*', 'projection/kernel')], (),
-         'no place for: projection/kernel'),
+         'no place for projection/kernel'),
         ([('projection/kernel', 'head/kernel')], (), 'head/kernel, which is'),
         ((), ['decoder/.*'], "'decoder/.*' matches no tensor of folder"),
         ((), 'encoder/.*', 'expected several'),
@@ -122,7 +122,7 @@ def test_each_rule_matches_or_is_an_error(rules, drop, message):
 def test_other_layers_towers_and_sizes():
   with pytest.raises(UserError, match='nothing for encoder/layers_2/.*RULES'):
     assign(model(layers=3), weights_of(model()))
-  with pytest.raises(UserError, match='no place for: encoder/layers_1/.*DROP'):
+  with pytest.raises(UserError, match='no place for encoder/layers_1/.*DROP'):
     assign(model(layers=1), weights_of(model()))
   two = weights_of(model(**own_passage_tower()))
   with pytest.raises(UserError, match="DROP=.*'passage_"):

@@ -147,7 +147,7 @@ def test_a_decoder_never_starts_fresh_unasked(theirs, spiece, tmp_path):
       'T5EncoderModel', feed_forward, vocab_size=ROWS
   ).save_pretrained(alone)
   objective = objective_of(theirs)
-  with pytest.raises(UserError, match='nothing for decoder/.* Give a whole'):
+  with pytest.raises(UserError, match='nothing for decoder/.* Give the'):
     start(alone, objective, spiece)
   rules = (('decoder/.*', None),)
   planned, _ = start(alone, objective, spiece, rules=rules)

@@ -91,7 +91,7 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   with pytest.raises(UserError, match='--vocabulary=spiece.model'):
     run(source, 'safetensors', tmp_path / 'out')
   folder = run(source, 'hf', tmp_path / 'hf', *flags)
-  assert 'Left out: ' in capsys.readouterr().out
+  assert 'left out: ' in capsys.readouterr().out
   run(folder, 't5x', tmp_path / 't5x')
   assert 'dualenc_jax and the source in transformers' in capsys.readouterr().out
   assert_same(formats.read(tmp_path / 't5x'), formats.read(source))

@@ -127,7 +127,7 @@ def test_a_t5x_encoder_starts_one_or_both_towers(path, passage, vocabulary):
     'sizes, said',
     [
         (dict(activations=('relu',)), 'encoder.activations.*t5_1_0/'),
-        (dict(num_layers=2), 'no place for: encoder/layers_2/.*DROP'),
+        (dict(num_layers=2), 'no place for encoder/layers_2/.*DROP'),
         (dict(mlp_dim=32), r'mlp.wi_0.kernel has the shape \(32, 64\)'),
         ({}, '512 token embeddings.*8000 pieces'),
     ],
