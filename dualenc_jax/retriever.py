@@ -140,7 +140,7 @@ class Retriever:
         raise UserError(
             f'{folder} is compiled for embeddings of {artifact.dim} components,'
             f' and dim is {dim}. Leave it out, or cut the model: `dualenc'
-            f' convert {folder} --dim={dim} --to=jax_export --out=...`.'
+            f' convert {folder} --dim={dim} --to=jax_export --output_dir=...`.'
         )
       towers, found = artifact, None if index else _index_of(artifact)
     else:

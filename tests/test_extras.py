@@ -48,17 +48,17 @@ for argv in (
     ['encode', given],
     ['search', given, 'find array byte'],
     *(
-        ['convert', model, '--to=' + form, '--out=' + out + form]
+        ['convert', model, '--to=' + form, '--output_dir=' + out + form]
         for form in ('jax_export', 'safetensors', 't5x')
     ),
     ['report', model],
 ):
   assert cli.main(argv) == 0, argv
 for argv in (
-    ['convert', model + '/index', '--to=faiss', '--out=' + out + 'f'],
-    ['convert', model + '/index', '--to=vectors', '--out=' + out + 'v'],
+    ['convert', model + '/index', '--to=faiss', '--output_dir=' + out + 'f'],
+    ['convert', model + '/index', '--to=vectors', '--output_dir=' + out + 'v'],
     ['analyze', given, '--output_dir=' + out + 'a'],
-    ['convert', model, '--to=hf', '--verify', '--out=' + out + 'hf'],
+    ['convert', model, '--to=hf', '--verify', '--output_dir=' + out + 'hf'],
 ):
   assert cli.main(argv) == 2, argv
 print(sorted({'tensorflow', 'torch', 'matplotlib'} & {*sys.modules}))
@@ -101,17 +101,15 @@ def test_the_base_alone_is_enough_and_says_what_an_extra_is_for(base):
 @pytest.mark.parametrize(
     'extra, argv',
     [
-        ('data', ['convert', 'MODEL/index', '--to=vectors', '--out=OUT']),
-        ('faiss', ['convert', 'MODEL/index', '--to=faiss', '--out=OUT']),
-        ('plots', ['analyze', '--model_dir=MODEL', '--output_dir=OUT']),
-        ('convert', ['convert', 'MODEL', '--to=hf', '--verify', '--out=OUT']),
+        ('data', ['convert', 'MODEL/index', '--to=vectors']),
+        ('faiss', ['convert', 'MODEL/index', '--to=faiss']),
+        ('plots', ['analyze', '--model_dir=MODEL']),
+        ('convert', ['convert', 'MODEL', '--to=hf', '--verify']),
     ],
 )
 def test_an_extra_alone_is_enough(base, tmp_path, extra, argv):
-  places = {'MODEL': str(base[0]), 'OUT': str(tmp_path / 'out')}
-  for name, place in places.items():
-    argv = [argument.replace(name, place) for argument in argv]
-  succeed(extra, *argv)
+  argv = [argument.replace('MODEL', str(base[0])) for argument in argv]
+  succeed(extra, *argv, f'--output_dir={tmp_path / "out"}')
 
 
 @pytest.mark.nightly

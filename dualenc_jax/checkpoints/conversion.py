@@ -193,8 +193,8 @@ def convert(
   source_weights = weights
   if not weights.encoder.num_layers and form.as_bag is not None:
     weights = form.as_bag(weights)
-  with files.new_folder(out, 'another --out') as partial:
-    with files.writing(out, 'another --out'):
+  with files.new_folder(out, 'another --output_dir') as partial:
+    with files.writing(out, 'another --output_dir'):
       lines = form.write(weights, partial) or ()
       if form.usage_beside:
         usage = weights.usage
@@ -238,7 +238,7 @@ def check_out(out: pathlib.Path) -> None:
       out.exists() and (not out.is_dir() or any(out.iterdir()))
   ):
     raise UserError(
-        f'--out {out} already exists. Give a new folder: nothing is'
+        f'--output_dir {out} already exists. Give a new folder: nothing is'
         ' overwritten.'
     )
 

@@ -8,21 +8,15 @@ With --fit_batch it also finds the largest batch that fits the device.
 
 compiles the step for TPUs that this machine does not have, and reports whether
 it fits and what the devices send each other.
-
-  dualenc check --model_dir=MODEL_DIR
-
-reads all checkpoints of a run and names damaged tensors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-import pathlib
 from typing import Any
 
 import jax
 
-from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config, flags, runtime, train
 from dualenc_jax.forecast import slices, train_step
 from dualenc_jax.parallel.partitioning import leaf_paths
@@ -34,10 +28,6 @@ from dualenc_jax.utils.errors import UserError
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
-  of_config = args.gin_file or args.gin_bindings or args.fit_batch
-  if args.model_dir and not of_config:
-    check_checkpoints(pathlib.Path(args.model_dir).expanduser())
-    return
   args.model_dir = args.model_dir or 'unused'
   on = None if args.topology is None else slices.find_slice(args.topology)
   runtime.start(keep_programs=not on)
@@ -101,39 +91,12 @@ def print_memory(
     print(f'  {line}')
 
 
-def check_checkpoints(folder: pathlib.Path) -> None:
-  """Reads all checkpoints of a model_dir; raises UserError if one is bad."""
-  checked = []
-  for found in checkpoint_reader.check_integrity(folder):
-    checked.append(found)
-    state = 'all as they were saved.'
-    if found.problems:
-      state = f'{len(found.problems)} bad:'
-    elif not found.has_digests:
-      state = 'all can be read; it was made without digests to compare with.'
-    print(f'Checkpoint {found.step}: {found.tensors} tensors, {state}')
-    for problem in found.problems:
-      print(f'  {problem}')
-  bad = [str(found.step) for found in checked if found.problems]
-  if bad:
-    raise UserError(
-        f'{len(bad)} of {len(checked)} checkpoints in {folder} are damaged:'
-        f" {', '.join(bad)}. Restore them from a copy; otherwise `dualenc"
-        ' train` resumes from the newest undamaged one.'
-    )
-  known = sum(found.tensors for found in checked if found.has_digests)
-  print(f'{known} tensors of {len(checked)} checkpoints are what was saved.')
-  if others := sum(found.tensors for found in checked) - known:
-    print(f'{others} can be read, and have no digests to be compared with.')
-
-
 def make_parser() -> flags.Parser:
   parser = config.make_parser('check', __doc__)
   parser.surplus = '`dualenc data check %s`'
   add = parser.add_argument
   add('--model_dir',
-      help='without a gin file: the run whose checkpoints are verified; with'
-      ' one: short for --gin.MODEL_DIR')
+      help='short for --gin.MODEL_DIR')
   compiled = parser.add_mutually_exclusive_group()
   compiled.add_argument(
       '--no_compile', action='store_true',

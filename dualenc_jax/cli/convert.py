@@ -1,13 +1,14 @@
 """Converts a model, or an index, to and from other programs.
 
-  dualenc convert my_model --to=sentence_transformers --out=my_st_model
-  dualenc convert gtr-t5-base --to=model_dir --out=gtr
-  dualenc convert t5x/checkpoint_1000000 --to=hf --out=t5 --vocabulary=sp.model
-  dualenc convert light --to=jax_export --tower=query --out=query_tower
-  dualenc convert --merge=one_model,another --to=model_dir --out=mean
-  dualenc convert my_model --merge=8000,9000,10000 --to=model_dir --out=mean
-  dualenc convert my_model/index --to=faiss --out=my_faiss
-  dualenc convert my_model/index --to=vectors --out=my_vectors
+  dualenc convert my_model --to=sentence_transformers --output_dir=my_st_model
+  dualenc convert gtr-t5-base --to=model_dir --output_dir=gtr
+  dualenc convert t5x/checkpoint_1000000 --to=hf --output_dir=t5 \
+    --vocabulary=sp.model
+  dualenc convert light --to=jax_export --tower=query --output_dir=query_tower
+  dualenc convert --merge=one_model,another --to=model_dir --output_dir=mean
+  dualenc convert my_model --merge=8000,9000 --to=model_dir --output_dir=mean
+  dualenc convert my_model/index --to=faiss --output_dir=my_faiss
+  dualenc convert my_model/index --to=vectors --output_dir=my_vectors
 
 The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
 folder of a T5 or mT5, a sentence-transformers folder, an output of this
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start_logging()
   # An exception of its own, so that nothing half written is left.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-  out = pathlib.Path(args.out).expanduser().absolute()
+  out = pathlib.Path(args.output_dir).expanduser().absolute()
   log = functools.partial(print, flush=True)
   merged = merge_of(args)
   is_index = not merged and index_conversion.is_index(args.source)
@@ -205,7 +206,7 @@ def make_parser() -> flags.Parser:
       help='write only the query tower, to search an existing index; for'
       ' jax_export and safetensors',
   )
-  parser.add_argument('--out', required=True, help='folder to make')
+  parser.add_argument('--output_dir', required=True, help='folder to make')
   parser.add_argument(
       '--push', metavar='ORG/NAME',
       help='upload the output of --to=sentence_transformers, with a model card,'

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   findings = findings_lib.findings(inspection)
   report = report_lib.markdown(inspection, findings)
   print(report)
-  _write(_folder(args.output), report, inspection, findings)
+  _write(_folder(args.output_dir), report, inspection, findings)
   _check_verdict(findings, args.strict)
   print(_next(findings, {split.split for split in inspection.splits}))
 
@@ -56,7 +56,7 @@ def make_parser() -> flags.Parser:
       '--limit', type=flags.whole(), help='read only this many rows per split'
   )
   parser.add_argument(
-      '--output', metavar='DIR',
+      '--output_dir', metavar='DIR',
       help='folder of the report and the picture; older ones are replaced'
       ' (default a new folder: data_check, data_check_2, ...)',
   )
@@ -109,14 +109,14 @@ def _write(
       dataclasses.asdict(finding) | {'level': finding.level.value}
       for finding in findings
   ]
-  files.make_folder(folder, 'another --output')
+  files.make_folder(folder, 'another --output_dir')
   files.write(folder / 'report.md', report)
   text = json.dumps(numbers, indent=1, default=str, ensure_ascii=False)
   files.write(folder / _REPORT, text + '\n')
   names = 'report.md, report.json'
   if any(split.kinds for split in inspection.splits):
     try:
-      with files.writing(folder, 'another --output'):
+      with files.writing(folder, 'another --output_dir'):
         report_lib.save_picture(inspection, folder / 'lengths.png')
       names += ', lengths.png'
     except ImportError:

@@ -31,10 +31,11 @@ COMMANDS = {
     'latency': 'measure the cost of a query at serving time, by model',
     'convert': 'convert models and indexes from and to other libraries',
     'check': 'explain a config and what it needs, without training',
+    'verify': 'read all checkpoints of a run, and name damaged tensors',
     'recipe': 'run several commands in order, each only if it is out of date',
     'data check': 'inspect a data set: counts, lengths, faults',
     'data prepare': 'build the token cache of a task in advance',
-    'vocabulary': 'train a SentencePiece vocabulary on your own texts',
+    'data vocabulary': 'train a SentencePiece vocabulary on your own texts',
 }
 # Those whose time goes into JAX's programs.
 COMPUTING = {
@@ -47,7 +48,7 @@ RESUMED = {'train', 'recipe', 'adapt'}
 
 def usage() -> str:
   """The text of `dualenc --help`."""
-  commands = '\n'.join(f'  {n:<12} {text}' for n, text in COMMANDS.items())
+  commands = '\n'.join(f'  {n:<16} {text}' for n, text in COMMANDS.items())
   return (
       f'dualenc {dualenc_jax.__version__}: dual-encoder retrievers in JAX\n\n'
       f'usage: dualenc COMMAND [flags]\n\n{commands}\n\n'

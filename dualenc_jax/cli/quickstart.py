@@ -185,8 +185,8 @@ Next:
   dualenc search --model_dir={folder} --hybrid={weight:g} "your own words"
   dualenc report {folder}
 Your own documents, lines of {{"title": ..., "text": ...}}; queries not needed:
-  dualenc vocabulary --gin_file=tasks/documents.gin \\
-    --gin.DOCUMENTS=docs.jsonl --output=my.model
+  dualenc data vocabulary --gin_file=tasks/documents.gin \\
+    --gin.DOCUMENTS=docs.jsonl --output_file=my.model
   dualenc train --gin_file=runs/from_scratch.gin --gin.DOCUMENTS=docs.jsonl \\
     --gin.VOCABULARY=my.model --model_dir=my_model
 To start from a pretrained T5, with layers:

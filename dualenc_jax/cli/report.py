@@ -1,7 +1,7 @@
 """Writes a report of a trained model: numbers, curves, figures, examples.
 
   dualenc report my_model
-  dualenc report my_model --beside=other_model --output=page.html
+  dualenc report my_model --beside=other_model --output_file=page.html
 
 The report is one HTML file that opens without a network. It shows the results
 that exist: run `dualenc evaluate` and `dualenc analyze` first. The model is
@@ -21,7 +21,7 @@ from dualenc_jax.utils.untrusted import printable
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
-  output = args.output or pathlib.Path(args.model_dir) / 'report.html'
+  output = args.output_file or pathlib.Path(args.model_dir) / 'report.html'
   found = contents.read(args.model_dir)
   others = comparisons.read(pathlib.Path(args.model_dir), args.beside)
   html, problems = page.render(found, others)
@@ -48,7 +48,7 @@ def make_parser() -> flags.Parser:
       ' by paired tests and training curves; repeatable',
   )
   parser.add_argument(
-      '--output', type=flags.path, metavar='FILE',
+      '--output_file', type=flags.path, metavar='FILE',
       help='file to write (default MODEL_DIR/report.html)',
   )
   return parser

@@ -43,7 +43,7 @@ def check_is_one(folder: str) -> None:
     raise UserError(
         f'{folder} is not a folder: the config of a model_dir is a program,'
         ' which is never run from a hub. Convert its weights first: dualenc'
-        f' convert {folder} --to=model_dir --out=DIR.'
+        f' convert {folder} --to=model_dir --output_dir=DIR.'
     )
   path = pathlib.Path(folder) / saved_config.CONFIG
   if not path.exists():

@@ -25,7 +25,7 @@ def writing(
 ) -> Iterator[None]:
   """Raises UserError for any OSError of a block that writes `path`.
 
-  `instead` is what the user may give in its place: 'another --out'.
+  `instead` is what the user may give in its place: 'another --output_dir'.
   """
   try:
     yield

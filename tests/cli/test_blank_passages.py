@@ -13,7 +13,7 @@ from dualenc_jax.utils.errors import UserError
 
 
 def checked(folder, *flags):
-  data_check.main([*flags, f'--output={folder}'])
+  data_check.main([*flags, f'--output_dir={folder}'])
   return json.loads((folder / 'report.json').read_text())['findings']
 
 

@@ -69,7 +69,7 @@ def test_a_memory_that_cannot_be_is_refused(tmp_path, value):
 
 def test_a_bit_that_flips_in_a_checkpoint(tmp_path, capsys):
   model = tiny_evaluation.copy_model(tmp_path / 'model')
-  argv = ['check', f'--model_dir={model}']
+  argv = ['verify', f'--model_dir={model}']
   assert cli.main(argv) == 0
   said = 'tensors of 1 checkpoints are what was saved'
   assert said in capsys.readouterr().out

@@ -52,7 +52,7 @@ def models(tmp_path_factory) -> pathlib.Path:
 
 
 def run(source, form, out, *flags) -> pathlib.Path:
-  convert.main([str(source), f'--to={form}', f'--out={out}', *flags])
+  convert.main([str(source), f'--to={form}', f'--output_dir={out}', *flags])
   return out
 
 

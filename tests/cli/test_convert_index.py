@@ -54,7 +54,7 @@ def encoded(model, folder, *flags) -> Index:
 
 def run(source, form, out, *flags) -> pathlib.Path:
   """As a user does."""
-  argv = ['convert', str(source), f'--to={form}', f'--out={out}', *flags]
+  argv = ['convert', str(source), f'--to={form}', f'--output_dir={out}', *flags]
   assert cli.main(argv) == 0
   return out
 
@@ -132,7 +132,8 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
 def test_what_does_not_go_together(
     model, tmp_path, capsys, source, flags, message
 ):
-  found = error_of(capsys, model / source, f'--out={tmp_path / "out"}', *flags)
+  output = f'--output_dir={tmp_path / "out"}'
+  found = error_of(capsys, model / source, output, *flags)
   assert message in found and found.count('\n') == 1
   assert not list(tmp_path.iterdir())
 
@@ -209,7 +210,7 @@ def test_parquet_says_what_its_vectors_are(model, tmp_path):
 def test_what_faiss_has_no_form_for(model, tmp_path, capsys):
   out = tmp_path / 'out'
   index = encoded(model, tmp_path / 'index', '--codec=truncate:8+binary')
-  shown = error_of(capsys, index.folder, '--to=faiss', f'--out={out}')
+  shown = error_of(capsys, index.folder, '--to=faiss', f'--output_dir={out}')
   assert 'no map of vectors in front' in shown
   assert not out.exists()
 

@@ -22,7 +22,7 @@ def write(path, rows):
 
 def run(tmp_path, *argv):
   """Exit status of the command and its report as JSON, None if none."""
-  status = cli.main(['data', 'check', *argv, f'--output={tmp_path}/out'])
+  status = cli.main(['data', 'check', *argv, f'--output_dir={tmp_path}/out'])
   path = tmp_path / 'out/report.json'
   return status, json.loads(path.read_text('utf-8')) if path.exists() else None
 
@@ -109,7 +109,7 @@ def test_a_report_is_not_overwritten_unasked(tmp_path, capsys, monkeypatch):
     told = capsys.readouterr().out
     assert f'Written to {name}: ' in told and 'Next: train with' in told
     assert (tmp_path / name / 'report.json').exists()
-  assert cli.main(['data', 'check', good, '--output=data_check']) == 0
+  assert cli.main(['data', 'check', good, '--output_dir=data_check']) == 0
   said = 'Replacing the older report in data_check.'
   assert said in capsys.readouterr().out
 
@@ -119,7 +119,7 @@ def test_a_report_is_not_overwritten_unasked(tmp_path, capsys, monkeypatch):
     (['python_cod'], "Did you mean 'python_code'"),
     (['a.jsonl', '--gin.QUERY_COLUM=x'], 'QUERY_COLUMN'),
     (['good.jsonl', '--gin.VOCABULARY=no'], "'no' is neither a file"),
-    (['good.jsonl', '--output=good.jsonl'], '--output'),
+    (['good.jsonl', '--output_dir=good.jsonl'], '--output_dir'),
 ])
 def test_bad_input(argv, message, tmp_path, capsys, monkeypatch):
   monkeypatch.chdir(tmp_path)

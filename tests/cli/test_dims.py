@@ -103,7 +103,10 @@ def test_a_cut_model_is_evaluated_as_truncated_embeddings_are(model, capfd):
 def test_a_retriever_of_any_form(model, tmp_path):
   whole = Retriever.from_dir(model).encode_passages(QUERIES)
   plain = tmp_path / 'plain'
-  run('convert', model, '--to=safetensors', f'--out={plain}', '--no-verify')
+  run(
+      'convert', model, '--to=safetensors', f'--output_dir={plain}',
+      '--no-verify',
+  )
   for source in (model, plain / 'weights.safetensors'):
     retriever = Retriever.from_dir(source, dim=16)
     assert retriever.dim == 16
@@ -117,13 +120,13 @@ def test_a_retriever_of_any_form(model, tmp_path):
   # Its weights are there to be cut.
   eight = tmp_path / 'eight'
   run('convert', tmp_path / 'saved', '--to=safetensors', '--dim=8',
-      f'--out={eight}', '--no-verify')
+      f'--output_dir={eight}', '--no-verify')
   np.testing.assert_array_equal(projection(eight), projection(model)[:, :8])
 
 
 def test_a_converted_model_is_the_cut_one(model, tmp_path, capfd):
   out = tmp_path / 'out'
-  run('convert', model, '--to=safetensors', '--dim=32', f'--out={out}')
+  run('convert', model, '--to=safetensors', '--dim=32', f'--output_dir={out}')
   assert 'embeddings of 32' in said(capfd)
   cut = Retriever.from_dir(out)
   whole = Retriever.from_dir(model).encode_queries(QUERIES)
@@ -137,7 +140,7 @@ def test_a_converted_model_is_the_cut_one(model, tmp_path, capfd):
   # As are other forms, though not all have a place for dims.
   for form in ('safetensors', 'model_dir', 'jax_export', 't5x', 'hf'):
     other = tmp_path / form
-    run('convert', model, f'--to={form}', '--dim=32', f'--out={other}',
+    run('convert', model, f'--to={form}', '--dim=32', f'--output_dir={other}',
         '--no-verify')
     known = () if form in ('t5x', 'hf') else (32, 16)
     assert formats.read(other).trained_dims == known
@@ -147,7 +150,7 @@ def test_a_converted_model_is_the_cut_one(model, tmp_path, capfd):
 def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
   alone = tmp_path / 'alone'
   run('convert', model, '--to=jax_export', '--tower=query', '--dim=32',
-      f'--out={alone}', '--no-verify')
+      f'--output_dir={alone}', '--no-verify')
   index = model / 'dim-32' / 'index'
   if not index.exists():
     run('encode', f'--model_dir={model}', '--dim=32')
@@ -156,7 +159,7 @@ def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
   expected, _ = cut.search(QUERIES, 5)
   np.testing.assert_allclose(scores, expected, atol=1e-6)
   refused(capfd, 'only a query tower, which needs', 'convert', alone,
-          '--to=safetensors', '--dim=16', f'--out={tmp_path / "x"}')
+          '--to=safetensors', '--dim=16', f'--output_dir={tmp_path / "x"}')
 
 
 def test_towers_with_projections_of_their_own(tmp_path, caplog):

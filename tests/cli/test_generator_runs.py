@@ -101,7 +101,7 @@ def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
       (['encode', f'--model_dir={trained}'], '`dualenc generate`'),
       (
           ['convert', str(trained), '--to=safetensors',
-           f'--out={tmp_path / "out"}'], 'is a generator',
+           f'--output_dir={tmp_path / "out"}'], 'is a generator',
       ),
       (
           [*asked, f'--gin.DATA_ROOT={tmp_path}'],

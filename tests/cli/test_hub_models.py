@@ -19,8 +19,8 @@ def test_a_model_goes_to_the_hub_and_back(tmp_path, monkeypatch, capsys):
     source = tiny_evaluation.link_model(tmp_path)
     out = tmp_path / 'st'
     cli.main(
-        ['convert', str(source), '--to=sentence_transformers', f'--out={out}',
-         '--push=org/name']
+        ['convert', str(source), '--to=sentence_transformers',
+         f'--output_dir={out}', '--push=org/name']
     )
     assert f'Pushed to {hub.url}/org/name, a' in capsys.readouterr().out
     pushed = hub.files['models/org/name']
@@ -32,7 +32,9 @@ def test_a_model_goes_to_the_hub_and_back(tmp_path, monkeypatch, capsys):
     np.testing.assert_allclose(ours, theirs.encode_query(QUERIES), atol=1e-5)
 
     back = tmp_path / 'back'
-    cli.main(['convert', 'hf://org/name', '--to=model_dir', f'--out={back}'])
+    cli.main(
+        ['convert', 'hf://org/name', '--to=model_dir', f'--output_dir={back}']
+    )
     again = Retriever.from_dir(back).encode_queries(QUERIES)
     np.testing.assert_allclose(again, ours, atol=1e-5)
     capsys.readouterr()
@@ -47,4 +49,4 @@ def test_a_model_dir_on_the_hub_is_not_run(capsys):
   argv = ['evaluate', '--model_dir=hf://org/name', '--tasks=beir/scifact']
   assert cli.main(argv) == 2
   told = capsys.readouterr().err
-  assert 'convert hf://org/name --to=model_dir --out=DIR' in told
+  assert 'convert hf://org/name --to=model_dir --output_dir=DIR' in told

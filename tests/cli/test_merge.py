@@ -32,7 +32,7 @@ def test_models_and_steps_are_merged_and_evaluated(tmp_path):
   merged, files = tmp_path / 'merged', tiny_run.pairs_flags(tmp_path)[:4]
   convert.main([
       f'--merge={one},{two}', '--weights=.25,.75', '--to=model_dir',
-      f'--out={merged}',
+      f'--output_dir={merged}',
   ])
   # By Orbax alone.
   a, b = (interrupted.item(run, 2, 'params') for run in (one, two))
@@ -45,7 +45,9 @@ def test_models_and_steps_are_merged_and_evaluated(tmp_path):
   metrics = merged / 'evaluation' / 'pairs-test' / 'metrics.json'
   assert json.loads(metrics.read_text())['queries'] > 20
   mean = tmp_path / 'mean'
-  convert.main([str(one), '--merge=1,2', '--to=safetensors', f'--out={mean}'])
+  convert.main(
+      [str(one), '--merge=1,2', '--to=safetensors', f'--output_dir={mean}']
+  )
   first = interrupted.item(one, 1, 'params')
   assert_mean(load_file(mean / 'weights.safetensors'), [first, a], [1, 1])
 
@@ -64,4 +66,4 @@ def test_models_and_steps_are_merged_and_evaluated(tmp_path):
 def test_bad_flags(tmp_path, monkeypatch, flags, message):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(UserError, match=message):
-    convert.main(['--to=model_dir', '--out=out', *flags])
+    convert.main(['--to=model_dir', '--output_dir=out', *flags])

@@ -75,7 +75,7 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
     tmp_path, flags, capsys
 ):
   own = f'--gin_file={tmp_path / "own.gin"}'
-  data_check.main([own, f'--output={tmp_path / "report"}'])
+  data_check.main([own, f'--output_dir={tmp_path / "report"}'])
   report = json.loads((tmp_path / 'report' / 'report.json').read_text())
   assert [split['pairs'] for split in report['splits']] == [32, 32]
   given = [

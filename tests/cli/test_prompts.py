@@ -132,7 +132,7 @@ def test_other_commands_measure_with_the_prompt(
 def test_a_default_prompt_is_kept(model, tmp_path):
   """By every form that a folder of sentence-transformers passes through."""
   def convert_to(source, form, name):
-    argv = [f'--to={form}', f'--out={tmp_path / name}', '--no-verify']
+    argv = [f'--to={form}', f'--output_dir={tmp_path / name}', '--no-verify']
     convert.main([str(source), *argv])
     return tmp_path / name
 
@@ -161,18 +161,21 @@ def test_a_default_prompt_is_kept(model, tmp_path):
 def test_sentence_transformers_and_back(model, tmp_path):
   sentence_transformers = pytest.importorskip('sentence_transformers')
   folder, back = tmp_path / 'st', tmp_path / 'back'
-  convert.main([str(model), '--to=sentence_transformers', f'--out={folder}'])
+  convert.main(
+      [str(model), '--to=sentence_transformers', f'--output_dir={folder}']
+  )
   theirs = sentence_transformers.SentenceTransformer(str(folder), device='cpu')
   # What another program adds is taken over, too, as it was written.
   theirs.prompts['other'] = 'another: '
   theirs.default_prompt_name = 'other'
   theirs.save_pretrained(str(tmp_path / 'edited'))
   convert.main([
-      str(tmp_path / 'edited'), '--to=model_dir', f'--out={back}',
+      str(tmp_path / 'edited'), '--to=model_dir', f'--output_dir={back}',
       f'--vocabulary={model / "vocabulary.model"}',
   ])
   convert.main([
-      str(back), '--to=sentence_transformers', f'--out={tmp_path / "again"}'
+      str(back), '--to=sentence_transformers',
+      f'--output_dir={tmp_path / "again"}',
   ])
   other = sentence_transformers.SentenceTransformer(
       str(tmp_path / 'again'), device='cpu'

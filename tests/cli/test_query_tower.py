@@ -93,7 +93,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
   assert message in said and 'Run `dualenc encode` again' in said
   alone = tmp_path / 'alone'
   convert.main(
-      [str(model), '--to=jax_export', '--tower=query', f'--out={alone}']
+      [str(model), '--to=jax_export', '--tower=query', f'--output_dir={alone}']
   )
   for folder in (model, alone):
     with pytest.raises(UserError, match="model's encoder is not that of the p"):
@@ -104,7 +104,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
 def test_the_query_tower_as_an_artefact_of_its_own(runs, tmp_path):
   alone, light = tmp_path / 'alone', runs / 'light'
   convert.main([
-      str(light), '--to=jax_export', '--tower=query', f'--out={alone}'
+      str(light), '--to=jax_export', '--tower=query', f'--output_dir={alone}'
   ])
   facts = json.loads((alone / 'artifact.json').read_text())
   assert set(facts['towers']) == {'query'}
@@ -129,9 +129,10 @@ def test_the_query_tower_as_an_artefact_of_its_own(runs, tmp_path):
 @pytest.mark.slow
 def test_sentence_transformers_routes_by_depth_and_back(runs, tmp_path):
   folder = tmp_path / 'st'
-  convert.main(
-      [str(runs / 'light'), '--to=sentence_transformers', f'--out={folder}']
-  )
+  convert.main([
+      str(runs / 'light'), '--to=sentence_transformers',
+      f'--output_dir={folder}',
+  ])
   router = json.loads((folder / 'router_config.json').read_text())['structure']
   layers = {
       route: json.loads((folder / names[0] / 'config.json').read_text())
@@ -157,7 +158,7 @@ def test_plain_tensors_of_a_query_tower(tmp_path, capsys):
   alone, served, back = (tmp_path / name for name in ('a', 'served', 'back'))
 
   def converted(model, form, out, *more):
-    convert.main([str(model), f'--to={form}', f'--out={out}', *more])
+    convert.main([str(model), f'--to={form}', f'--output_dir={out}', *more])
     return capsys.readouterr().out
 
   converted(source, 'safetensors', alone, '--tower=query')

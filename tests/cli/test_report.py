@@ -218,11 +218,15 @@ def test_what_is_refused_and_where_a_page_may_be(folder):
   for argv, message in (
       ([folder / 'folder'], 'no config.gin'),
       ([folder / 'none'], 'does not exist'),
-      ([folder, f'--output={folder}/folder'], 'cannot be written: .*. Give '),
+      (
+          [folder, f'--output_file={folder}/folder'],
+          'cannot be written: .*. Give ',
+      ),
   ):
     with pytest.raises(UserError, match=message):
       report.main(list(map(str, argv)))
   assert not list(folder.glob('*.partial'))
-  report.main([str(folder), f'--output={folder / "new" / "one" / "p.html"}'])
-  page = (folder / 'new' / 'one' / 'p.html').read_text('utf-8')
+  file = folder / 'new' / 'one' / 'p.html'
+  report.main([str(folder), f'--output_file={file}'])
+  page = file.read_text('utf-8')
   assert page.startswith('<!DOCTYPE html>')

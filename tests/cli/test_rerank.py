@@ -293,7 +293,8 @@ def test_a_cross_encoder_where_a_dual_encoder_is_expected(teacher, tmp_path):
   with pytest.raises(UserError, match='not a dual encoder: .*--rerank='):
     search.main([f'--model_dir={teacher}', 'a'])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
-    convert.main([str(teacher), '--to=safetensors', f'--out={tmp_path / "x"}'])
+    output = f'--output_dir={tmp_path / "x"}'
+    convert.main([str(teacher), '--to=safetensors', output])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
     dualenc_jax.Retriever.from_dir(teacher)
 

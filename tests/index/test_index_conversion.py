@@ -25,7 +25,7 @@ def test_a_kill_leaves_nothing(tmp_path, monkeypatch, form):
   source, out = tmp_path / 'index', tmp_path / 'out'
   try:
     with pytest.raises(SystemExit):
-      cli.main(['convert', str(source), f'--to={form}', f'--out={out}'])
+      cli.main(['convert', str(source), f'--to={form}', f'--output_dir={out}'])
   finally:
     signal.signal(signal.SIGTERM, before)
   assert os.listdir(tmp_path) == ['index']

@@ -130,7 +130,7 @@ def test_search_and_its_index(made, trained, tmp_path):
   )
   # And faiss has the same scores of them.
   out = tmp_path / 'faiss'
-  argv = 'convert', str(index.folder), '--to=faiss', f'--out={out}'
+  argv = 'convert', str(index.folder), '--to=faiss', f'--output_dir={out}'
   assert cli.main([*argv]) == 0
   retriever = dualenc_jax.Retriever.from_dir(trained, index=index.folder)
   queries = retriever.encode_queries(['find array map', 'a date'])
@@ -147,7 +147,7 @@ def test_search_and_its_index(made, trained, tmp_path):
 
 def test_converted_it_keeps_its_codec(trained, tmp_path):
   new = tmp_path / 'new'
-  given = 'convert', str(trained), '--to=model_dir', f'--out={new}'
+  given = 'convert', str(trained), '--to=model_dir', f'--output_dir={new}'
   assert cli.main([*given]) == 0
   one, other = formats.load(trained).codec, formats.load(new).codec
   assert model_codec.digest(one) == model_codec.digest(other)

@@ -231,10 +231,10 @@ from dualenc_jax.pipelines import recipes
 TEXTS = %gin.REQUIRED
 recipes.Recipe.stages = {'pieces': @pieces/recipes.Stage()}
 pieces/recipes.Stage:
-  command = 'vocabulary'
+  command = 'data vocabulary'
   inputs = [%TEXTS]
   flags = {'gin_file': 'tasks/pairs.gin', 'gin.TRAIN_FILE': %TEXTS,
-           'output': '{folder}/own.model', 'size': 80}
+           'output_file': '{folder}/own.model', 'size': 80}
   outputs = {'model': 'own.model'}
 '''
 
@@ -248,11 +248,13 @@ def test_through_the_command(tmp_path, capfd):
   ]
   command.main([*asked, '--list'])
   said = capfd.readouterr().out
-  assert said.startswith('# pieces\ndualenc vocabulary --gin_file=tasks/pairs')
+  assert said.startswith(
+      '# pieces\ndualenc data vocabulary --gin_file=tasks/pairs'
+  )
   assert not (tmp_path / 'work').exists()
   command.main(asked)
   said = capfd.readouterr().out
-  assert '$ dualenc vocabulary' in said and 'pieces  ran' in said
+  assert '$ dualenc data vocabulary' in said and 'pieces  ran' in said
   assert (tmp_path / 'work/pieces/own.model').exists()
   command.main(asked)
   said = capfd.readouterr().out
@@ -282,7 +284,7 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
   refused('TEXTS must be given', *asked[:2])
   refused('Give --gin_file: recipes/daft.gin, re', asked[1])
   for old, new, message in (
-      ("'vocabulary'", "'vocabulry'", "pieces: there is no command 'vocabulry"),
+      ("vocabulary'", "vocabulry'", "no command 'data vocabulry"),
       ("'size': 80", "'sise': 80", 'Stage pieces: unrecognized .*--sise=80'),
       ('80', "'x'", 'Stage pieces: --size is x; expected a whole'),
       ('80', '2', 'Stage pieces failed, with status 3'),

@@ -128,8 +128,8 @@ def test_only_what_bears_the_mark_is_replaced(tmp_path):
   with new_folder(tmp_path / 'x') as new:
     (new / 'mark').write_text('old')
   for marker in (None, 'other'):
-    with pytest.raises(UserError, match='x exists.*Give --out'):
-      with new_folder(tmp_path / 'x', '--out', marker):
+    with pytest.raises(UserError, match='x exists.*Give --output_dir'):
+      with new_folder(tmp_path / 'x', '--output_dir', marker):
         pass
   with new_folder(tmp_path / 'x', marker='mark') as new:
     (new / 'mark').write_text('new')
@@ -139,8 +139,8 @@ def test_only_what_bears_the_mark_is_replaced(tmp_path):
 
 def test_a_place_that_cannot_be_written(tmp_path):
   (tmp_path / 'file').touch()
-  with pytest.raises(UserError, match='file cannot be written.*Give --out'):
-    files.make_folder(tmp_path / 'file', '--out')
-  with pytest.raises(UserError, match='cannot be written.*Give|give --out'):
-    with new_folder(tmp_path / 'file' / 'x', '--out'):
+  with pytest.raises(UserError, match='file cannot be written.*Give --flag'):
+    files.make_folder(tmp_path / 'file', '--flag')
+  with pytest.raises(UserError, match='cannot be written.*Give|give --flag'):
+    with new_folder(tmp_path / 'file' / 'x', '--flag'):
       pass

@@ -51,7 +51,7 @@ def test_pairs_and_texts(hub, tmp_path):
   assert (pair['query'], pair['passage']) == ('q', 'p')
   (text,) = Texts('hf://datasets/org/set@main/docs.jsonl').examples('corpus')
   assert text['passage'] == 't'
-  cli.main(['data', 'check', path, f'--output={tmp_path / "out"}'])
+  cli.main(['data', 'check', path, f'--output_dir={tmp_path / "out"}'])
   report = json.loads((tmp_path / 'out/report.json').read_text())
   assert report['splits'][0]['rows'] == 1
   with pytest.raises(UserError, match=r'is a data set.*docs\.jsonl'):
@@ -88,7 +88,7 @@ def test_paths_that_are_none(hub):
     (['--to=safetensors', '--push=org/name'], '--push needs --to=sent'),
 ])
 def test_push_is_checked_before_any_work(tmp_path, argv, message):
-  argv = [str(tmp_path / 'absent'), f'--out={tmp_path / "out"}', *argv]
+  argv = [str(tmp_path / 'absent'), f'--output_dir={tmp_path / "out"}', *argv]
   with pytest.raises(UserError, match=message):
     convert.main(argv)
 

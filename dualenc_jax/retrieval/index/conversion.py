@@ -93,8 +93,8 @@ def convert(
       f'{source}: {len(index):,} {texts}, {about["codec"]}'
       f' [{index.header.dim}], {size} of embeddings.'
   )
-  with files.new_folder(out, 'another --out') as partial:
-    with files.writing(out, 'another --out'):
+  with files.new_folder(out, 'another --output_dir') as partial:
+    with files.writing(out, 'another --output_dir'):
       form.write(index, about, partial)
     written = sorted(path.name for path in partial.iterdir())
   log(f'Wrote {out}: {", ".join(written)}.')

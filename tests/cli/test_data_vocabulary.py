@@ -6,8 +6,8 @@ import pytest
 import sentencepiece
 import tiny_run
 
-from dualenc_jax.cli import vocabulary as command
-from dualenc_jax.cli.vocabulary import train
+from dualenc_jax.cli import data_vocabulary as command
+from dualenc_jax.cli.data_vocabulary import train
 from dualenc_jax.data.text.tokenizer import vocab_size, Vocabulary
 from dualenc_jax.utils.errors import UserError
 
@@ -58,7 +58,7 @@ def test_the_command_takes_the_texts_of_a_task(tmp_path, capfd):
   with path.open('a') as file:
     file.write(json.dumps({'query': 'q ▅', 'passage': 'long ' * 900 + '\nb'}))
   output = tmp_path / 'own.model'
-  command.main([str(path), f'--output={output}', '--size=120'])
+  command.main([str(path), f'--output_file={output}', '--size=120'])
   vocabulary = Vocabulary(str(output))
   said = capfd.readouterr()
   assert f'--gin.VOCABULARY={output}.' in said.out and ', 99% ' in said.out
@@ -71,9 +71,9 @@ def test_the_command_takes_the_texts_of_a_task(tmp_path, capfd):
 
 def test_bad_input(tmp_path):
   path = tiny_run.write_pairs(tmp_path / 'a.jsonl', 2)
-  argv = [str(path), f'--output={tmp_path / "o.model"}', '--size=1']
+  argv = [str(path), f'--output_file={tmp_path / "o.model"}', '--size=1']
   with pytest.raises(UserError, match='a vocabulary of 1 pieces'):
     command.main(argv)
   assert not (tmp_path / 'o.model').exists()
   with pytest.raises(UserError, match='exists.* or --overwrite'):
-    command.main([*argv, f'--output={path}'])
+    command.main([*argv, f'--output_file={path}'])

@@ -1,8 +1,8 @@
 r"""Trains a SentencePiece vocabulary on the texts of a task.
 
-  dualenc vocabulary train.jsonl --output=my.model
-  dualenc vocabulary --gin_file=tasks/documents.gin --gin.DOCUMENTS=docs.jsonl
-    --output=my.model --size=16000
+  dualenc data vocabulary train.jsonl --output_file=my.model
+  dualenc data vocabulary --gin_file=tasks/documents.gin
+    --gin.DOCUMENTS=docs.jsonl --output_file=my.model --size=16000
 
 The texts are the queries and passages of the train split; lines of more than
 4,192 bytes are left out, and counted. Letters are lower-cased and Unicode forms
@@ -66,7 +66,7 @@ def train(
       'normalization_rule_name': 'nmt_nfkc_cf', 'hard_vocab_limit': False
   }
   required = {*string.punctuation, *string.digits, *_LOWER}
-  files.make_folder(output.parent, 'another --output')
+  files.make_folder(output.parent, 'another --output_file')
   with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
     if code:
       # The model records the path of the rules: a relative one is the same in
@@ -97,7 +97,7 @@ def train(
           f' lines: {e}. Give more text, or another --size.'
       ) from e
     content = pathlib.Path('new.model').read_bytes()
-  files.write(output, content, 'another --output')
+  files.write(output, content, 'another --output_file')
 
 
 def length_report(
@@ -120,11 +120,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
   # Training itself is in another folder.
-  output = pathlib.Path(args.output).expanduser().absolute()
+  output = pathlib.Path(args.output_file).expanduser().absolute()
   if output.exists() and not args.overwrite:
     raise UserError(
-        f'{args.output} exists, and models may need it. Give another --output,'
-        ' or --overwrite.'
+        f'{args.output_file} exists, and models may need it. Give another'
+        ' --output_file, or --overwrite.'
     )
   inputs = data_command.build(args)
   examples = [
@@ -144,16 +144,17 @@ def main(argv: Sequence[str] | None = None) -> None:
   vocabulary = Vocabulary(str(output))
   print(length_report(vocabulary, examples))
   print(
-      f'Written: {args.output}, {vocabulary.size:,} pieces. Train with'
-      f' --gin.VOCABULARY={args.output}.'
+      f'Written: {args.output_file}, {vocabulary.size:,} pieces. Train with'
+      f' --gin.VOCABULARY={args.output_file}.'
   )
 
 
 def make_parser() -> flags.Parser:
-  parser = config.make_parser('vocabulary', __doc__)
+  parser = config.make_parser('data vocabulary', __doc__)
   data_command.add_flags(parser)
   add = parser.add_argument
-  add('--output', required=True, metavar='FILE.model', help='file to write')
+  add('--output_file', required=True, metavar='FILE.model',
+      help='file to write')
   add('--overwrite', action='store_true', help='replace an existing file')
   add('--size', default=8000, type=flags.whole(),
       help='number of pieces; fewer if the texts are few (default %(default)s)')

@@ -1,0 +1,46 @@
+"""Reads all checkpoints of a run, and names damaged tensors.
+
+  dualenc verify --model_dir=MODEL_DIR
+"""
+
+from collections.abc import Sequence
+import pathlib
+
+from dualenc_jax.checkpoints import checkpoint_reader
+from dualenc_jax.cli import flags
+from dualenc_jax.utils.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  folder = make_parser().parse_args(argv).model_dir
+  checked = []
+  for found in checkpoint_reader.check_integrity(folder):
+    checked.append(found)
+    state = 'all as they were saved.'
+    if found.problems:
+      state = f'{len(found.problems)} bad:'
+    elif not found.has_digests:
+      state = 'all can be read; it was made without digests to compare with.'
+    print(f'Checkpoint {found.step}: {found.tensors} tensors, {state}')
+    for problem in found.problems:
+      print(f'  {problem}')
+  bad = [str(found.step) for found in checked if found.problems]
+  if bad:
+    raise UserError(
+        f'{len(bad)} of {len(checked)} checkpoints in {folder} are damaged:'
+        f" {', '.join(bad)}. Restore them from a copy; otherwise `dualenc"
+        ' train` resumes from the newest undamaged one.'
+    )
+  known = sum(found.tensors for found in checked if found.has_digests)
+  print(f'{known} tensors of {len(checked)} checkpoints are what was saved.')
+  if others := sum(found.tensors for found in checked) - known:
+    print(f'{others} can be read, and have no digests to be compared with.')
+
+
+def make_parser() -> flags.Parser:
+  parser = flags.Parser('verify', __doc__)
+  parser.add_argument(
+      '--model_dir', required=True, type=pathlib.Path,
+      help='folder of the run',
+  )
+  return parser
