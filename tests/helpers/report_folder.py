@@ -18,7 +18,6 @@ TASK = @readers.Pairs()
 TEMPERATURE = 0.05
 readers.Pairs.train = 'a <b> & c.jsonl'
 """
-CODECS = 'codec,bytes_per_passage,compression,MRR,p\nfp32,512,1,0.25,\n'
 # The smallest things that are told apart when they are embedded.
 PNG = b'\x89PNG\r\n\x1a\nnot really'
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="4" height="3"/>'
@@ -90,8 +89,6 @@ def evaluation(
       'command': "dualenc evaluate --model_dir='my model' --split=test",
   }
   write_json(where / 'metrics.json', content | facts)
-  (where / 'codecs').mkdir(exist_ok=True)
-  (where / 'codecs' / 'codecs.csv').write_text(CODECS)
   (where / 'examples.jsonl').unlink(missing_ok=True)
   if examples is not None:
     lines = [json.dumps(example) + '\n' for example in examples]

@@ -1,10 +1,8 @@
 """The contents of a MODEL_DIR that a report can show, as plain objects."""
 
 from collections.abc import Callable, Mapping
-import csv
 import dataclasses
 import datetime
-import io
 import pathlib
 import re
 from typing import Any, TypeVar
@@ -17,10 +15,10 @@ from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.json_file import check
 
 CONFIG = 'config.gin'
+# The owner's words on a model: uses, licence, languages, faults.
+ABOUT = 'about.md'
 # Folders in a model_dir with results of a dim or of prompts.
 _PART = re.compile(r'(dim|prompt)-')
-# What its owner has written of a model: uses, licence, languages, faults.
-ABOUT = 'about.md'
 _RESTORE = 'Restore the file.'
 _NUMBERS = {str: int | float}
 _PASSAGE = {'text': str, 'id?': str | None, 'name?': str | None}
@@ -28,24 +26,26 @@ _HIT = {**_PASSAGE, 'rank': int, 'score': int | float, 'grade': int | None}
 _EXAMPLE = {'query': str, 'rank': int | None, 'hits': [_HIT]}
 _ANALYSIS = {'figures': [{'title': str, 'caption': str}]}
 _MODELS = {'models': [{'name': str, 'numbers': _NUMBERS}]}
-# A value that `gin.config_str` breaks off starts in a line of its own.
+# `gin.config_str` writes a long value in a line of its own.
 _MACRO = re.compile(r'^([A-Z]\w*) = (?:\\\n\s*)?(.*)$', re.MULTILINE)
 _T = TypeVar('_T')
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """A result folder of `dualenc evaluate`, and baselines by name.
+  """A result folder of `dualenc evaluate`.
 
-  `examples` are queries with their top hits, None if no file of them can be
-  read; `codecs` are numbers by name of each codec that was measured.
+  Attributes:
+    name: the folder's name.
+    result: the model's result.
+    examples: queries with their top hits, None if no file of them can be read.
+    systems: results of BM25 and the like by name.
   """
 
   name: str
   result: Result
   examples: list[Mapping[str, Any]] | None
-  beside: Mapping[str, Result]
-  codecs: Mapping[str, Mapping[str, float]]
+  systems: Mapping[str, Result]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,21 +60,23 @@ class Analysis:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-  """All that a report shows.
+  """Everything that a report shows.
 
   Attributes:
-    name: of the model's folder.
+    name: the name of the model's folder.
     command_path: the model_dir as commands should be given it.
     config: the gin config as text.
-    settings: its macros in capitals, such as STEPS, as they stand there.
-    step: of the newest checkpoint; None before the first.
-    meta: what was saved beside its tensors, without the config.
-    saved: when it was complete, UTC; None where that is not known.
-    curves: as of `curves.read`.
+    settings: its macros in capitals, such as STEPS, by their text.
+    step: the newest checkpoint's step; None before the first.
+    meta: the newest checkpoint's meta, without the config.
+    saved: when the newest checkpoint was complete, UTC; None if unknown.
+    curves: see `curves.read`.
+    evaluations: result folders.
+    analyses: folders of figures.
     baselines: metrics by system, of `dualenc quickstart`.
-    about: what its owner has written of it, '' for nothing.
+    about: the owner's words, '' if missing.
     before_after: what training has changed, a sentence each.
-    problems: what is damaged, one sentence each.
+    problems: what is damaged, a sentence each.
   """
 
   name: str
@@ -94,14 +96,8 @@ class Contents:
 
   @property
   def best(self) -> Mapping[str, Any]:
-    """The step that `keep_best` has kept, with its metric; {} of none."""
+    """The step that `keep_best` has kept, with its metric; {} if none."""
     return self.meta.get('notes', {}).get('best', {})
-
-  def other_checkpoint(self, result: Result) -> str:
-    """What a result is of, if not of the model as it is; '' else."""
-    if self.step is None:
-      return ''
-    return result_files.compare_checkpoint(result, self.step, self.meta)
 
   @property
   def ended(self) -> str | None:
@@ -116,37 +112,42 @@ class Contents:
       return self.settings.get('TASK', '').strip('@()')
     return name if isinstance(name, str) else ' + '.join(map(str, name))
 
+  def outdated(self, result: Result) -> str:
+    """See `result_files.compare_checkpoint`."""
+    if self.step is None:
+      return ''
+    return result_files.compare_checkpoint(result, self.step, self.meta)
+
 
 def read(model_dir: str) -> Contents:
-  """Reads what is there of a model_dir, or of a folder of dim or prompts in it.
+  """Reads the files of a model_dir, or of a folder of dim or prompts in it.
 
-  What is damaged is left out and reported, except for the config and for
-  results: without one of them, averages would be over other sets than they seem
-  to be.
+  Damaged files are left out and reported, except for the config and results:
+  without one of them averages would be over other sets.
 
   Raises:
     UserError: it is not a model_dir, or its config or the metrics.json of a
       result cannot be read.
   """
   folder = root = pathlib.Path(model_dir)
-  # Of a dim or of prompts only evaluation and analysis are apart.
+  # A folder of a dim or of prompts has only evaluations and analyses.
   parts = [f for f in (folder, *folder.parents) if _PART.match(f.name)]
   if parts and not (folder / CONFIG).exists():
     root = parts[-1].parent
   if not (root / CONFIG).is_file():
-    what = f'has no {CONFIG}' if folder.exists() else 'does not exist'
+    problem = f'has no {CONFIG}' if folder.exists() else 'does not exist'
     raise UserError(
-        f'{model_dir} is not a model_dir: it {what}. Give the folder'
-        ' that `dualenc train` wrote (its MODEL_DIR).'
+        f'{model_dir} is not a model_dir: it {problem}. Give the folder that'
+        ' `dualenc train` wrote (its MODEL_DIR).'
     )
   config = json_file.read_text(root / CONFIG, _RESTORE)
   lines, problems = curves.read(root / curves.FILE)
 
-  def whole(
+  def read_whole(
       path: pathlib.Path, read: Callable[[pathlib.Path], _T], otherwise: _T,
       advice: str,
   ) -> _T:
-    """What `read` returns; `otherwise` if there is no file, or no whole one."""
+    """Reads a file; `otherwise` if it is missing or damaged."""
     if not path.exists():
       return otherwise
     try:
@@ -159,21 +160,20 @@ def read(model_dir: str) -> Contents:
   newest = root / f'checkpoints/{step}'
   evaluations = []
   for path in sorted(folder.glob('evaluation/*/metrics.json')):
-    home, again = path.parent, result_files.AGAIN
-    beside = {
-        name: found
+    home = path.parent
+    systems = {
+        name: result
         for name in result_files.SYSTEMS
-        if (found := whole(home / name / path.name, _result, None, ''))
+        if (result := read_whole(home / name / path.name, _result, None, ''))
     }
-    evaluations.append(Evaluation(
-        home.name,
-        read_result(home),
-        whole(home / 'examples.jsonl', _examples, None, again),
-        beside,
-        whole(home / 'codecs/codecs.csv', _codecs, {}, again),
-    ))
+    examples = read_whole(
+        home / result_files.EXAMPLES, _examples, None, result_files.AGAIN
+    )
+    evaluations.append(
+        Evaluation(home.name, read_result(home), examples, systems)
+    )
   analyses = [
-      whole(path, _analysis, None, 'Run `dualenc analyze` again.')
+      read_whole(path, _analysis, None, 'Run `dualenc analyze` again.')
       for path in sorted(folder.glob('analysis/*/analysis.json'))
   ]
   return Contents(
@@ -182,23 +182,23 @@ def read(model_dir: str) -> Contents:
       config=config,
       settings=dict(_MACRO.findall(config)),
       step=step,
-      meta=whole(
+      meta=read_whole(
           newest / 'meta/metadata', result_files.read_meta, {}, _RESTORE
       ),
-      saved=whole(newest / '_CHECKPOINT_METADATA', _saved, None, _RESTORE),
+      saved=read_whole(newest / '_CHECKPOINT_METADATA', _saved, None, _RESTORE),
       curves=lines,
       evaluations=evaluations,
       analyses=[analysis for analysis in analyses if analysis],
-      baselines=whole(
+      baselines=read_whole(
           root / 'quickstart.json',
-          lambda path: _checked(path, {str: _NUMBERS}), {},
+          lambda path: _read_json(path, {str: _NUMBERS}), {},
           'Run `dualenc quickstart` again.',
       ),
-      about=whole(
+      about=read_whole(
           root / ABOUT, lambda path: json_file.read_text(path, '').strip(), '',
           'Save it in UTF-8.',
       ),
-      before_after=whole(
+      before_after=read_whole(
           root / result_files.VALIDATION,
           lambda _: list(comparison.verdict_of_training(root)),
           [],
@@ -208,7 +208,7 @@ def read(model_dir: str) -> Contents:
   )
 
 
-def _checked(path: pathlib.Path, shape: Any) -> dict[str, Any]:
+def _read_json(path: pathlib.Path, shape: Any) -> dict[str, Any]:
   value = json_file.read(path, '')
   check(value, shape, path)
   return value
@@ -220,7 +220,7 @@ def _result(path: pathlib.Path) -> Result | None:
 
 def _saved(path: pathlib.Path) -> datetime.datetime | None:
   name = 'commit_timestamp_nsecs'
-  nanoseconds = _checked(path, {f'{name}?': int | None}).get(name)
+  nanoseconds = _read_json(path, {f'{name}?': int | None}).get(name)
   if nanoseconds is None:
     return None
   seconds = nanoseconds // 10**9
@@ -237,26 +237,15 @@ def _examples(path: pathlib.Path) -> list[Mapping[str, Any]] | None:
   return examples
 
 
-def _codecs(path: pathlib.Path) -> dict[str, dict[str, float]]:
-  rows = csv.DictReader(io.StringIO(json_file.read_text(path, '')))
-  try:
-    return {
-        row.pop('codec'): {name: float(row[name]) for name in row if row[name]}
-        for row in rows
-    }
-  except (KeyError, TypeError, ValueError) as e:
-    raise UserError(f'{path} has no numbers by codec: {e!r}.') from e
-
-
 def _analysis(path: pathlib.Path) -> Analysis | None:
-  facts = _checked(path, _ANALYSIS)
+  facts = _read_json(path, _ANALYSIS)
   several = 'models' in facts
   check(facts, _MODELS if several else {'numbers': _NUMBERS}, path)
   figures = facts.pop('figures')
   if not several:
     return Analysis(path.parent, facts, {'': facts.pop('numbers')}, figures)
-  # What is of each model comes under its name.
   models = facts.pop('models')
   numbers = {model['name']: model.pop('numbers') for model in models}
+  # A model's other facts come under its name.
   facts |= {model.pop('name'): model for model in models}
   return Analysis(path.parent, facts, numbers, figures)

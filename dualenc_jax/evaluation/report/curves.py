@@ -17,7 +17,7 @@ FILE = 'metrics.jsonl'
 # Values by step, ascending, by '<group>/<name>'.
 Curves = Mapping[str, Mapping[int, float]]
 
-# Metrics of the charts: their group, then their names.
+# Metrics of each chart: a group, and names.
 _CHARTS = {
     'Loss': 'train loss chance',
     'Validation': 'validation P@1 MRR nDCG@10 Recall@10 Recall@100',
@@ -36,18 +36,15 @@ _CHARTS = {
     'Share of waiting for data': 'resources waiting_for_data',
 }
 _INCHES = (4.3, 2.3)
-# Colours of the drawing, to which the style sheet gives others in the dark.
+# The style sheet replaces these colours in the dark.
 _COLOURS = ('#0b6a75', '#c2571a', '#6a4fb3', '#4b7a1e', '#b0327a')
 # Stands for a colour of the page that a drawing is put into.
 _PAGE = '#010203'
-# With more lines than colours, every other five are dashed.
-_DASHES = (0, (4, 2))
 # Curves this long get a line of means on top of the values.
 _SMOOTHED = 100
 # A drawing has so many stretches of a curve, each with both of its extremes.
 _STRETCHES = 250
-# Bytes of the file.
-_LARGEST = 2**30
+_LARGEST = 2**30  # Bytes of the file.
 # A curve with values so many times its median has a logarithmic axis.
 _SPIKY = 50
 
@@ -56,8 +53,8 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
   """Reads the numbers that training wrote, one JSON object a line.
 
   Returns:
-    The curves, and a sentence on damage if there is any. A last line that is
-    not whole is not damage: a run may be writing it, or was stopped there.
+    The curves, and a sentence on damage if there is any. An incomplete last
+    line is no damage, as a run may be writing it.
   """
   try:
     lines = untrusted.read(path, _LARGEST).split(b'\n')
@@ -94,7 +91,6 @@ class Line(NamedTuple):
 
   label: str
   colour: int
-  dashed: bool
   steps: np.ndarray
   values: np.ndarray
 
@@ -118,29 +114,25 @@ class Chart(NamedTuple):
   lines: Sequence[Line]
 
 
-def charts(runs: Mapping[str, Curves]) -> tuple[list[Chart], list[Chart]]:
-  """Charts of what is known of a training, and of all else.
+def charts(runs: Mapping[str, Curves]) -> list[Chart]:
+  """Charts of the known metrics, then of all others.
 
-  Several runs are drawn over each other, one chart for each metric then.
+  Several runs are drawn over each other, with a chart for each metric.
 
   Raises:
     ImportError: matplotlib is not installed.
   """
-  known: dict[str, list[str]] = {}
+  groups: dict[str, list[str]] = {}
   for title, words in _CHARTS.items():
     group, *names = words.split()
     metrics = [f'{group}/{name}' for name in names]
     if len(runs) > 1 and names[1:]:
-      known |= {f'{title}: {_words(metric)}': [metric] for metric in metrics}
+      groups |= {f'{title}: {_words(metric)}': [metric] for metric in metrics}
     else:
-      known[title] = metrics
-  taken = {metric for metrics in known.values() for metric in metrics}
-  own = {m: [m] for run in runs.values() for m in run if m not in taken}
-  found, more = (
-      [chart for item in group.items() if (chart := _chart(*item, runs))]
-      for group in (known, own)
-  )
-  return found, more
+      groups[title] = metrics
+  known = {metric for metrics in groups.values() for metric in metrics}
+  groups |= {m: [m] for run in runs.values() for m in run if m not in known}
+  return [chart for item in groups.items() if (chart := _chart(*item, runs))]
 
 
 def _words(metric: str) -> str:
@@ -161,12 +153,12 @@ def _chart(
       finite = {step: v for step, v in curve.items() if math.isfinite(v)}
       lost += len(curve) - len(finite)
       if finite:
-        # A run has one colour in all charts, whether or not others are there.
+        # A run has one colour in all charts.
         several = len(runs) > 1
-        again, colour = divmod(place if several else len(lines), len(_COLOURS))
+        colour = (place if several else len(lines)) % len(_COLOURS)
         label = run if several else _words(metric)
         steps, values = np.array(list(finite)), np.array(list(finite.values()))
-        lines.append(Line(label, colour, again % 2 == 1, steps, values))
+        lines.append(Line(label, colour, steps, values))
   if not lines:
     return None
   drawing = _render(lines)
@@ -176,10 +168,7 @@ def _chart(
 
 
 def _render(lines: Sequence[Line]) -> str:
-  """Curves as an <svg> element of a page of HTML, as wide as its place.
-
-  Its letters are those of the page, in the colour of the text around it.
-  """
+  """Curves as an <svg> element, as wide as its place, in the page's font."""
   page = ('text.color', 'axes.labelcolor', 'xtick.color', 'ytick.color')
   style = dict.fromkeys((*page, 'grid.color'), _PAGE) | {
       'svg.fonttype': 'none',
@@ -189,7 +178,7 @@ def _render(lines: Sequence[Line]) -> str:
   draw = functools.partial(_draw, lines=lines)
   drawing = figure.drawn(_INCHES, draw, ['svg'], style)['svg'].decode()
   drawing = drawing[drawing.index('<svg ') :].replace(_PAGE, 'currentColor')
-  # Sizes, names of parts and what made it; several stand in one page.
+  # Several drawings are in one page, each without sizes and ids.
   drawing = re.sub(r'<metadata>.*?</metadata>', '', drawing, flags=re.DOTALL)
   drawing = re.sub(r' (width|height)="[\d.]+pt"', '', drawing)
   drawing = re.sub(r'font-family: [^;]*', 'font-family: inherit', drawing)
@@ -200,11 +189,10 @@ def _draw(canvas: Any, lines: Sequence[Line]) -> None:
   axis = canvas.subplots()
   for line in lines:
     steps, values = line.steps, line.values
-    # Few values are seen as points.
+    # Few values are drawn as points, too.
     style = {
         'color': _COLOURS[line.colour],
         'marker': '.' if len(steps) <= 30 else '',
-        'linestyle': _DASHES if line.dashed else '-',
     }
     if line.is_long:
       axis.plot(*_thinned(steps, values), **style, linewidth=0.7, alpha=0.3)

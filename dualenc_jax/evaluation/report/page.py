@@ -1,7 +1,7 @@
-"""The whole page, in the layout of `page.html`."""
+"""The whole page, in the layout of `page.html`, and its tables."""
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import html
 import importlib.util
@@ -14,37 +14,44 @@ import markdown_it
 from markupsafe import Markup
 
 import dualenc_jax
-from dualenc_jax.evaluation.report import curves, summary, tables
+from dualenc_jax.evaluation.report import curves, summary
 from dualenc_jax.evaluation.report.comparisons import Comparisons
-from dualenc_jax.evaluation.report.contents import Contents
+from dualenc_jax.evaluation.report.contents import Analysis, Contents
+from dualenc_jax.evaluation.report.summary import precise
+from dualenc_jax.evaluation.results import tables
 from dualenc_jax.evaluation.results.result_files import Model
-from dualenc_jax.utils import untrusted
+from dualenc_jax.utils import table as table_lib, untrusted
+from dualenc_jax.utils.table import Cell, MISSING, Row, Table
 
-# Larger drawings go in as PNG, if there is one.
+# Larger drawings are embedded as PNG, if there is one.
 _SMALL = 200_000
 _LARGEST = 2**26
 _TYPES = {'svg': 'image/svg+xml', 'png': 'image/png'}
-# Hooks' notes are at the top of the page; digests are of each tensor.
+# Notes are at the top of the page; digests are those of each tensor.
 _LEFT_OUT = ('notes', 'digests')
+_ORDER = (
+    'P@1 MRR MRR@10 nDCG@10 MAP Recall@1 Recall@10 Recall@100 Recall@1000'
+    ' Top-5 Top-20 Top-100'
+).split()
 
 
 def render(contents: Contents, others: Comparisons) -> tuple[str, list[str]]:
   """The page, the same for the same contents, and what is damaged."""
-  results = {e.result.key: e.result for e in contents.evaluations}
   runs = {others.name: contents.curves, **others.runs}
   can_draw = importlib.util.find_spec('matplotlib') is not None
   spaces, problems = [], [*contents.problems]
   for analysis in contents.analyses:
     pictures = []
     for figure in analysis.figures:
-      if source := embedded(analysis.folder, figure):
+      if source := _embed(analysis.folder, figure):
         pictures.append((figure, source))
       else:
         problems.append(
             f'{analysis.folder} has no picture of {figure["title"]!r}, which'
             ' its analysis.json names; run `dualenc analyze` again.'
         )
-    spaces.append((analysis.folder.name, pictures, tables.numbers(analysis)))
+    table = _number_table(analysis)
+    spaces.append((analysis.folder.name, pictures, table))
   environment = jinja2.Environment(
       loader=jinja2.PackageLoader(__package__, ''),
       autoescape=True,
@@ -54,20 +61,19 @@ def render(contents: Contents, others: Comparisons) -> tuple[str, list[str]]:
       undefined=jinja2.StrictUndefined,
   )
   environment.filters |= {
-      'breaking': _breaking, 'markdown': _markdown, 'precise': summary.precise
+      'breaking': _breaking, 'markdown': _markdown, 'precise': precise
   }
   page = environment.get_template('page.html').render(
       contents=contents,
       others=others,
-      model=Model(contents.name, contents.command_path, results),
+      tables=result_tables(contents),
       charts=curves.charts(runs) if can_draw else None,
       has_curves=any(runs.values()),
       spaces=spaces,
       problems=problems,
-      facts=facts(contents),
+      facts=_facts(contents),
       version=dualenc_jax.__version__,
       summary=summary,
-      tables=tables,
       is_code=re.compile(r'\n[ \t]+\S').search,
   )
   return page, problems
@@ -79,7 +85,7 @@ def _visible(value: Any) -> Any:
 
 
 def _breaking(name: str) -> Markup:
-  """A heading with places to break at: many of them stand side by side."""
+  """A heading with places to break at, as many stand side by side."""
   shown = html.escape(untrusted.visible(name))
   return Markup(re.sub(r'(?<=\w\w\w)(?=@)|(?<=/)', '<wbr/>', shown))
 
@@ -91,16 +97,16 @@ def _markdown(text: str) -> Markup:
   return Markup(parser.render(untrusted.visible(text)))
 
 
-def embedded(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
+def _embed(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
   """A picture as a data URI: the SVG if it is small, else the PNG.
 
-  None if neither file can be read.
+  It is None if neither file can be read.
   """
   content = {}
   for kind in _TYPES:
-    # Only the name: nothing outside of the folder gets into the page.
+    # Only names are used, so that nothing outside of the folder is read.
     path = folder / pathlib.PurePath(str(figure.get(kind))).name
-    # A ValueError is of a name that no file can have.
+    # A ValueError is raised for a name that no file can have.
     with contextlib.suppress(OSError, ValueError):
       content[kind] = untrusted.read(path, _LARGEST)
   if not content:
@@ -111,28 +117,104 @@ def embedded(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
   return f'data:{_TYPES[kind]};base64,{data}'
 
 
-def facts(contents: Contents) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-  """What files say, the checkpoint's first, each set's and analysis' after."""
+def _facts(contents: Contents) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+  """Yields titles and facts: of training, and of each set and analysis."""
   meta = contents.meta
   if contents.step is not None:
-    yield 'Training', flat({n: meta[n] for n in meta if n not in _LEFT_OUT})
+    yield 'Training', _flatten({n: meta[n] for n in meta if n not in _LEFT_OUT})
   for evaluation in contents.evaluations:
     result = evaluation.result
-    own = {'label': result.key.label, **result.provenance}
-    yield f'Evaluation {evaluation.name}', flat(own)
+    facts = {'label': result.key.label, **result.provenance}
+    yield f'Evaluation {evaluation.name}', _flatten(facts)
   for analysis in contents.analyses:
-    yield f'Analysis {analysis.folder.name}', flat(analysis.facts)
+    yield f'Analysis {analysis.folder.name}', _flatten(analysis.facts)
 
 
-def flat(facts: Mapping[str, Any], prefix: str = '') -> list[tuple[str, str]]:
-  """Names and values, those of objects inside with a dot; nothing is null."""
+def _flatten(
+    facts: Mapping[str, Any], prefix: str = ''
+) -> list[tuple[str, str]]:
+  """Names and values, those of inner objects with a dot; nulls are left out."""
   rows = []
   for name, value in facts.items():
     name = f'{prefix}{name}'.replace('_', ' ')
     if isinstance(value, dict):
-      rows += flat(value, f'{name}.')
+      rows += _flatten(value, f'{name}.')
     elif isinstance(value, list):
       rows.append((name, ', '.join(map(str, value))))
     elif value is not None:
       rows.append((name, str(value) or '(empty)'))
   return rows
+
+
+def result_tables(contents: Contents) -> list[Table]:
+  """The papers' tables, then every metric, then the quickstart's."""
+  results = {e.result.key: e.result for e in contents.evaluations}
+  model = Model(contents.name, contents.command_path, results)
+  made = []
+  if results:
+    # Sets of no paper are in the table of every metric.
+    made += [t for t in tables.paper_tables([model]) if t.name != 'other']
+    made.append(_every_metric(contents))
+  if systems := contents.baselines:
+    metrics = _sort_metrics(systems.values())
+    rows = [[row.get(m) for m in metrics] for row in systems.values()]
+    title = 'Beside baselines (%), as the quickstart measured them'
+    cells = dict(zip(systems, table_lib.percents_by_column(rows)))
+    made.append(_table('System', metrics, cells, title))
+  return made
+
+
+def _every_metric(contents: Contents) -> Table:
+  evaluations = contents.evaluations
+  metrics = _sort_metrics(e.result.metrics for e in evaluations)
+  rows = {}
+  for evaluation in evaluations:
+    facts = evaluation.result.provenance
+    sizes = [facts.get(name) for name in ('queries', 'passages')]
+    counts = [Cell(MISSING if n is None else f'{n:,}') for n in sizes]
+    for name, result in {'': evaluation.result, **evaluation.systems}.items():
+      # Each alone, as none is best among tasks.
+      shares = [table_lib.percents([result.metrics.get(m)])[0] for m in metrics]
+      head = ', '.join(filter(None, (evaluation.name, name)))
+      rows[head] = (*shares, *counts)
+  results = [r for e in evaluations for r in (e.result, *e.systems.values())]
+  notes = tables.mixed_notes({'': results})
+  notes = (*notes, 'Point at a number to see all of its digits.')
+  columns = (*metrics, 'queries', 'passages')
+  return _table('Task and split', columns, rows, 'Every metric (%)', notes)
+
+
+def _number_table(analysis: Analysis) -> Table:
+  """The numbers of an analysis, a column a model."""
+  models = analysis.numbers.values()
+  rows = {
+      name.replace('_', ' '): tuple(
+          Cell(precise(numbers[name]), exact=repr(numbers[name]))
+          if name in numbers
+          else Cell(MISSING)
+          for numbers in models
+      )
+      for name in dict.fromkeys(name for numbers in models for name in numbers)
+  }
+  return _table('', analysis.numbers, rows)
+
+
+def _table(
+    head: str, columns: Iterable[str], rows: Mapping[str, tuple[Cell, ...]],
+    title: str = '', notes: tuple[str, ...] = (),
+) -> Table:
+  return Table(
+      name='',
+      title=title,
+      heads=(head,),
+      columns=tuple(('', name) for name in columns),
+      rows=tuple(Row((name,), cells) for name, cells in rows.items()),
+      notes=notes,
+  )
+
+
+def _sort_metrics(rows: Iterable[Iterable[str]]) -> list[str]:
+  names = {name for row in rows for name in row}
+  return sorted(
+      names, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n)
+  )

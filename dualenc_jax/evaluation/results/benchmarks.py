@@ -87,9 +87,9 @@ _METRICS = {
 }
 
 
-def paper_metrics(evaluated: EvaluatedSet) -> tuple[str, ...]:
+def paper_metrics(key: Key) -> tuple[str, ...]:
   """The metrics that the papers report on a task."""
-  return _METRICS.get(evaluated.keys[0].task, OTHER_METRICS)
+  return _METRICS.get(key.task, OTHER_METRICS)
 
 
 def group(keys: Collection[Key]) -> list[EvaluatedSet]:

@@ -213,7 +213,8 @@ def _metrics_by_set(
             ' others. Evaluate it again, or choose other --metrics.'
         )
     chosen[evaluated] = []
-    defaults = [benchmarks.paper_metrics(evaluated), benchmarks.OTHER_METRICS]
+    of_papers = benchmarks.paper_metrics(evaluated.keys[0])
+    defaults = [of_papers, benchmarks.OTHER_METRICS]
     for choice in [wanted] if wanted else defaults:
       chosen[evaluated] = chosen[evaluated] or [
           metric for metric in choice if not lacking.get(metric, True)
