@@ -236,7 +236,7 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
   table = (tmp_path / 'o' / 'tables.md').read_text()
   assert f'Measured: pairs test, {size}.' in table
   bm25.main([*again, '--overwrite'])
-  with pytest.raises(UserError, match='VALIDATION_FILE.*--split=train'):
+  with pytest.raises(UserError, match='with --gin.VALIDATION_FILE'):
     bm25.main([path])
 
 

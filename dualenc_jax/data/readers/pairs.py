@@ -325,6 +325,8 @@ class Pairs(FilesDataset):
     flag = f'--gin.{split.upper()}_FILE=PATH'
     given = getattr(self, split)
     if not given:
+      for other in self.splits():
+        self._file(other)  # A wrong name is reported first.
       raise UserError(
           f'pairs has no file for split {split!r}; it has'
           f' {", ".join(self.splits()) or "none"}. Give it with {flag}.'
