@@ -30,7 +30,8 @@ from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.layouts import TextRows
 from dualenc_jax.forecast import slices, train_step
 from dualenc_jax.forecast.train_step import Forecast
-from dualenc_jax.models import cost, DualEncoder
+from dualenc_jax.models import DualEncoder
+from dualenc_jax.models.dual_encoder import count_flops
 from dualenc_jax.retrieval.search import search_programs
 from dualenc_jax.retrieval.search.search_programs import BLOCK_ROWS
 from dualenc_jax.training import memory, Partitioner
@@ -182,7 +183,7 @@ def flops(model: DualEncoder, batch: dict[str, TextRows]) -> float:
   """
   return sum(
       # The backward pass has two products for each of the forward pass.
-      3 * cost.flops(model, side, int(length))
+      3 * count_flops(model, side, int(length))
       for name, side in (('queries', 'query'), ('passages', 'passage'))
       for length in np.ravel(batch[name].lengths) if length
   )

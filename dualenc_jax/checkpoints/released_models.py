@@ -20,7 +20,7 @@ from dualenc_jax.checkpoints.weights import (
 from dualenc_jax.data.text.joined import Template
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.models import Seq2SeqRanker, T5Decoder, TokenEmbedder
-from dualenc_jax.models.seq2seq_ranker import EXTRA_ID_10, FALSE, TRUE
+from dualenc_jax.models.cross_encoder import EXTRA_ID_10, FALSE, TRUE
 from dualenc_jax.models.t5_encoder import RelativePositionBias
 from dualenc_jax.retrieval.encoding.embedder import Scorer
 from dualenc_jax.retrieval.encoding.teacher import Calibration, Teacher

@@ -1,6 +1,10 @@
 """Flax Linen modules: T5, and the dual, cross-encoders and generators of it."""
 
-from dualenc_jax.models.cross_encoder import CrossEncoder, ScoreHead
+from dualenc_jax.models.cross_encoder import (
+    CrossEncoder,
+    ScoreHead,
+    Seq2SeqRanker,
+)
 from dualenc_jax.models.description import current_names, describe, rebuild
 from dualenc_jax.models.dual_encoder import (
     abstract_params,
@@ -10,7 +14,6 @@ from dualenc_jax.models.dual_encoder import (
 )
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.seq2seq import encoder_decoder, Seq2Seq
-from dualenc_jax.models.seq2seq_ranker import Seq2SeqRanker
 from dualenc_jax.models.t5_decoder import T5Decoder
 from dualenc_jax.models.t5_encoder import (
     dot_product_attention,

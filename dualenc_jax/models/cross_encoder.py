@@ -1,17 +1,22 @@
-"""The cross-encoder, which scores a query and a passage joined to one text.
+"""Cross-encoders, which score a query and a passage joined to one text.
 
 Shapes: R rows, S texts a row, L tokens, E model dim.
 """
+
+from collections.abc import Sequence
 
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.models import layers, t5_encoder
-from dualenc_jax.models.dual_encoder import mean_pool, one_a_row
+from dualenc_jax.models import layers, t5_decoder, t5_encoder
+from dualenc_jax.models.dual_encoder import mean_pool, one_a_row, PAD
+from dualenc_jax.models.layers import Segments
 from dualenc_jax.utils.errors import expect
 
 POOLING = ('mean', 'first')
+# Pieces of T5's vocabulary.
+TRUE, FALSE, EXTRA_ID_10 = 1176, 6136, 32089
 
 
 class ScoreHead(nn.Module):
@@ -72,3 +77,43 @@ class CrossEncoder(nn.Module):
       return self(tokens, *one_a_row(tokens, dropout_numbers))[:, 0]
     x = self.encoder(self.token_embedder(tokens), lengths, dropout_numbers)
     return nn.with_logical_constraint(self.head(x, lengths), ('batch', 'texts'))
+
+
+class Seq2SeqRanker(nn.Module):
+  """A T5 that scores by its first output token: monoT5 and RankT5.
+
+  monoT5 is of Nogueira et al. (2020), RankT5 of Zhuang et al. (2022), as
+  released. No product with the whole vocabulary is computed.
+
+  Attributes:
+    tokens: as in monoT5 (true, false), whose difference of logits is the score,
+      a logit of a probability; or as in RankT5 one token, whose logit it is.
+  """
+
+  token_embedder: layers.TokenEmbedder
+  encoder: t5_encoder.T5Encoder
+  decoder: t5_decoder.T5Decoder
+  tokens: Sequence[int] = (TRUE, FALSE)
+
+  def __call__(
+      self, tokens: jax.Array, lengths: jax.Array | None = None,
+      dropout_numbers: jax.Array | None = None,
+  ) -> jax.Array:
+    """Scores texts; arguments and result as of `CrossEncoder`."""
+    if lengths is None:
+      return self(tokens, *one_a_row(tokens, dropout_numbers))[:, 0]
+    encoded = self.encoder(
+        self.token_embedder(tokens), lengths, dropout_numbers
+    )
+    rows, texts = lengths.shape
+    # The texts of a row are positions of one target, each with its own source.
+    members = Segments.of(tokens.shape[1], lengths).members() > 0
+    start = self.token_embedder(jnp.full((rows, texts), PAD, jnp.int32))
+    own = jnp.eye(texts, dtype=bool)[None]
+    found = self.decoder(start, encoded, jnp.swapaxes(members, 1, 2), own)
+    logits = self.decoder.logits(
+        found, self.token_embedder.embedding, self.tokens
+    )
+    if len(self.tokens) == 1:
+      return logits[..., 0]
+    return logits[..., 0] - logits[..., 1]

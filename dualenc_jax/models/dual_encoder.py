@@ -3,6 +3,7 @@
 Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from flax import linen as nn
@@ -191,3 +192,43 @@ def tower(model: DualEncoder, side: str) -> list[Any]:
   """The `PARTS` of the tower of a side, 'query' or 'passage'."""
   own = [side == 'passage' and getattr(model, f'passage_{p}') for p in PARTS]
   return [part or getattr(model, name) for name, part in zip(PARTS, own)]
+
+
+def count_flops(model: DualEncoder, side: str, tokens: int) -> float:
+  """Floating-point operations of the matrix products of a text.
+
+  With L tokens, H*K the joined heads, F the MLP's hidden axis and G = 2 for the
+  gated MLP, else 1,
+
+    layers * (2 L (4 E H K + (G + 1) E F) + 4 L^2 H K) + 2 E D.
+  """
+  embedder, encoder, projection = tower(model, side)
+  features = embedder.features
+  joined = encoder.num_heads * encoder.head_dim
+  mlp = (len(encoder.activations) + 1) * features * encoder.mlp_dim
+  token = 2 * (4 * features * joined + mlp) + 4 * tokens * joined
+  layers = encoder.num_layers * tokens * token
+  return layers + 2 * features * projection.features
+
+
+def describe_towers(
+    model: DualEncoder, query_length: int, passage_length: int
+) -> Iterator[str]:
+  """Yields a line a tower: layers, parameters, FLOP of a text of its length."""
+  params = abstract_params(model)
+  for side, tokens in (('query', query_length), ('passage', passage_length)):
+    count, shared = 0, 0
+    for part in PARTS:
+      own = f'passage_{part}'
+      name = own if side == 'passage' and own in params else part
+      size = sum(x.size for x in jax.tree.leaves(params[name]))
+      count += size
+      shared += 0 if own in params else size
+    all_or_some = 'all' if shared == count else f'{shared:,}'
+    layers = tower(model, side)[1].num_layers
+    gigaflops = count_flops(model, side, tokens) / 1e9
+    yield (
+        f'{side.capitalize()} tower: {layers} layer{"s" * (layers != 1)},'
+        f' {count:,} parameters, {all_or_some} of them shared; a {side} of'
+        f' {tokens} tokens costs {gigaflops:.3g} GFLOP.'
+    )

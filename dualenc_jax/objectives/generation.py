@@ -12,7 +12,7 @@ from dualenc_jax.checkpoints.checkpoint_reader import GENERATOR
 from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
-from dualenc_jax.models.token_losses import token_losses
+from dualenc_jax.models.seq2seq import token_losses
 from dualenc_jax.objectives.cells import map_cells
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Key, Result, Run

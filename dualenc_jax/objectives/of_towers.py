@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.models import describe, DualEncoder, model_params
-from dualenc_jax.models.cost import describe_towers
+from dualenc_jax.models.dual_encoder import describe_towers
 from dualenc_jax.objectives import cells
 from dualenc_jax.objectives.from_pairs import FromPairs
 from dualenc_jax.objectives.objective import Run

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from dualenc_jax.data.text.ragged import Ragged
-from dualenc_jax.models import cost
+from dualenc_jax.models.dual_encoder import count_flops
 from dualenc_jax.parallel.partitioning import path_string
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.retrieval.encoding.towers import Loaded, params_of_tower
@@ -182,7 +182,7 @@ def _facts(model: Loaded, lengths: np.ndarray) -> dict[str, Any]:
     dtype = model.provenance.get('dtype')
     return {'layers': None, 'gflop': None, 'dtype': dtype, **facts}
   towers = model.embedder.model
-  flops = [cost.flops(towers, 'query', int(length)) for length in lengths]
+  flops = [count_flops(towers, 'query', int(length)) for length in lengths]
   return {
       'layers': towers.encoder.num_layers,
       'gflop': float(np.mean(flops)) / 1e9,

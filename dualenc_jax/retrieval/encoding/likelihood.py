@@ -8,7 +8,7 @@ import numpy as np
 
 from dualenc_jax.data.text.ragged import lengths_to_offsets, Pool, Ragged
 from dualenc_jax.models import Seq2Seq
-from dualenc_jax.models.token_losses import token_losses
+from dualenc_jax.models.seq2seq import token_losses
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding import towers
 from dualenc_jax.retrieval.encoding.embedder import OnMesh
