@@ -91,7 +91,7 @@ class Checkpoints:
     """
     items = _items(state)
     # Of what is in memory now, before any of it is copied or written.
-    known, _ = device_digests.of_trees(items)
+    known, _ = device_digests.digest_trees(items)
     with self._explained():
       self.manager.save(
           step,
@@ -122,7 +122,7 @@ class Checkpoints:
     """
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
     at_once = max(largest + 1, _AT_ONCE)
-    known, _ = device_digests.of_trees({'params': params})
+    known, _ = device_digests.digest_trees({'params': params})
     with self._explained():
       handlers = {
           'params': ocp.PyTreeCheckpointHandler(
@@ -295,7 +295,7 @@ def _check_digests(
     trees: Mapping[str, Any], known: checkpoint_meta.Digests | None
 ) -> None:
   """Raises DamageError unless arrays are what was saved, and finite."""
-  found, bad = device_digests.of_trees(trees)
+  found, bad = device_digests.digest_trees(trees)
   odd = [
       f'{item}: {name}'
       for item in trees

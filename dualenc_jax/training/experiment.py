@@ -128,11 +128,11 @@ class Experiment:
     self.objective.check_vocabulary(self.tokenizer.vocabulary)
 
   def cache(self, split: str) -> Cache:
-    """The token cache of a split of the task, built if there is none yet."""
+    """Returns the token cache of a split, which is built if it is missing."""
     return self._prepare(self.task.for_split(split), split)
 
   def passage_cache(self, split: str) -> Cache:
-    """The token cache of a split whose passages alone are used."""
+    """Returns the token cache of a split whose passages alone are used."""
     own = self.passage_tokenizer or self.tokenizer
     return dataclasses.replace(self, tokenizer=own).cache(split)
 
@@ -143,14 +143,14 @@ class Experiment:
 
   @functools.cached_property
   def corpora(self) -> list[Cache]:
-    """Token caches of the corpora of training queries, beside `caches`."""
+    """Token caches of the corpora of training queries, if they have any."""
     splits = [(t, t.corpus_split('train')) for t, _ in self.task.parts()]
     wanted = [(task, split) for task, split in splits if split is not None]
     return [self._prepare(task.for_split(s), s) for task, s in wanted]
 
   @property
   def rates(self) -> list[float] | None:
-    """Share of each cache in a mixture; None for one cache."""
+    """The share of each cache in a mixture; None for one cache."""
     rates = [rate for _, rate in self.task.parts()]
     if len(rates) == 1:
       return None
@@ -160,7 +160,7 @@ class Experiment:
 
   @functools.cached_property
   def batches(self) -> Batches:
-    """The training batches, from caches that are built if there are none."""
+    """The training batches, from caches that are built if missing."""
     return self.objective.batches(self)
 
   @property
@@ -186,7 +186,7 @@ def make_plan(experiment: Experiment) -> Plan:
 
 
 def make_start(plan: Plan, experiment: Experiment) -> initial_lib.Start | None:
-  """The start of a run without a checkpoint of its own; None: from scratch."""
+  """Plans the start of a run without a checkpoint; None is from scratch."""
   source = experiment.initial_checkpoint
   if source is None or getattr(source, 'path', source) is None:
     if experiment.objective.needs_start:
@@ -219,15 +219,15 @@ def _warn_of_random(
 ) -> None:
   """Warns of parameters that are frozen, but not from a checkpoint.
 
-  `sources` are those of a `Start`. A codec's have values of their own.
+  `sources` are those of a `Start`. Parameters of a codec are never random.
   """
   params, objective = plan.abstract.params, experiment.objective
   paths = leaf_paths(params)
-  still = experiment.optimizer.still(paths, objective.frozen)
+  frozen = experiment.optimizer.frozen_paths(paths, objective.frozen)
   fresh = [
       path
       for path, leaf in zip(paths, jax.tree.leaves(params))
-      if path in still and not path.startswith(f'{model_codec.GROUP}/')
+      if path in frozen and not path.startswith(f'{model_codec.GROUP}/')
       and None in map(sources.get, layer_names(path, leaf.shape))
   ]
   if fresh:
@@ -256,12 +256,12 @@ def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
   yield from experiment.objective.describe(experiment)
 
 
-def initial_state(
+def restore_or_init(
     plan: Plan, checkpoints: Checkpoints, start: initial_lib.Start | None
 ) -> tuple[TrainState, dict[str, Any]]:
-  """The initial state and its `meta`.
+  """Returns the first state and its `meta`.
 
-  It is the newest readable checkpoint of this run, else the parameters of
+  That is the newest readable checkpoint of this run, else the parameters of
   `start`, else random ones.
   """
   restored = checkpoints.restore(plan.abstract)
@@ -274,14 +274,14 @@ def initial_state(
   return state, {'step': 0, 'run_id': uuid.uuid4().hex}
 
 
-def data_position(experiment: Experiment) -> dict[str, Any]:
-  """The facts that the batch of a step depends on, besides the step."""
+def describe_data(experiment: Experiment) -> dict[str, Any]:
+  """Returns what the batch of a step depends on, besides the step."""
   headers = [cache.header for cache in experiment.caches]
-  position = {}
+  facts = {}
   for name in ('task', 'source'):
     values = [header[name] for header in headers]
-    position[name] = values if len(values) > 1 else values[0]
-  position |= {
+    facts[name] = values if len(values) > 1 else values[0]
+  facts |= {
       'vocabulary': headers[0]['vocabulary'],
       'examples': sum(len(cache) for cache in experiment.caches),
       'query_length': experiment.tokenizer.query_length,
@@ -290,21 +290,21 @@ def data_position(experiment: Experiment) -> dict[str, Any]:
       'global_batch': experiment.batch_size,
       'seed': experiment.seed,
   }
-  # A mixture may have others for its tasks.
+  # Tasks of a mixture may have prefixes of their own.
   prefixes = [header.get('query_prefix', '') for header in headers]
   if {*prefixes} != {experiment.tokenizer.query_prefix}:
-    position['query_prefixes'] = prefixes
+    facts['query_prefixes'] = prefixes
   if experiment.rates is not None:
-    position['rates'] = [round(rate, 9) for rate in experiment.rates]
+    facts['rates'] = [round(rate, 9) for rate in experiment.rates]
   if hosts.is_joined():
-    # They must lay out alike, too, or would wait for each other for ever.
-    facts = {**position, 'shapes of batches': repr(experiment.batches.shapes)}
+    # Hosts of other shapes of batches would wait for each other for ever.
+    all_facts = {**facts, 'shapes of batches': repr(experiment.batches.shapes)}
     hosts.agree(
         'training data',
-        '\n'.join(f'{a}: {json.dumps(b)}' for a, b in facts.items()),
+        '\n'.join(f'{a}: {json.dumps(b)}' for a, b in all_facts.items()),
         'Expected the same files on all hosts.',
     )
-  return position
+  return facts
 
 
 def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

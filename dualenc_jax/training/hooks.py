@@ -29,8 +29,6 @@ class Training:
     step: steps taken.
     state: a TrainState on the mesh; None for a late hook, as the next step has
       taken it.
-    train_step: (state, batch) -> (state, metrics).
-    batches: (step, cells) -> batch.
     metrics: metrics of the last step, on devices; for late hooks on the host.
     notes: memory of the hooks, JSON, saved with every checkpoint.
     save: whether a hook wants a checkpoint of this step.
@@ -39,8 +37,6 @@ class Training:
 
   step: int
   state: Any
-  train_step: Callable[..., Any]
-  batches: Callable[..., Any]
   metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
   notes: dict[str, Any] = dataclasses.field(default_factory=dict)
   save: bool = False

@@ -79,9 +79,9 @@ def train(
   if not checkpoints.steps():
     start = experiment_lib.make_start(plan, experiment)
   batches = experiment.batches
-  state, meta = experiment_lib.initial_state(plan, checkpoints, start)
+  state, meta = experiment_lib.restore_or_init(plan, checkpoints, start)
   first, notes = meta['step'], meta.get('notes', {})
-  data = experiment_lib.data_position(experiment)
+  data = experiment_lib.describe_data(experiment)
   if first and not allow_other_data:
     experiment_lib.check_same_data(meta['data'], data)
   for line in objective.describe_batches(experiment, first):
@@ -110,7 +110,7 @@ def train(
   reporter = Reporter(
       experiment.model_dir, first, steps, experiment.batch_size, started
   )
-  run = Training(first, state, plan.train_step, batches, notes=notes)
+  run = Training(first, state, notes=notes)
   del state  # The first step takes it.
   clock = Clock(checkpoints, experiment.checkpoint_every_hours)
   timer = monitors.InputTimer()
@@ -152,14 +152,14 @@ def train(
       call_hooks(run)
     while run.step < steps and not (run.ended or run.stopped):
       batch = timer.batch(
-          lambda: partitioner.to_device(run.batches(run.step, cells))
+          lambda: partitioner.to_device(batches(run.step, cells))
       )
       if constants:
         batch = {**batch, **constants}
       if complete is not None:
         batch = complete(run.state.params, batch)
       with shapes.step(run.step + 1, batch), jax.transfer_guard('disallow'):
-        run.state, run.metrics = run.train_step(run.state, batch)
+        run.state, run.metrics = plan.train_step(run.state, batch)
       timer.start_step(run.metrics['loss'])
       run.step += 1
       call_hooks(run)

@@ -25,25 +25,24 @@ _SHOWN = 20
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-  """optax, plus regular-expression rules over parameter paths.
+  """A transformation of optax with rules over parameter paths.
 
-  A rule must match whole paths ('encoder/layers_0/mlp/wo/kernel') and at least
-  one of them.
+  A rule is a regular expression, which must match whole paths
+  ('encoder/layers_0/mlp/wo/kernel') and at least one of them.
 
   Attributes:
-    transform: any of optax, its learning rate included.
+    transform: the transformation, its learning rate included.
     learning_rate: the schedule that `transform` uses, for the log.
     freeze: parameters that are never updated and have no optimizer state.
     multipliers: pairs of an expression and a factor on the learning rate; the
       first that matches counts, and 1 where none does.
     clip_norm: largest norm of the gradient of all trained parameters together,
       which is scaled down to it; None leaves it as it is.
-    skip_non_finite: most steps in a row with a loss or gradient that is not
-      finite to leave out: parameters, optimizer state, its own count of steps
-      and the objective's memory stay as they were, as in
-      `optax.apply_if_finite`. The batch is used up, and the learning rate of
-      all later steps is that of a step before. One more in a row stops the run;
-      0 stops it at the first.
+    skip_non_finite: most steps in a row to skip for a loss or gradient that is
+      not finite. Parameters, optimizer state, its own count of steps and the
+      objective's memory then stay as they were, as in `optax.apply_if_finite`.
+      The batch is used up, and the learning rate of all later steps is that of
+      a step before. One more in a row stops the run; 0 stops it at the first.
   """
 
   transform: optax.GradientTransformation
@@ -82,7 +81,7 @@ class Optimizer:
         )
 
   def describe(self, steps: int) -> str:
-    """The course of the learning rate over so many steps, in words."""
+    """Returns the course of the learning rate over so many steps, in words."""
     places = [steps * i // _SHOWN for i in range(_SHOWN + 1)]
     rates = [float(self.learning_rate(step)) for step in places]
     turns = [rates[0], max(rates), rates[-1]]
@@ -94,21 +93,23 @@ class Optimizer:
   def build(
       self, params: Any, frozen: Sequence[str] = ()
   ) -> optax.GradientTransformation:
-    """The transformation for (possibly abstract) parameters.
+    """Returns the transformation of optax for parameters.
 
-    `frozen` are expressions of the objective, which `freeze` may repeat.
+    Args:
+      params: the parameters, possibly abstract.
+      frozen: expressions of the objective, which `freeze` may repeat.
 
     Raises:
       UserError: a rule matches no parameter, or has no effect.
     """
     paths = partitioning.leaf_paths(params)
     treedef = jax.tree.structure(params)
-    still = self.still(paths, frozen)
+    fixed = self.frozen_paths(paths, frozen)
     factors = partitioning.match_rules(
         'LR_MULTIPLIERS', self.multipliers, paths
     )
 
-    if len(still) == len(paths):
+    if len(fixed) == len(paths):
       raise UserError('FREEZE matches every parameter; nothing would train.')
     transform = self.transform
     if self.clip_norm is not None:
@@ -120,17 +121,19 @@ class Optimizer:
           treedef, [factors.get(path, 1.0) for path in paths]
       )
       transform = optax.chain(transform, _scale_by(scales))
-    if still:
+    if fixed:
       labels = jax.tree.unflatten(
-          treedef, ['frozen' if path in still else 'trained' for path in paths]
+          treedef, ['frozen' if path in fixed else 'trained' for path in paths]
       )
       transform = optax.multi_transform(
           {'trained': transform, 'frozen': optax.set_to_zero()}, labels
       )
     return transform
 
-  def still(self, paths: Sequence[str], frozen: Sequence[str]) -> set[str]:
-    """Those of the parameters that are not trained; arguments as in `build`."""
+  def frozen_paths(
+      self, paths: Sequence[str], frozen: Sequence[str]
+  ) -> set[str]:
+    """Returns the paths of parameters that are not trained, as in `build`."""
     return {
         path
         for patterns in (self.freeze, *((pattern,) for pattern in frozen))
@@ -141,7 +144,7 @@ class Optimizer:
 
 
 class TrainState(NamedTuple):
-  """All that a step changes; most objectives have () for a memory."""
+  """All that a step changes; the memory of most objectives is ()."""
 
   step: Any
   params: Any
@@ -150,10 +153,12 @@ class TrainState(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """A plan of training: shapes, shardings and functions, no numbers yet.
+  """Shapes, shardings and functions of a run, without numbers.
 
-  The state as ShapeDtypeStruct with shardings; its initialiser, in place on the
-  mesh; and (state, batch) -> (state, metrics), which donates the state.
+  Attributes:
+    abstract: the state, of ShapeDtypeStruct with shardings.
+    init: makes the state on the mesh.
+    train_step: (state, batch) -> (state, metrics), which donates the state.
   """
 
   abstract: TrainState
@@ -167,13 +172,22 @@ def plan(
 ) -> Plan:
   """Traces parameters and optimizer state; computes nothing.
 
-  `memory` is the objective's, abstract; at first it is zeros. Dropout of step k
-  depends on (seed, k) alone. A batch that is a mapping also gets k as `step`.
-  Beside the objective's metrics come
-  `gradient_norm`, `learning_rate` and `gradient_squares`, the squared norm of
-  each gradient in the order of `partitioning.leaf_paths(params)`, and
-  `finite`, whether each new parameter is, in the same order; with
-  `optimizer.skip_non_finite` also `skipped`, 1 where the step is left out.
+  Dropout of step k depends on (seed, k) alone. A batch that is a mapping also
+  gets k as `step`. Metrics of a step are those of the objective, and
+
+    gradient_norm, learning_rate: float32 [].
+    gradient_squares: the squared norm of each gradient, in the order of
+      `partitioning.leaf_paths(params)`.
+    finite: whether each new parameter is finite, in the same order.
+    skipped: 1 where the step is skipped; absent without
+      `optimizer.skip_non_finite`.
+
+  Args:
+    objective: the objective.
+    optimizer: the optimizer.
+    partitioner: the mesh and its rules.
+    seed: seed of parameters and dropout.
+    memory: the objective's, abstract; at first it is zeros.
 
   Raises:
     UserError: sizes that do not divide, rules that match nothing.
@@ -195,7 +209,7 @@ def plan(
     )
 
   def train_step(state: TrainState, batch: Any):
-    # Of the generators only this one draws a row's mask by its key alone.
+    # Only this generator draws a row's mask by its key alone.
     dropout = jax.random.fold_in(key(impl='threefry2x32'), state.step)
     if isinstance(batch, Mapping):
       batch = {STEP: state.step, **batch}
@@ -219,8 +233,8 @@ def plan(
         [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)]
     )
     if optimizer.skip_non_finite:
-      # Of the gradient, not of the update, so that the old arrays need not be
-      # kept until all of the new ones are there.
+      # The update is not looked at, so that the old arrays need not be kept
+      # until all of the new ones are there.
       good = jnp.isfinite(metrics['loss']) & jnp.all(jnp.isfinite(squares))
       metrics['skipped'] = jnp.where(good, 0.0, 1.0)
       params, opt_state, memory = jax.tree.map(
@@ -257,7 +271,7 @@ def plan(
       jax.tree.map(lambda _: partitioner.rows, memory),
   )
   return Plan(
-      with_shardings(abstract, shardings),
+      add_shardings(abstract, shardings),
       jax.jit(init, out_shardings=shardings),
       jax.jit(
           scoped_step, in_shardings=(shardings, partitioner.rows),
@@ -267,7 +281,7 @@ def plan(
 
 
 def _is_multiplier(rule: Any) -> bool:
-  """Whether it is a pair of an expression and a finite factor, 0 or more."""
+  """Returns whether it is a pair of an expression and a finite factor >= 0."""
   match rule:
     case [str(), bool()]:
       return False
@@ -291,8 +305,8 @@ def _scale_by(scales: Any) -> optax.GradientTransformation:
   return optax.stateless(update)
 
 
-def with_shardings(abstract: Any, shardings: Any) -> Any:
-  """Abstract arrays with these shardings."""
+def add_shardings(abstract: Any, shardings: Any) -> Any:
+  """Returns abstract arrays with these shardings."""
   return jax.tree.map(
       lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
       abstract,
@@ -303,9 +317,11 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
 def non_finite_tensors(
     metrics: Mapping[str, Any], paths: Sequence[str]
 ) -> list[str]:
-  """Names of the loss, gradients, else new parameters that are not finite.
+  """Returns names of the loss, gradients or parameters that are not finite.
 
-  `metrics` of a step are on the host; `paths` are of the parameters.
+  Args:
+    metrics: those of a step, on the host.
+    paths: paths of the parameters.
   """
   names = [] if np.isfinite(metrics['loss']) else ['the loss']
   bad = ~np.isfinite(metrics['gradient_squares'])

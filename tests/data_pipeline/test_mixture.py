@@ -10,7 +10,7 @@ import text_reading
 
 from dualenc_jax.cli import config, saved_run
 from dualenc_jax.data import Batches, Packed, Padded
-from dualenc_jax.training.experiment import check_same_data, data_position
+from dualenc_jax.training.experiment import check_same_data, describe_data
 from dualenc_jax.utils.errors import UserError
 
 RATES = (0.5, 0.3, 0.2)
@@ -115,11 +115,11 @@ def test_tasks_have_prompts_of_their_own(tmp_path):
       text = prefix + cache.query_texts.text(row)
       expected = [*processor.encode(text)[:63], 1]
       assert cache.query_tokens.row(row).tolist() == expected
-  position = data_position(experiment)
+  position = describe_data(experiment)
   assert position['query_prefixes'] == ['question: ', 'query: ']
   other = build(tmp_path, *map(config.binding, flags[::2]))
   with pytest.raises(UserError, match='query_prefix'):
-    check_same_data(data_position(other), position)
+    check_same_data(describe_data(other), position)
   with pytest.raises(UserError, match='query_prefixes: .* -> None'):
     check_same_data(
         position, {n: x for n, x in position.items() if 'prefix' not in n}

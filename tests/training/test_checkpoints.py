@@ -16,7 +16,7 @@ import tiny_training
 
 from dualenc_jax.training import Optimizer, Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
-from dualenc_jax.training.step import TrainState, with_shardings
+from dualenc_jax.training.step import add_shardings, TrainState
 from dualenc_jax.utils.errors import UserError
 
 # Orbax leaves the other reads of a damaged checkpoint unfinished.
@@ -54,7 +54,7 @@ def abstract_state(partitioner=None, width=64, names=('wi', 'wo')):
       lambda params: TrainState(np.int32(0), params, adamw.init(params)), params
   )
   shardings = partitioner.param_shardings(boxed)
-  return with_shardings(
+  return add_shardings(
       state,
       TrainState(
           partitioner.replicated,

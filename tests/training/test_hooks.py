@@ -45,7 +45,7 @@ def run(hooks, first, last, requests=(), notes=None):
       [hook(name, **when) for name, when in hooks.items()],
       first, last, said, lambda: next(requests, Request.CONTINUE), notes,
   )
-  now = Training(first, np.zeros(1), None, None, {'at': first}, notes=notes)
+  now = Training(first, np.zeros(1), {'at': first}, notes=notes)
   if call_hooks.left or first < last:
     call_hooks(now)
   while now.step < last and not now.stopped:
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_seen_before_it_is_saved(asked):
       ],
       3, 9, Said(), lambda: asked,
   )
-  now = Training(3, np.zeros(1), None, None)
+  now = Training(3, np.zeros(1))
   if asked is not Request.STOP:
     hooks(now)
   now.step = 4

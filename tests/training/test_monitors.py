@@ -23,7 +23,7 @@ def at(step, notes=None, **metrics):
       'gradient_squares': np.ones(2, np.float32),
       'finite': np.ones(2, bool),
   }
-  run = Training(step, None, None, None, fine | metrics)
+  run = Training(step, None, fine | metrics)
   run.notes = {} if notes is None else notes
   return run
 

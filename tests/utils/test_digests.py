@@ -47,11 +47,11 @@ def by_hand(array):
 
 
 def of_devices(array):
-  return on_devices.of_trees({'t': {'a': array}})[0]['t']['a']
+  return on_devices.digest_trees({'t': {'a': array}})[0]['t']['a']
 
 
 @pytest.mark.parametrize(
-    'dtype', ['float32', 'bfloat16', 'int8', 'bool', 'complex64', 'int64']
+    'dtype', ['float32', 'bfloat16', 'int8', 'bool', 'int64']
 )
 def test_it_is_what_the_module_says(dtype):
   for shape in ((), (0, 3), (5, 3, 2)):
@@ -84,7 +84,7 @@ def test_on_any_mesh():
     array = numbers((8, 16), dtype, i)
     wanted[str(i)] = digests.of_array(array)
     placed[str(i)] = jax.device_put(array, NamedSharding(mesh, spec))
-  found, _ = on_devices.of_trees({'x': placed})
+  found, _ = on_devices.digest_trees({'x': placed})
   assert found == {'x': wanted}
 
 
@@ -93,7 +93,7 @@ def test_each_of_stacked_layers_has_its_own():
   for spec in (P(None, None, 'data'), P('data'), P()):
     spread = jax.device_put(array, NamedSharding(mesh_of(8), spec))
     tree = {'encoder': {'layers': {'w': spread}}}
-    found, _ = on_devices.of_trees({'x': tree})
+    found, _ = on_devices.digest_trees({'x': tree})
     assert found['x'] == {
         f'encoder/layers_{i}/w': digests.of_array(array[i]) for i in range(8)
     }
@@ -108,7 +108,7 @@ def test_what_is_not_finite_is_named():
     changed[1, 2, 3] = value
     tree = {'a': array, 'e': {'layers': {'b': changed}}}
     tree = jax.tree.map(jnp.asarray, tree)
-    _, bad = on_devices.of_trees({'p': tree, 'o': [jnp.arange(4)]})
+    _, bad = on_devices.digest_trees({'p': tree, 'o': [jnp.arange(4)]})
     assert bad == ['p: e/layers_1/b'] * (value != 3e38)
 
 

@@ -31,7 +31,7 @@ _AGAIN = 'Copy the whole folder again, or use another checkpoint.'
 
 
 def of_array(array: np.ndarray) -> str:
-  """The digest of an array on this host, that of `digests_on_devices`, too."""
+  """Returns the digest of an array, as `training.device_digests` has it."""
   sums = [0, 0]
   size = array.dtype.itemsize
   flat = np.ascontiguousarray(array).reshape(-1)
