@@ -14,7 +14,7 @@ from t5x import metrics as t5x_metrics, models, optimizers
 from dualenc_jax.data import Dataset, layouts, seqio_adapter, Tokenizer
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.objectives import Contrastive
-from dualenc_jax.objectives.contrastive import Batch, embed
+from dualenc_jax.objectives.encoding import Batch, embed
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import default_cache_dir

@@ -41,6 +41,7 @@ _MOVED = {
 _REMOVED = (
     r'data\.Grouped\..*', r'losses\.Hashed\.straight_through = .*',
     r'losses\.Similarity\.check_norms = .*',
+    r'objectives\.JointPq\.refresh = .*',
     r'readers\.(MsMarco\.train_from|OpenNQ\.\w*(posi|nega)tives) = .*',
     r'training\.Experiment\.eval_(queries|passages) = .*',
     r'INITIAL_CHECKPOINT_OPTIMIZER = .*',
@@ -195,6 +196,7 @@ def with_moved_modules(text: str) -> str:
   for old, new in _MOVED.items():
     text = re.sub(rf'^{old}$', new, text, flags=re.MULTILINE)
   text = text.replace('losses.Hashed.dense = ', 'losses.Hashed.loss = ')
+  text = text.replace('objectives.TaughtPq', 'objectives.DistilledPQ')
   # A layout of the past, with the same values as the one of today.
   text = text.replace('@data.Grouped()', '@data.Packed()')
   text = re.sub(r'\brun\.(?=Experiment\b|UntilAligned\b)', 'training.', text)

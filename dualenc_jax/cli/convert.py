@@ -50,7 +50,7 @@ from dualenc_jax.cli import (
   saved_config,
   saved_run,
 )
-from dualenc_jax.objectives.of_towers import OfTowers
+from dualenc_jax.objectives import PairObjective
 from dualenc_jax.retrieval.compression import model_codec
 from dualenc_jax.retrieval.index import conversion as index_conversion
 from dualenc_jax.training.checkpoints import Checkpoints, write_vocabulary
@@ -268,7 +268,7 @@ def write_model_dir(
       repr(str(final / VOCABULARY)),
   )
   objective = experiment.objective
-  assert isinstance(objective, OfTowers)
+  assert isinstance(objective, PairObjective)
   params, _ = loading.place(objective.model, weights.tensors, weights.path)
   facts, codec = objective.facts, weights.codec
   if codec is not None:

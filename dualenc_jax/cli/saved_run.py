@@ -99,12 +99,12 @@ def load(
       partitioner=partitioner,
   )
   objective: Any = experiment.objective
-  if not hasattr(objective, 'embedder'):
+  if objective.outputs != 'embeddings':
     use = (
         f'A cross-encoder re-ranks: `dualenc rerank --teacher={folder}`, or'
         f' --rerank={folder} of evaluate and search.'
     )
-    if hasattr(objective, 'likelihood'):
+    if objective.outputs == 'queries':
       use = 'A generator writes queries: `dualenc generate`.'
     raise UserError(
         f'{folder} is not a dual encoder: it was trained by'

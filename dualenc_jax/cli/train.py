@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def next_words(experiment: Experiment) -> list[str]:
   """The command line to try on the model of a run."""
   model, objective = experiment.model_dir, experiment.objective
-  if hasattr(objective, 'embedder'):
+  if objective.outputs == 'embeddings':
     task = experiment.task
     known, more = task.splits(), []
     if getattr(task, 'evaluated', 'validation') not in known:
@@ -66,7 +66,7 @@ def next_words(experiment: Experiment) -> list[str]:
       if not isinstance(task, Dataset):
         more = ['--tasks=TASK']
     return ['dualenc', 'evaluate', f'--model_dir={model}', *more]
-  if hasattr(objective, 'likelihood'):
+  if objective.outputs == 'queries':
     return ['dualenc', 'generate', f'--generator={model}', '--corpus=PATH']
   return ['dualenc', 'rerank', f'--teacher={model}', '--run=FILE.trec']
 

@@ -7,7 +7,7 @@ slots are drawn on any number of devices.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -177,7 +177,7 @@ def _visit(
         for x in (cache.embeddings, cache.ids, cache.valid)
     )
     places = begin + jnp.arange(block, dtype=jnp.int32)
-    mask = score_matrix.negatives(
+    mask: Any = score_matrix.negatives(
         NegativeMask(positives=(anchors.known[..., 0], anchors.known[..., 1])),
         NegativeMask(
             valid=valid & (places >= intended), text=(ids[:, 0], ids[:, 1])

@@ -107,7 +107,9 @@ class Hashed(LossWrapper):
       )
     beta, dim = self.beta(batch.step), batch.query.shape[1]
     vectors = batch.vectors()
-    soft = {k: jnp.tanh(beta * math.sqrt(dim) * x) for k, x in vectors.items()}
+    soft: dict[str, Any] = {
+        k: jnp.tanh(beta * math.sqrt(dim) * x) for k, x in vectors.items()
+    }
     # As an index has them: 0 is +1.
     codes = {k: jnp.where(x >= 0.0, 1.0, -1.0) for k, x in vectors.items()}
     scaled: dict[str, Any] = {

@@ -5,19 +5,18 @@ import dataclasses
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.data.text.ragged import as_uint32_pairs
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder, model_params
-from dualenc_jax.objectives import collapse, passage_states
+from dualenc_jax.objectives import collapse
+from dualenc_jax.objectives.encoding import embed_queries
+from dualenc_jax.objectives.frozen_passages import FrozenPassages
 from dualenc_jax.objectives.objective import Key, Result, Run
-from dualenc_jax.objectives.over_passages import OverPassages, passage_tower
+from dualenc_jax.objectives.pairs import PairObjective
 
 
 class _OverCorpus(losses.InBatchSoftmax):
@@ -28,7 +27,7 @@ class _OverCorpus(losses.InBatchSoftmax):
 
 
 @dataclasses.dataclass(frozen=True)
-class Alignment(OverPassages):
+class Alignment(PairObjective):
   """Stage 1 of DAFT (Leonhardt et al. 2022): the query tower alone is trained.
 
   The mean over pairs (q, p) of
@@ -44,7 +43,6 @@ class Alignment(OverPassages):
   way. Without it an index of passages stays valid.
   """
 
-  unit = 'state'
   model: DualEncoder
   similarity: losses.Similarity = losses.Similarity()
   train_projection: bool = False
@@ -52,38 +50,28 @@ class Alignment(OverPassages):
   states_dir: str | None = None
   micro_batch_size: int | None = None
   layout: Layout = Packed()
+  num_negatives = 0
+  sides = ('queries',)
+  needs_start = True
+
+  def __post_init__(self):
+    self.check_options()
 
   @property
-  def frozen(self) -> tuple[str, ...]:
-    if self.train_projection:
-      return 'passage_(token_embedder|encoder)/.*',
-    return passage_tower(self.model)
+  def frozen_passages(self) -> FrozenPassages:
+    pooled = self.train_projection
+    return FrozenPassages(
+        self.model, self.whole_corpus, self.states_dir,
+        'pool_passage' if pooled else 'encode_passage',
+    )
 
-  @property
-  def method(self) -> str:
-    return 'pool_passage' if self.train_projection else 'encode_passage'
-
-  @property
-  def width(self) -> int:
-    if not self.train_projection:
-      return super().width
-    model = self.model
-    return (model.passage_token_embedder or model.token_embedder).features
-
-  def shapes(self, run: Run) -> dict[str, Any]:
-    shapes = super().shapes(run)
-    rows = len(shapes['state_valid'])
-    return {**shapes, 'state_ids': jax.ShapeDtypeStruct((rows, 2), np.uint32)}
-
-  def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
-    found = super().constants(run, params)
-    ids = as_uint32_pairs(run.batches.all_passages.fingerprints)
-    rows = len(found['state_valid'])
-    ids = passage_states.put(ids, rows, run.partitioner)
-    return {**found, 'state_ids': ids}
+  def loss_params(self) -> Mapping[str, Any]:
+    return self.similarity.init()
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
-    query = self.encoded_queries(params, batch, key)
+    query = embed_queries(
+        self.model, params, batch, key, self.micro_batch_size
+    )
     passages = batch['states']
     if self.train_projection:
       passages = self.model.apply(

@@ -13,16 +13,14 @@ from dualenc_jax.data import Batches, Layout, Packed
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.models.seq2seq import token_losses
-from dualenc_jax.objectives.cells import map_cells
-from dualenc_jax.objectives.from_pairs import FromPairs
+from dualenc_jax.objectives.encoding import map_cells
 from dualenc_jax.objectives.objective import Key, Result, Run
-from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.retrieval.encoding.likelihood import Likelihood
+from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.utils.errors import expect, UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Generation(FromPairs):
+class Generation(PairObjective):
   """Cross-entropy of queries given their passages, as docT5query is trained.
 
   The passage is read, and the query written, with EOS as its last token
@@ -36,12 +34,13 @@ class Generation(FromPairs):
   label_smoothing: float = 0.0
   micro_batch_size: int | None = None
   layout: Layout = Packed()
+  outputs = 'queries'
   num_negatives = 0
   joint_rows = True
   reads_scores = False
 
   def __post_init__(self):
-    self.check_feeding()
+    self.check_options()
     if not isinstance(self.model, Seq2Seq):
       raise UserError(
           f'Generation.model is a {type(self.model).__name__}; expected an'
@@ -54,9 +53,6 @@ class Generation(FromPairs):
           0.0 <= value < bound, f'Generation.{name}', value,
           f'a number from 0 up to, not including, {bound}',
       )
-
-  def init(self, key: jax.Array) -> Any:
-    return self.model.init(key, jnp.ones((1, 2), jnp.int32))['params']
 
   def batches(self, run: Run) -> Batches:
     for cache in run.caches:
@@ -137,16 +133,6 @@ class Generation(FromPairs):
   @property
   def facts(self) -> dict[str, Any]:
     return {**describe(self.model), GENERATOR: True}
-
-  def likelihood(
-      self, params: Any, partitioner: Partitioner, batch_size: int, length: int
-  ) -> Likelihood:
-    """A measure of likelihood for parameters on the shardings of `params`.
-
-    A device encodes at most `batch_size` rows at once.
-    """
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
-    return Likelihood(self.model, partitioner, shardings, batch_size, length)
 
 
 def _flat(x: jax.Array) -> jax.Array:

@@ -9,19 +9,22 @@ import jax.numpy as jnp
 
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.objectives import cells, collapse
+from dualenc_jax.objectives import collapse, encoding
+from dualenc_jax.objectives.frozen_passages import (
+  check_separate_encoders,
+  passage_tower,
+)
 from dualenc_jax.objectives.objective import Key, Result, Run
-from dualenc_jax.objectives.of_towers import OfTowers
-from dualenc_jax.objectives.over_passages import check_apart, passage_tower
+from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.utils.errors import check_one_of
 
 DISTANCES = ('cosine', 'l2')
-# Of the root, whose derivative at 0 is none.
+# Added under the root, which has no derivative at 0.
 _EPSILON = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
-class Matching(OfTowers):
+class Matching(PairObjective):
   """Embedding matching (EmbedDistill, Kim et al. 2023), of queries alone.
 
   The mean over queries q of 1 - cos(E_Q(q), E_P(q)), or of
@@ -41,9 +44,9 @@ class Matching(OfTowers):
   needs_start = True
 
   def __post_init__(self):
-    self.check_feeding()
+    self.check_options()
     check_one_of('Matching.distance (DISTANCE)', self.distance, DISTANCES)
-    check_apart('Matching', self.model)
+    check_separate_encoders('Matching', self.model)
 
   @property
   def frozen(self) -> Sequence[str]:
@@ -51,24 +54,26 @@ class Matching(OfTowers):
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     def encode_cells(params, numbers, queries):
-      own = cells.encode_side(
+      student = encoding.encode_side(
           self.model, params, 'encode_query', queries, numbers, key
       )
-      teacher = cells.encode_side(
+      teacher = encoding.encode_side(
           self.model, params, 'encode_passage', queries, numbers, None
       )
-      return own, jax.lax.stop_gradient(teacher)
+      return student, jax.lax.stop_gradient(teacher)
 
-    own, teacher = self.of_queries(encode_cells, params, batch)
-    cosines = jnp.sum(own * teacher, axis=-1)
+    student, teacher = encoding.map_queries(
+        encode_cells, self.model, params, batch, self.micro_batch_size
+    )
+    cosines = jnp.sum(student * teacher, axis=-1)
     distances = 1.0 - cosines
     if self.distance == 'l2':
-      square = jnp.sum(jnp.square(own - teacher), axis=-1)
+      square = jnp.sum(jnp.square(student - teacher), axis=-1)
       distances = jnp.sqrt(square + _EPSILON)
     loss = jnp.mean(distances)
     metrics = {'loss': loss, 'cosine': jnp.mean(cosines)}
-    # Of queries both, as the passage tower embeds nothing else here.
-    return loss, {**collapse.watched(own, teacher), **metrics}
+    # Both towers embed queries: passages take no part.
+    return loss, {**collapse.watched(student, teacher), **metrics}
 
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)

@@ -1,6 +1,6 @@
 """Contrastive training against a cache of passages encoded some steps ago."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import math
@@ -21,13 +21,17 @@ from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
 from dualenc_jax.losses.negative_cache import NegativeCache
 from dualenc_jax.losses.score_matrix import MASKED
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
-from dualenc_jax.objectives import cells, collapse, passage_states
-from dualenc_jax.objectives.contrastive import embed
+from dualenc_jax.objectives import collapse, encoding
+from dualenc_jax.objectives.frozen_passages import (
+  describe_memory,
+  Passages,
+  put_rows,
+)
 from dualenc_jax.objectives.objective import Key, Run
-from dualenc_jax.objectives.of_towers import OfTowers
-from dualenc_jax.objectives.passage_states import Passages
+from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.utils.errors import check_whole, expect, UserError
 
 # Beside the run's seed, of the choice of passages.
@@ -35,7 +39,7 @@ _CHOICE = 17
 
 
 @dataclasses.dataclass(frozen=True)
-class CachedNegatives(OfTowers):
+class CachedNegatives(PairObjective):
   """A softmax over M cached passages (Lindgren et al., NeurIPS 2021).
 
   For a query q with the passage p, and a cache whose slots j have embeddings
@@ -75,7 +79,7 @@ class CachedNegatives(OfTowers):
   num_negatives = 0
 
   def __post_init__(self):
-    self.check_feeding()
+    self.check_options()
     if not isinstance(self.layout, Padded):
       raise UserError(
           f'LAYOUT is {type(self.layout).__name__}: the cache needs each'
@@ -133,9 +137,9 @@ class CachedNegatives(OfTowers):
 
   def _takes(self, run: Run) -> str:
     """A line on the memory; raises UserError where it does not suffice."""
-    return passage_states.check_fits(
+    return describe_memory(
         f'The {self.cache_size:,} passages of the cache (CACHE_SIZE)',
-        self.memory(run), run.partitioner, 'a smaller one',
+        self.extra_state(run), run.partitioner, 'a smaller one',
     )
 
   def _empty(self, run: Run) -> Any:
@@ -144,12 +148,15 @@ class CachedNegatives(OfTowers):
         self.model.projection.features, run.tokenizer.vocabulary.size,
     )
 
-  def memory(self, run: Run) -> NegativeCache:
+  def loss_params(self) -> Mapping[str, Any]:
+    return self.similarity.init()
+
+  def extra_state(self, run: Run) -> NegativeCache:
     return jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self._empty(run)
     )
 
-  def fill(self, run: Run, params: Any) -> NegativeCache:
+  def init_extra_state(self, run: Run, params: Any) -> NegativeCache:
     passages, size = self._passages(run), self.cache_size
     chosen = np.random.default_rng([run.seed, _CHOICE]).choice(
         len(passages), size, replace=False
@@ -160,23 +167,24 @@ class CachedNegatives(OfTowers):
     )
     passages.copy_tokens(cache.tokens)
     vectors = passages.encode(
-        self.embedder(params, run.partitioner), model_params(params),
-        'encode_passage', self.model.projection.features,
+        Embedder.for_params(self.model, params, run.partitioner),
+        model_params(params), 'encode_passage', self.model.projection.features,
     )
     cache = cache._replace(embeddings=vectors)
-    return passage_states.put(cache, size, run.partitioner)
+    return put_rows(cache, size, run.partitioner)
 
   def step(
-      self, params: Any, memory: NegativeCache, batch: Any, key: Key
+      self, params: Any, extra: NegativeCache, batch: Any, key: Key
   ) -> tuple[jax.Array, dict[str, jax.Array], NegativeCache]:
     """See `Objective`; the key is that of the draws, too."""
     assert key is not None
     drawing, dropout, again = jax.random.split(key, 3)
-    own = embed(self.model, params, batch, dropout, self.micro_batch_size)
-    own = own.in_float32()
+    own = encoding.embed(
+        self.model, params, batch, dropout, self.micro_batch_size
+    ).in_float32()
     similarity = self.similarity.at(params.get('loss', {}))
     order = batch['numbers']
-    drawn = self._drawn(memory, own, similarity, order, drawing)
+    drawn = self._drawn(extra, own, similarity, order, drawing)
     encoded = self._encode_drawn(params, batch, drawn, order, again)
     value, metrics = self._value(own, drawn, encoded, similarity)
     # Whole numbers first: 1 - n / n is not always 0 where XLA divides.
@@ -184,17 +192,17 @@ class CachedNegatives(OfTowers):
     metrics |= {
         'loss': value,
         'staleness': _staleness(drawn.rows, encoded),
-        'cache_filled': jnp.mean(memory.valid.astype(jnp.float32)),
+        'cache_filled': jnp.mean(extra.valid.astype(jnp.float32)),
         'masked_fraction': mean(own, masked),
         **collapse.watched(own.query, own.passage),
         **metrics_of_batch(own, similarity),
     }
     refreshed = [(drawn.rows.slots, encoded)]
     if self._refreshed:
-      refreshed.append(self._encode_oldest(params, memory))
+      refreshed.append(self._encode_oldest(params, extra))
     tokens = batch['passages'].tokens
     return value, metrics, negative_cache.update(
-        memory, refreshed, own.passage,
+        extra, refreshed, own.passage,
         tokens.reshape(-1, tokens.shape[-1]), batch['passage_ids'],
     )
 
@@ -215,7 +223,7 @@ class CachedNegatives(OfTowers):
     queries, count = batch['queries'], self.sampled
     shape = queries.num_cells, queries.num_texts
     tokens = drawn.rows.tokens.reshape(shape[0], shape[1] * count, -1)
-    numbers = cells.numbers_of_candidates(order.reshape(shape), count)
+    numbers = encoding.number_candidates(order.reshape(shape), count)
     micro = self.micro_batch_size
     at_once = None if micro is None else micro // shape[1]
     encoded = self._encode(params, tokens, numbers, key, at_once)
@@ -238,7 +246,7 @@ class CachedNegatives(OfTowers):
     """Passages of C cells, as `encode_side` does, `at_once` cells at once."""
 
     def encode_cells(params, texts, numbers):
-      return cells.encode_side(
+      return encoding.encode_side(
           self.model, params, 'encode_passage', texts, numbers, key
       )
 

@@ -1,6 +1,6 @@
 """`Objective`, the interface between a run and what it trains."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import sys
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.utils.errors import expect
 
-# Of dropout, None for none; and the value and metrics, each float32 [].
+# The key of dropout, None for none; the value and metrics, each float32 [].
 Key = jax.Array | None
 Result = tuple[jax.Array, dict[str, jax.Array]]
 
@@ -28,7 +28,7 @@ class Batches(Protocol):
   shapes: Sequence[Any]
 
   def __call__(self, step: int, cells: Any = slice(None)) -> Any:
-    """The cells, a slice or numbers, of the batch of a step; host arrays."""
+    """Returns the cells, a slice or numbers, of a step's batch, on the host."""
 
 
 class Run(Protocol):
@@ -63,75 +63,76 @@ class Run(Protocol):
   def batches(self) -> Any: ...
 
 
-class Objective(Protocol):
-  """What is trained: parameters, batches, and the value of a batch.
+class Objective:
+  """The base class of what is trained: parameters, batches, and their value.
 
-  A class that derives from this needs the first four methods alone.
+  A subclass defines the first four methods; the others have defaults.
 
   Attributes:
-    needs_start: whether it learns from a trained model, so that a run from
-      scratch makes no sense.
+    outputs: 'embeddings', 'scores' of pairs or 'queries', which decides how a
+      run is evaluated; None for no evaluation.
+    frozen: expressions of parameters that are never trained, as in
+      `Optimizer.freeze`.
+    needs_start: whether training from scratch makes no sense.
   """
 
+  outputs: str | None = None
   needs_start: bool = False
 
+  @property
+  def frozen(self) -> Sequence[str]:
+    return ()
+
   def init(self, key: jax.Array) -> Any:
-    """Fresh parameters, in Flax's boxes of logical axes or bare."""
+    """Returns fresh parameters, bare or in Flax's boxes of logical axes."""
+    raise NotImplementedError
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
-    """The value of a global batch, to be minimised.
+    """Returns the value of a global batch, to be minimised, and metrics.
 
     Parameters are those of `init` without boxes. The train step adds `step`,
     the steps taken so far, int32 [], to a batch that is a mapping. Without a
     key there is no dropout. The metric `loss`, float32 [], is the value unless
     it is given.
     """
+    raise NotImplementedError
 
-  @property
-  def frozen(self) -> Sequence[str]:
-    """Expressions of parameters never trained, as in `Optimizer.freeze`."""
-    return ()
+  def batches(self, run: Run) -> Any:
+    """Returns the training batches; UserError if the examples are unfit."""
+    raise NotImplementedError
 
-  def memory(self, run: Run) -> Any:
-    """State of steps beside the parameters, abstract; () for most.
+  def abstract_batch(self, run: Run) -> Any:
+    """Returns a usual batch of a step, ShapeDtypeStruct in place of arrays."""
+    raise NotImplementedError
+
+  def step(
+      self, params: Any, extra: Any, batch: Any, key: Key
+  ) -> tuple[jax.Array, dict[str, jax.Array], Any]:
+    """Returns the value and metrics of a batch, and the new extra state."""
+    value, metrics = self(params, batch, key)
+    return value, metrics, extra
+
+  def extra_state(self, run: Run) -> Any:
+    """Returns the state of steps beside the parameters, abstract.
 
     It is saved with every checkpoint. Leading axes go over the data axis.
     """
     return ()
 
-  def fill(self, run: Run, params: Any) -> Any:
-    """The initial `memory` on the mesh."""
+  def init_extra_state(self, run: Run, params: Any) -> Any:
+    """Returns the first `extra_state`, on the mesh."""
     return ()
 
-  def step(
-      self, params: Any, memory: Any, batch: Any, key: Key
-  ) -> tuple[jax.Array, dict[str, jax.Array], Any]:
-    """The value and the metrics of a batch, and the memory after it."""
-    value, metrics = self(params, batch, key)
-    return value, metrics, memory
+  def make_completion(
+      self, run: Run, params: Any
+  ) -> Callable[[Any, Any], Any] | None:
+    """Returns a function that completes a batch; None if batches are complete.
 
-  def constants(self, run: Run, params: Any) -> Mapping[str, Any]:
-    """Arrays that are the same in every batch of a run.
-
-    They are made once, before the first step of a process, from the parameters
-    then, and stay on the mesh; leading axes go over the data axis.
-    """
-    return {}
-
-  def completion(self, run: Run) -> Callable[[Any, Any], Any] | None:
-    """A function that completes a batch before its step; None for most.
-
-    It is made once, before the first step of a process. It takes the present
-    parameters and a batch with its constants, both on the mesh, and adds arrays
-    that a host computes.
+    It is made before the first step of a process, from the parameters then. It
+    takes the present parameters and a batch on the mesh, and adds arrays that
+    stay the same, or that a host computes.
     """
     return None
-
-  def batches(self, run: Run) -> Any:
-    """The training batches; UserError if the examples are unfit."""
-
-  def abstract_batch(self, run: Run) -> Any:
-    """A usual batch of a step, ShapeDtypeStruct in place of arrays."""
 
   def check_vocabulary(self, vocabulary: Vocabulary) -> None:
     """Raises UserError unless the vocabulary fits the model."""
@@ -144,7 +145,7 @@ class Objective(Protocol):
     run.partitioner.check_batch_size('BATCH_SIZE', run.batch_size)
 
   def batch_sizes(self, run: Run) -> range:
-    """Sizes that the global batch could have, ascending."""
+    """Returns the sizes that the global batch could have, ascending."""
     unit = run.partitioner.mesh.shape['data']
     return range(unit, sys.maxsize, unit)
 
@@ -157,7 +158,7 @@ class Objective(Protocol):
     yield from ()
 
   def chance(self, run: Run) -> float | None:
-    """The loss of a model that knows nothing; None if it is not known."""
+    """Returns the loss of a model that knows nothing; None if unknown."""
     return None
 
   @property
@@ -165,11 +166,14 @@ class Objective(Protocol):
     """Facts that no tensor of a model holds, as JSON for its checkpoints."""
     return {}
 
+  def codec_of(self, params: Any) -> Any:
+    """Returns the codec as trained so far; None for models without one."""
+    return None
+
 
 def check(name: str, objective: Any) -> None:
   """Raises UserError, with the name of the setting, unless it is one."""
-  is_one = hasattr(objective, 'abstract_batch')
   expect(
-      is_one and not isinstance(objective, type), name, objective,
+      isinstance(objective, Objective), name, objective,
       'an object such as, in gin, OBJECTIVE = @objectives.Contrastive()',
   )

@@ -12,16 +12,14 @@ from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.text.joined import Around, Template
 from dualenc_jax.losses import lists
 from dualenc_jax.models import CrossEncoder, describe, model_params
-from dualenc_jax.objectives import cells
-from dualenc_jax.objectives.from_pairs import FromPairs
+from dualenc_jax.objectives import encoding
 from dualenc_jax.objectives.objective import Key, Result, Run
-from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.retrieval.encoding.embedder import Scorer
+from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.utils.errors import expect, UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Ranking(FromPairs):
+class Ranking(PairObjective):
   """A loss over the scores of a query's passage and its hard negatives.
 
   The template makes one text of a query and a passage; a micro-batch has
@@ -35,10 +33,11 @@ class Ranking(FromPairs):
   num_others: int = 0
   micro_batch_size: int | None = None
   layout: Layout = Packed()
+  outputs = 'scores'
   reads_scores = False
 
   def __post_init__(self):
-    self.check_feeding()
+    self.check_options()
     loss = self.loss
     if isinstance(loss, type) or hasattr(loss, 'init'):
       name = (loss if isinstance(loss, type) else type(loss)).__name__
@@ -55,9 +54,6 @@ class Ranking(FromPairs):
           'A cross-encoder learns from negatives: set NUM_NEGATIVES to 1 or'
           ' more, or NUM_OTHERS for passages of other pairs of the batch.'
       )
-
-  def init(self, key: jax.Array) -> Any:
-    return self.model.init(key, jnp.ones((1, 2), jnp.int32))['params']
 
   def around(self, run: Run) -> Around:
     return self.template.tokens(run.tokenizer)
@@ -82,10 +78,10 @@ class Ranking(FromPairs):
         )
         return scores[:, :, None]
 
-      own = cells.numbers_of_candidates(numbers, candidates)
-      return cells.encode_texts(score_rows, pairs, own)[:, :, 0]
+      numbers = encoding.number_candidates(numbers, candidates)
+      return encoding.encode_texts(score_rows, pairs, numbers)[:, :, 0]
 
-    scores = cells.map_cells(
+    scores = encoding.map_cells(
         score_cells, self.model, params, batch['numbers'],
         self.micro_batch_size, pairs,
     )
@@ -106,16 +102,6 @@ class Ranking(FromPairs):
   def facts(self) -> dict[str, Any]:
     template = dataclasses.asdict(self.template)
     return {**describe(self.model), 'template': template}
-
-  def scorer(
-      self, params: Any, partitioner: Partitioner, batch_size: int
-  ) -> Scorer:
-    """A scorer for parameters on the shardings of `params`.
-
-    A device scores at most `batch_size` rows at once.
-    """
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
-    return Scorer(self.model, partitioner, shardings, batch_size)
 
 
 def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:

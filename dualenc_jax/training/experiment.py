@@ -181,7 +181,7 @@ def make_plan(experiment: Experiment) -> Plan:
   objective.check_mesh(partitioner)
   return step_lib.plan(
       objective, experiment.optimizer, partitioner, experiment.seed,
-      objective.memory(experiment),
+      objective.extra_state(experiment),
   )
 
 
@@ -203,7 +203,7 @@ def make_start(plan: Plan, experiment: Experiment) -> initial_lib.Start | None:
   )
   _warn_of_random(plan, experiment, start.sources)
   prompts = dict(start.weights.usage.prompts)
-  embeds = hasattr(experiment.objective, 'embedder')
+  embeds = experiment.objective.outputs == 'embeddings'
   if prompts and embeds and not experiment.tokenizer.prompts:
     text = json.dumps(prompts, ensure_ascii=False)
     _LOG.warning(

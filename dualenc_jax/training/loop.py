@@ -97,9 +97,9 @@ def train(
     return Outcome(first, notes['ended'], notes.get('best', {}))
 
   if not first:
-    state = state._replace(memory=objective.fill(experiment, state.params))
-  constants = objective.constants(experiment, state.params)
-  complete = objective.completion(experiment)
+    extra = objective.init_extra_state(experiment, state.params)
+    state = state._replace(memory=extra)
+  complete = objective.make_completion(experiment, state.params)
   meta = {
       'run_id': meta['run_id'],
       'data': data | experiment.tokenizer.named,
@@ -154,8 +154,6 @@ def train(
       batch = timer.batch(
           lambda: partitioner.to_device(batches(run.step, cells))
       )
-      if constants:
-        batch = {**batch, **constants}
       if complete is not None:
         batch = complete(run.state.params, batch)
       with shapes.step(run.step + 1, batch), jax.transfer_guard('disallow'):

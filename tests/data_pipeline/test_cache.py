@@ -13,7 +13,7 @@ from dualenc_jax.data.readers import Pairs, PythonCode
 from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
-from dualenc_jax.objectives.from_pairs import describe_cuts
+from dualenc_jax.objectives.pairs import describe_cuts
 from dualenc_jax.utils.errors import UserError
 
 ROWS = [

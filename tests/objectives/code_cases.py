@@ -42,7 +42,7 @@ def start(kind, folder, bits=3, rotated=True, **options):
   objective = kind(model, write_codec(folder, bits, rotated), **options)
   params = tiny_training.init_params(model)
   del params['loss']
-  params['codec'] = model_codec.arrays(objective.codec)
+  params['codec'] = model_codec.arrays(objective.frozen_passages.codec)
   return objective, params, *make_batch(bits)
 
 

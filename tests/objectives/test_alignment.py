@@ -17,7 +17,7 @@ from dualenc_jax.checkpoints import checkpoint_reader, formats
 from dualenc_jax.cli import check, train
 from dualenc_jax.losses import Similarity
 from dualenc_jax.models import model_params
-from dualenc_jax.objectives import Alignment, Matching, passage_states
+from dualenc_jax.objectives import Alignment, frozen_passages, Matching
 from dualenc_jax.utils.errors import UserError
 
 DEEP = ['--gin.models.T5Encoder.num_layers=2', '--gin.DROPOUT_RATE=0.1']
@@ -190,7 +190,7 @@ def test_states_of_all_passages_are_encoded_once(
     raise AssertionError('encoded again')
 
   with monkeypatch.context() as patched:
-    patched.setattr(passage_states.Passages, 'encode', encode)
+    patched.setattr(frozen_passages.Passages, 'encode', encode)
     train.main([*given, f'--model_dir={second}'])
   assert values(first, 'loss') == values(second, 'loss')
   # Another passage tower, whose first layer is the teacher's last.

@@ -13,6 +13,7 @@ import two_steps
 from dualenc_jax.data import Batches, Packed, Padded
 from dualenc_jax.models import Seq2Seq
 from dualenc_jax.objectives import Generation
+from dualenc_jax.retrieval.encoding.likelihood import Likelihood
 from dualenc_jax.training import Partitioner
 from dualenc_jax.utils.errors import UserError
 
@@ -107,7 +108,9 @@ def test_likelihoods_are_those_of_transformers():
   partitioner = Partitioner()
   sharding = jax.tree.map(lambda _: partitioner.replicated, params)
   placed = jax.device_put(params, sharding)
-  measure = objective.likelihood(placed, partitioner, 16, QUERY)
+  measure = Likelihood.for_params(
+      objective.model, placed, partitioner, 16, length=QUERY
+  )
   pairs = np.array([[0, 5], [3, 3], [0, 1], [9, 60]])
   found, correct = measure(
       placed, cache.query_tokens, cache.passage_tokens, pairs

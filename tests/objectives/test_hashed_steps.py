@@ -9,7 +9,7 @@ import tiny_training
 
 from dualenc_jax import losses
 from dualenc_jax.losses import Hashed, Similarity
-from dualenc_jax.objectives import contrastive
+from dualenc_jax.objectives import encoding
 from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.devices(8)
@@ -48,7 +48,7 @@ def by_hand(steps=3):
   @jax.jit
   def value_and_gradient(params, batch, step):
     def value(params):
-      embeddings = contrastive.embed(model, params, batch)
+      embeddings = encoding.embed(model, params, batch)
       return losses.evaluate(
           LOSS, SIMILARITY, {}, embeddings._replace(step=step)
       )[0]

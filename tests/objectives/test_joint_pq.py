@@ -1,7 +1,5 @@
 """JPQ's step: loss, gradients and search, against NumPy in float64."""
 
-import types
-
 from code_cases import DIM, embed, PARTS, start
 import differences
 import hlo
@@ -30,7 +28,7 @@ def case(folder, bits=3, rotated=True, **options):
   return start(JointPq, folder, bits, rotated, **options)
 
 
-def reference(objective, query, codec, numbers, targets, valid, searched=None):
+def reference(objective, query, codec, numbers, targets, valid):
   """The loss of each query by plain loops; what it has found, too."""
   rotated = query @ np.asarray(codec.get('matrix_0', np.eye(DIM)), np.float64).T
 
@@ -43,9 +41,8 @@ def reference(objective, query, codec, numbers, targets, valid, searched=None):
 
   score = codec['score'].astype(np.float64)
   now = scores(score)
-  by = now if searched is None else scores(searched.astype(np.float64))
   losses, hits = [], []
-  for q, own in enumerate(by):
+  for q, own in enumerate(now):
     order = np.flatnonzero(valid)
     order = order[np.argsort(-own[order], kind='stable')][: objective.depth]
     relevant = dict.fromkeys(targets[q], objective.depth + 1)
@@ -125,50 +122,17 @@ def test_gradients_are_those_of_finite_differences(tmp_path):
   assert not any(map(np.any, jax.tree.leaves(found['passage_encoder'])))
 
 
-def test_stale_centroids_search_and_new_ones_score(tmp_path):
-  objective, params, batch, numbers = case(tmp_path, refresh=3)
-  assert objective.memory(None)['score'].shape == (8, PARTS, DIM // PARTS)
-  stale = np.random.default_rng(5).normal(size=(PARTS, 8, DIM // PARTS))
-  stale = stale.astype(np.float32)
-  memory = {'score': np.swapaxes(stale, 0, 1)}
-  key = jax.random.key(0, impl='threefry2x32')
-  step = jax.jit(objective.step)
-  kept = batch | {'step': np.int32(4)}
-  value, _, after = step(params, memory, kept, key)
-  given = (
-      objective, embed(objective, params, batch), params['codec'], numbers,
-      batch['targets'], batch['code_valid'],
-  )
-  by_stale, _ = reference(*given, stale)
-  live, _ = reference(*given)
-  assert value == pytest.approx(by_stale.mean(), rel=1e-5)
-  assert abs(by_stale.mean() - live.mean()) > 1e-3
-  np.testing.assert_array_equal(after['score'], memory['score'])
-  value, _, after = step(params, memory, batch | {'step': np.int32(6)}, key)
-  assert value == pytest.approx(live.mean(), rel=1e-5)
-  np.testing.assert_array_equal(
-      after['score'], np.swapaxes(params['codec']['score'], 0, 1)
-  )
-
-
-def train(folder, devices, steps=3, **options):
+def train(folder, devices, steps=3):
   """Losses, the state after some steps with dropout, and the program."""
-  objective, params, batch, _ = case(folder, **options)
+  objective, params, batch, _ = case(folder)
   model = tiny_training.make_model(separate_towers=True, dropout_rate=0.1)
   objective = JointPq(
-      model, objective.codec_from, objective.depth, objective.cut, TEMPERATURE,
-      **options,
+      model, objective.codec_from, objective.depth, objective.cut, TEMPERATURE
   )
   partitioner = SmallPartitioner(devices=devices)
   optimizer = Optimizer(optax.sgd(0.05), lambda step: 0.05)
-  memory = objective.memory(None)
-  plan = step_lib.plan(objective, optimizer, partitioner, 0, memory)
-  state = tiny_training.make_state(
-      plan.abstract._replace(memory=()), params=params
-  )
-  run = types.SimpleNamespace(partitioner=partitioner)
-  object.__setattr__(objective, 'check_tower', lambda run, params: None)
-  state = state._replace(memory=objective.fill(run, params))
+  plan = step_lib.plan(objective, optimizer, partitioner, 0)
+  state = tiny_training.make_state(plan.abstract, params=params)
   batch = jax.device_put(batch, partitioner.rows)
   losses = []
   for _ in range(steps):
@@ -180,7 +144,7 @@ def train(folder, devices, steps=3, **options):
 
 def test_eight_devices_train_as_one(tmp_path):
   """And what is frozen stays bit for bit, and no embedding is gathered."""
-  one, state, before, _ = train(tmp_path, 1, refresh=2)
+  one, state, before, _ = train(tmp_path, 1)
   assert len({*one}) == 3
   after = state.params
   for part in ('passage_token_embedder', 'passage_encoder', 'projection'):
@@ -191,7 +155,7 @@ def test_eight_devices_train_as_one(tmp_path):
     old, new = (jax.tree.leaves(x[name]) for x in (before, after))
     assert all(np.any(a != b) for a, b in zip(old, new))
   assert np.any(after['codec']['score'] != before['codec']['score'])
-  found, other, _, text = train(tmp_path, 8, refresh=2)
+  found, other, _, text = train(tmp_path, 8)
   np.testing.assert_allclose(found, one, rtol=1e-5)
   np.testing.assert_allclose(
       other.params['codec']['score'], after['codec']['score'], atol=1e-6
@@ -201,10 +165,7 @@ def test_eight_devices_train_as_one(tmp_path):
       for kind, shape in hlo.collectives(text)
       if kind in ('all-gather', 'all-to-all') and 'f32' in shape
   ]
-  # Stale centroids, of which each device keeps a part.
-  most = 8 * PARTS * (DIM // PARTS)
-  sizes = [size for shape in gathered for _, size in hlo.shapes(shape)]
-  assert all(size <= most for size in sizes), gathered
+  assert not gathered
 
 
 def test_what_cannot_be(tmp_path):
@@ -214,4 +175,4 @@ def test_what_cannot_be(tmp_path):
   codec_lib.save(tmp_path / codec_lib.FILE, signs)
   model = tiny_training.make_model(separate_towers=True)
   with pytest.raises(UserError, match='codec is sign; expected one of a prod'):
-    _ = JointPq(model, str(tmp_path)).codec
+    _ = JointPq(model, str(tmp_path)).frozen_passages.codec

@@ -65,8 +65,7 @@ def taught(folder, made, *more):
 def trained(made, tmp_path_factory):
   folder = tmp_path_factory.mktemp('jpq')
   given = joint(
-      folder, made, '--gin.STEPS=30', '--gin.EVAL_EVERY=30',
-      '--gin.JPQ_REFRESH=3',
+      folder, made, '--gin.STEPS=30', '--gin.EVAL_EVERY=30'
   )
   train.main([*given, f'--model_dir={folder / "jpq"}'])
   return folder / 'jpq'

@@ -223,7 +223,7 @@ def test_what_a_step_leaves_in_the_cache():
 
 
 class Run(types.SimpleNamespace):
-  """What `fill` asks of a run."""
+  """What `init_extra_state` asks of a run."""
 
   tokenizer = types.SimpleNamespace(
       passage_length=LENGTH, vocabulary=types.SimpleNamespace(size=64)
@@ -239,7 +239,7 @@ def test_at_first_the_cache_is_what_the_tower_makes_of_some_passages():
   objective = CachedNegatives(model, SIZE)
   first, other = (
       jax.device_get(
-          objective.fill(
+          objective.init_extra_state(
               Run(caches=[texts], seed=seed, partitioner=partitioner), params
           )
       )

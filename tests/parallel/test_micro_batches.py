@@ -12,7 +12,7 @@ import tiny_training
 
 from dualenc_jax.cli import saved_run
 from dualenc_jax.losses import Loss
-from dualenc_jax.objectives import contrastive
+from dualenc_jax.objectives import encoding
 from dualenc_jax.training import Partitioner
 from dualenc_jax.utils.errors import UserError
 
@@ -34,7 +34,7 @@ def test_every_row_of_every_micro_batch_has_dropout_of_its_own():
   })
   key = jax.random.key(0)
   embeddings = jax.jit(
-      lambda params: contrastive.embed(make_model(), params, batch, key, 2)
+      lambda params: encoding.embed(make_model(), params, batch, key, 2)
   )(make_params())
   negatives = embeddings.negatives.reshape(16, -1)
   rows = np.concatenate([embeddings.query, embeddings.passage, negatives])

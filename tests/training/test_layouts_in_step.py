@@ -10,7 +10,7 @@ import tiny_training
 
 from dualenc_jax.data import Batches, Packed, Padded
 from dualenc_jax.models import model_params
-from dualenc_jax.objectives import contrastive
+from dualenc_jax.objectives import encoding
 from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.devices(8)
@@ -48,7 +48,7 @@ def make_params():
 
 @functools.partial(jax.jit, static_argnames=('model', 'micro'))
 def embed(params, batch, model, micro):
-  return contrastive.embed(model, params, batch, None, micro)
+  return encoding.embed(model, params, batch, None, micro)
 
 
 def by_number(embeddings, batch):

@@ -11,7 +11,7 @@ import pytest
 import tiny_training
 
 from dualenc_jax import losses
-from dualenc_jax.objectives import Contrastive, contrastive
+from dualenc_jax.objectives import Contrastive, encoding
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training import Optimizer, Partitioner
 
@@ -30,7 +30,7 @@ def on_one_device(separate_towers, num_negatives):
   batch = tiny_training.make_batch(num_negatives=num_negatives)
 
   def loss_fn(params):
-    embeddings = contrastive.embed(model, params, batch)
+    embeddings = encoding.embed(model, params, batch)
     return losses.evaluate(
         tiny_training.LOSS, tiny_training.SIMILARITY, params['loss'], embeddings
     )[0]

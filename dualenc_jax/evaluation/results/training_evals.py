@@ -82,29 +82,29 @@ def _evaluations(experiment: Experiment, plan: Plan) -> list[Hook]:
 
 def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
   objective: Any = experiment.objective
-  of_mesh = (
-      plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
+  if objective.outputs is None:
+    return None
+  on_mesh = (
+      objective.model, plan.abstract.params, experiment.partitioner,
+      experiment.eval_batch_size,
   )
-  if hasattr(objective, 'embedder'):
-    embedder = objective.embedder(*of_mesh)
-    codec_of = getattr(objective, 'codec_of', lambda params: None)
+  if objective.outputs == 'embeddings':
+    embedder = Embedder.for_params(*on_mesh)
     return lambda params, part: evaluation.evaluate(
-        embedder, model_params(params), part, codec=codec_of(params)
+        embedder, model_params(params), part, codec=objective.codec_of(params)
     )
-  if hasattr(objective, 'likelihood'):
-    likelihood = objective.likelihood(
-        *of_mesh, experiment.tokenizer.query_length
+  if objective.outputs == 'queries':
+    likelihood = Likelihood.for_params(
+        *on_mesh, length=experiment.tokenizer.query_length
     )
     return lambda params, part: _evaluate_likelihood(
         likelihood, model_params(params), part
     )
-  if not hasattr(objective, 'scorer'):
-    return None
   _LOG.info(
       'Evaluation while training re-ranks the %d best hits of BM25.', _DEPTH
   )
   return _Reranking(
-      experiment, objective.scorer(*of_mesh), objective.around(experiment)
+      experiment, Scorer.for_params(*on_mesh), objective.around(experiment)
   )
 
 
@@ -330,8 +330,9 @@ def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
         'UNTIL is given, but the towers share their encoder, so there is'
         ' nothing to align. Give --gin_file=architectures/light_query.gin.'
     )
-  embedder = objective.embedder(
-      plan.abstract.params, experiment.partitioner, experiment.eval_batch_size
+  embedder = Embedder.for_params(
+      model, plan.abstract.params, experiment.partitioner,
+      experiment.eval_batch_size,
   )
   # Its errors come before passages are encoded.
   _query_rows(experiment)

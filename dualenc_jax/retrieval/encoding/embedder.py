@@ -6,7 +6,7 @@ and their number does show in the last bits.
 
 from collections.abc import Callable, Iterator
 import functools
-from typing import Any
+from typing import Any, Self
 
 from flax import linen as nn, traverse_util
 import jax
@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 import numpy as np
 
 from dualenc_jax.data.text.ragged import Ragged
-from dualenc_jax.models import DualEncoder
+from dualenc_jax.models import DualEncoder, model_params
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding import tower_digest, towers
 
@@ -74,6 +74,15 @@ class OnMesh:
         )(params, tokens)
 
     self._encode = encode
+
+  @classmethod
+  def for_params(
+      cls, model: Any, params: Any, partitioner: Partitioner,
+      batch_size: int = 256, **options: Any,
+  ) -> Self:
+    """Makes one for parameters, maybe abstract, on the shardings of these."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
+    return cls(model, partitioner, shardings, batch_size, **options)
 
   def steps(self, lengths: np.ndarray) -> Iterator[list[towers.Chunk]]:
     """The chunks that run at once, of texts with int [n] tokens."""

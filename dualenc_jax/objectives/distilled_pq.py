@@ -12,29 +12,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.checkpoints import checkpoint_reader, loading, released_models
+from dualenc_jax.checkpoints import loading, released_models
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.text.joined import Joined
 from dualenc_jax.data.text.ragged import Distinct, from_uint32_pairs
-from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
 from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
+from dualenc_jax.objectives.encoding import embed_queries
 from dualenc_jax.objectives.objective import Key, Result, Run
-from dualenc_jax.objectives.over_codes import OverCodes
-from dualenc_jax.retrieval.compression.model_codec import GROUP, SCORE
+from dualenc_jax.objectives.pairs import PairObjective
+from dualenc_jax.objectives.product_codes import ProductCodes
 from dualenc_jax.retrieval.encoding.pair_scores import PairScores
 from dualenc_jax.retrieval.encoding.teacher import check_spread, Teacher
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import check_positive, check_whole, UserError
 
-# Pairs of which a query has asked the teacher.
+# The number of new pairs that a query had the teacher score.
 _ASKED = 'asked'
 
 
 @dataclasses.dataclass(frozen=True)
-class TaughtPq(OverCodes):
+class DistilledPQ(PairObjective):
   """JPQ+GPL (Thakur et al. 2022): margins of a teacher over live hits.
 
   Before each step all codes are searched for the `depth` best by C and E as
@@ -71,6 +71,21 @@ class TaughtPq(OverCodes):
   states_dir: str | None = None
   micro_batch_size: int | None = None
   layout: Layout = Packed()
+  num_negatives = 0
+  sides = ('queries',)
+  needs_start = True
+
+  def __post_init__(self):
+    self.check_options()
+    check_whole('DistilledPQ.depth (JPQ_DEPTH)', self.depth, 1)
+    check_positive('DistilledPQ.temperature (TEMPERATURE)', self.temperature)
+
+  @functools.cached_property
+  def frozen_passages(self) -> ProductCodes:
+    return ProductCodes(
+        self.model, self.whole_corpus, self.states_dir,
+        codec_from=self.codec_from,
+    )
 
   @functools.cached_property
   def cross_encoder(self) -> Teacher:
@@ -88,33 +103,20 @@ class TaughtPq(OverCodes):
         path, self.teacher_form, self.teacher_vocabulary
     )
 
-  def check_teacher(self, vocabulary: Vocabulary) -> None:
-    """Raises UserError for a wrong teacher, by its model_dir's config alone."""
-    path = pathlib.Path(self.teacher or '').expanduser()
-    if not self.teacher or self.teacher_form:
-      return
-    if checkpoint_reader.is_model_dir(path):
-      meta = checkpoint_reader.restore(path, None, lambda found: found.meta)
-      kind = checkpoint_reader.CROSS_ENCODER
-      checkpoint_reader.check_kind(meta['model'], kind, path)
-      self._check_same(vocabulary, meta['data']['vocabulary'])
-
-  def _check_same(self, vocabulary: Vocabulary, sha256: str) -> None:
-    if vocabulary.sha256 != sha256:
-      raise UserError(
-          f'TEACHER_DIR is {self.teacher}, of another vocabulary than'
-          f' {vocabulary.path}, whose tokens the run has. Give a teacher that'
-          ' was trained with it.'
-      )
-
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
-    own, theirs = run.tokenizer, self.cross_encoder.tokenizer
-    self._check_same(own.vocabulary, theirs.vocabulary.sha256)
-    if own.prefixes != theirs.prefixes:
+    own, teacher = run.tokenizer, self.cross_encoder.tokenizer
+    if own.vocabulary.sha256 != teacher.vocabulary.sha256:
       raise UserError(
-          f'TEACHER_DIR is {self.teacher}, with the prefixes {theirs.prefixes},'
-          f' and the run has {own.prefixes}. Expected the same.'
+          f'TEACHER_DIR is {self.teacher}, of another vocabulary than'
+          f' {own.vocabulary.path}, whose tokens the run has. Give a teacher'
+          ' that was trained with it.'
+      )
+    if own.prefixes != teacher.prefixes:
+      raise UserError(
+          f'TEACHER_DIR is {self.teacher}, with the prefixes'
+          f' {teacher.prefixes}, and the run has {own.prefixes}. Expected the'
+          ' same.'
       )
     most = self.cross_encoder.around.room
     if own.query_length > most:
@@ -125,46 +127,50 @@ class TaughtPq(OverCodes):
       )
 
   def abstract_batch(self, run: Run) -> Any:
-    size, width = run.batch_size, self.codec.quantiser.width
-    found = super().abstract_batch(run)
-    known = found['targets'].shape[1]
+    batch = super().abstract_batch(run)
+    size, width = run.batch_size, self.frozen_passages.width
+    relevant = batch['targets'].shape[1]
 
     def array(dtype: Any, *shape: int) -> Any:
       return jax.ShapeDtypeStruct((size, *shape), dtype)
 
     return {
-        **found,
+        **batch,
         'hits': Hits(
             array(np.int32, self.depth), array(np.uint8, self.depth, width),
-            array(np.uint8, known, width),
+            array(np.uint8, relevant, width),
         ),
         TEACHER_SCORES.name: array(np.float32, 1 + self.depth),
         _ASKED: array(np.float32),
     }
 
-  def completion(self, run: Run) -> Callable[[Any, Any], Any]:
-    ask, passages = self._scores(run), run.batches.all_passages
+  def make_completion(
+      self, run: Run, params: Any
+  ) -> Callable[[Any, Any], Any]:
+    scores_of, passages = self._pair_scores(run), run.batches.all_passages
+    add_codes: Any = super().make_completion(run, params)
     checked = False
 
     @jax.jit
     def search(params: Any, batch: Any) -> Hits:
       with run.partitioner.scope():
-        query = self.queries(params, batch, None)
-        return self.search(batch, query, params[GROUP][SCORE])
+        query = self._queries(params, batch, None)
+        return self.frozen_passages.search(params, batch, query, self.depth)
 
     def complete(params: Any, batch: Any) -> Any:
       nonlocal checked
+      batch = add_codes(params, batch)
       hits = search(params, batch)
       rows = np.concatenate(
-          [_own(batch['targets'])[:, :1], _own(hits.rows)], axis=1
+          [_local_rows(batch['targets'])[:, :1], _local_rows(hits.rows)], axis=1
       )
       there = rows < len(passages)
-      queries = from_uint32_pairs(_own(batch['query_ids']))
-      own = np.broadcast_to(queries[:, None], rows.shape)[there]
-      pairs = np.stack([own, passages.fingerprints[rows[there]]], axis=1)
+      queries = from_uint32_pairs(_local_rows(batch['query_ids']))
+      queries = np.broadcast_to(queries[:, None], rows.shape)[there]
+      pairs = np.stack([queries, passages.fingerprints[rows[there]]], axis=1)
       scores = np.full(rows.shape, np.nan, np.float32)
       asked = np.zeros(rows.shape, np.float32)
-      scores[there], asked[there] = ask(pairs)
+      scores[there], asked[there] = scores_of(pairs)
       more = {TEACHER_SCORES.name: scores, _ASKED: asked.sum(axis=1)}
       if not checked:
         margins = scores[:, :1] - scores[:, 1:]
@@ -175,7 +181,13 @@ class TaughtPq(OverCodes):
 
     return complete
 
-  def _scores(self, run: Run) -> PairScores:
+  def _queries(self, params: Any, batch: Any, key: Key) -> jax.Array:
+    """The batch's queries under the map of the codec, float32 [B, d]."""
+    micro = self.micro_batch_size
+    query = embed_queries(self.model, params, batch, key, micro)
+    return self.frozen_passages.map_queries(params, query)
+
+  def _pair_scores(self, run: Run) -> PairScores:
     """The teacher's scores, by fingerprints of queries and passages."""
     teacher, passages = self.cross_encoder, run.batches.all_passages
     queries = Distinct(
@@ -185,8 +197,8 @@ class TaughtPq(OverCodes):
 
     def score(pairs: np.ndarray) -> np.ndarray:
       rows = [
-          texts.rows[texts.numbers(own)]
-          for texts, own in zip((queries, passages), pairs.T)
+          texts.rows[texts.numbers(ids)]
+          for texts, ids in zip((queries, passages), pairs.T)
       ]
       return teacher.of_tokens(joined, np.stack(rows, axis=1))
 
@@ -200,8 +212,9 @@ class TaughtPq(OverCodes):
     return PairScores(score, path, 'another STATES_DIR')
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
-    query = self.queries(params, batch, key)
-    relevant, others, metrics = self.rank(params, batch, query, batch['hits'])
+    relevant, others, metrics = self.frozen_passages.rank(
+        params, batch, self._queries(params, batch, key), batch['hits']
+    )
     student = jnp.concatenate([relevant.scores[:, :1], others.scores], axis=1)
     teacher = jnp.nan_to_num(batch[TEACHER_SCORES.name])
     losses = margin_errors(student / self.temperature, teacher, others.valid)
@@ -223,13 +236,14 @@ class TaughtPq(OverCodes):
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)
     yield (
-        f'JPQ+GPL: the query tower and the centroids of {self.codec.name} are'
-        f' trained by what {self.teacher} thinks of the {self.depth} best of'
-        ' all passages at each step.'
+        'JPQ+GPL: the query tower and the centroids of'
+        f' {self.frozen_passages.codec.name} are trained on the margins of'
+        f' {self.teacher} for the {self.depth} best of all passages at each'
+        ' step.'
     )
 
 
-def _own(array: jax.Array) -> np.ndarray:
+def _local_rows(array: jax.Array) -> np.ndarray:
   """This host's rows of an array whose leading axis goes over the data axis."""
   shards = {
       shard.index[0].indices(len(array))[0]: shard

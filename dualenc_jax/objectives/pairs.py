@@ -1,10 +1,12 @@
 """The base class of objectives over pairs and their hard negatives."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import math
 from typing import Any
 
+from flax import linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.data import Batches, batches as batches_lib, Cache, Layout
@@ -12,14 +14,22 @@ from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.layouts import Padded, padded_shape
 from dualenc_jax.data.text.joined import Around
 from dualenc_jax.data.text.tokenizer import vocab_size, Vocabulary
+from dualenc_jax.models import describe
+from dualenc_jax.models.dual_encoder import describe_towers
+from dualenc_jax.objectives.frozen_passages import (
+  check_separate_encoders,
+  FrozenPassages,
+)
 from dualenc_jax.objectives.objective import Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.utils.errors import check_whole, expect, UserError
 
 
-class FromPairs(Objective):
-  """An objective whose batches are pairs of a cache in some layout.
+class PairObjective(Objective):
+  """An objective whose batches are pairs of a token cache in some layout.
+
+  Parameters are the model's, and those of the loss under 'loss'.
 
   Attributes:
     num_negatives: K, hard negatives taken from each example.
@@ -36,32 +46,60 @@ class FromPairs(Objective):
   num_negatives: int
   micro_batch_size: int | None
   layout: Layout
+  outputs = 'embeddings'
   num_others: int = 0
   sides: Sequence[str] = ('queries', 'passages')
   needs_passages = True
   joint_rows = False
   reads_scores = True
 
-  def check_feeding(self) -> None:
+  def check_options(self) -> None:
     """Raises UserError for attributes that are out of range."""
     name = type(self).__name__
-    is_one = hasattr(self.layout, 'place') and not isinstance(self.layout, type)
+    is_layout = (
+        hasattr(self.layout, 'place') and not isinstance(self.layout, type)
+    )
     expect(
-        is_one, f'{name}.layout', self.layout,
+        is_layout, f'{name}.layout', self.layout,
         'a layout, in gin LAYOUT = @data.Packed() or @data.Padded()',
     )
     expect(
-        hasattr(self.model, 'init') and not isinstance(self.model, type),
-        f'{name}.model', self.model, 'a model, in gin @models.DualEncoder()',
+        isinstance(self.model, nn.Module), f'{name}.model', self.model,
+        'a model, in gin @models.DualEncoder()',
     )
     for field in ('num_negatives', 'num_others'):
       check_whole(f'{name}.{field}', getattr(self, field), 0)
     if self.micro_batch_size is not None:
       check_whole(f'{name}.micro_batch_size', self.micro_batch_size, 1)
+    if self.frozen_passages is not None:
+      check_separate_encoders(name, self.model)
+
+  @property
+  def frozen_passages(self) -> FrozenPassages | None:
+    """The passages that a frozen tower encodes once, if there are such."""
+    return None
+
+  @property
+  def frozen(self) -> Sequence[str]:
+    return self.frozen_passages.frozen if self.frozen_passages else ()
 
   def around(self, run: Run) -> Around | None:
-    """The way to join a query and a passage to one text; None for none."""
+    """Returns how a query and a passage are joined to one text, if so."""
     return None
+
+  def loss_params(self) -> Mapping[str, Any]:
+    """Returns fresh parameters of the loss."""
+    return {}
+
+  def init(self, key: jax.Array) -> Any:
+    tokens = jnp.ones((1, 2), jnp.int32)
+    texts = (tokens, tokens) if self.outputs == 'embeddings' else (tokens,)
+    params = self.model.init(key, *texts)['params']
+    if loss := self.loss_params():
+      params = {**params, 'loss': loss}
+    if self.frozen_passages is not None:
+      params = {**params, **self.frozen_passages.init()}
+    return params
 
   def batches(self, run: Run) -> Batches:
     for cache in run.caches:
@@ -71,15 +109,18 @@ class FromPairs(Objective):
             f' passages, but {type(self).__name__} learns from pairs. Train'
             ' with --gin_file=objectives/matching.gin, or on a task of pairs.'
         )
-    return Batches(
+    batches = Batches(
         run.caches, run.batch_size, run.seed, run.tokenizer.query_length,
         run.tokenizer.passage_length, self.num_negatives, run.rates,
         self.layout, self._cells(run), run.extra_columns, self.around(run),
         self.num_others, self.sides, self.joint_rows,
     )
+    if self.frozen_passages is None:
+      return batches
+    return self.frozen_passages.add_targets(batches, run)
 
   def abstract_batch(self, run: Run) -> Any:
-    """A batch with room for all but the rarest texts.
+    """Returns a batch with room for all but the rarest texts.
 
     It has the second of a layout's shapes; a batch beyond comes once in a very
     long run. Layouts other than the padded one look at the examples, which are
@@ -103,10 +144,21 @@ class FromPairs(Objective):
       num_positives = run.batches.positives.count
       shapes = run.batches.shapes
       shapes = shapes[min(1, max(len(shapes) - 2, 0))]
-    return batches_lib.abstract_batch(
+    batch = batches_lib.abstract_batch(
         shapes, run.batch_size, cells, candidates - 1, jax.ShapeDtypeStruct,
         run.extra_columns, num_positives, names,
     )
+    if self.frozen_passages is not None:
+      batch = {**batch, **self.frozen_passages.abstract(run, batch)}
+    return batch
+
+  def make_completion(
+      self, run: Run, params: Any
+  ) -> Callable[[Any, Any], Any] | None:
+    if self.frozen_passages is None:
+      return None
+    arrays = self.frozen_passages.arrays(run, params)
+    return lambda params, batch: {**batch, **arrays}
 
   def check_mesh(self, partitioner: Partitioner) -> None:
     """The model axis splits attention by heads, so it divides their number."""
@@ -151,6 +203,14 @@ class FromPairs(Objective):
       most = sum(len(cache) for cache in run.caches) + 1
     return range(unit, most, unit)
 
+  def describe(self, run: Run) -> Iterator[str]:
+    lengths = run.tokenizer.query_length, run.tokenizer.passage_length
+    yield (
+        f'Global batch: {run.batch_size} pairs, query {lengths[0]} and passage'
+        f' {lengths[1]} tokens.'
+    )
+    yield from describe_towers(self.model, *lengths)
+
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     if TEACHER_SCORES in run.batches.columns and not self.reads_scores:
       raise UserError(
@@ -161,6 +221,16 @@ class FromPairs(Objective):
     yield run.batches.order.describe()
     yield from describe_cuts(run.caches, self.sides)
     yield _describe_layout(run.batches, step)
+    if self.frozen_passages is not None:
+      yield self.frozen_passages.describe(run)
+
+  @property
+  def facts(self) -> dict[str, Any]:
+    passages = self.frozen_passages
+    return {**describe(self.model), **(passages.facts if passages else {})}
+
+  def codec_of(self, params: Any) -> Any:
+    return self.frozen_passages and self.frozen_passages.codec_of(params)
 
   def _cells(self, run: Run) -> int:
     """C of the batch: as many a micro-batch as devices on the data axis."""
@@ -171,15 +241,15 @@ class FromPairs(Objective):
 def first_columns(batches: Batches, step: int) -> dict[str, np.ndarray]:
   """The columns of the three batches from a step on, concatenated."""
   steps = range(step, step + 3)
-  found = [batches.arrays(batches.indices(s)) for s in steps]
+  parts = [batches.arrays(batches.indices(s)) for s in steps]
   names = [column.name for column in batches.columns]
-  return {name: np.concatenate([b[name] for b in found]) for name in names}
+  return {name: np.concatenate([b[name] for b in parts]) for name in names}
 
 
 def describe_cuts(
     caches: Sequence[Cache], sides: Sequence[str]
 ) -> Iterator[str]:
-  """Yields a line on each of `FromPairs.sides` that may be cut somewhere.
+  """Yields a line on each of `PairObjective.sides` that may be cut somewhere.
 
   It is of all pairs. How long a text was that fills its row, a cache does not
   know.

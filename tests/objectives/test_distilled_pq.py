@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.losses.code_search import Hits
-from dualenc_jax.objectives import TaughtPq
+from dualenc_jax.objectives import DistilledPQ
 from dualenc_jax.retrieval.encoding.pair_scores import PairScores
 from dualenc_jax.utils.errors import UserError
 
@@ -18,7 +18,7 @@ def case(tmp_path_factory):
   """An objective, parameters, a batch with hits and scores, and its codes."""
   folder = tmp_path_factory.mktemp('codec')
   objective, params, batch, numbers = code_cases.start(
-      TaughtPq, folder, depth=DEPTH, temperature=TEMPERATURE
+      DistilledPQ, folder, depth=DEPTH, temperature=TEMPERATURE
   )
   rng = np.random.default_rng(1)
   size = len(batch['targets'])
