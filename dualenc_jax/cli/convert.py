@@ -287,7 +287,7 @@ def write_model_dir(
           'passage_length': tokenizer.passage_length,
           'seed': experiment.seed,
           **tokenizer.prefixes,
-          **tokenizer.named,
+          **tokenizer.prompt_facts,
       },
   }
   Checkpoints(folder).save_params(params, weights.step or 0, meta)

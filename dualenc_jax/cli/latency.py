@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from dualenc_jax.cli import flags, process, queries as queries_lib, runtime
-from dualenc_jax.data.text import exact_length
+from dualenc_jax.data.text.tokenizer import queries_of_length
 from dualenc_jax.retrieval.encoding import latency
 from dualenc_jax.retrieval.encoding.latency import Latency, WARM_UP
 from dualenc_jax.retrieval.encoding.towers import Loaded
@@ -160,7 +160,7 @@ def _texts(
   usual = [*(n for n in _LENGTHS if n < most), min(most, _LENGTHS[-1])]
   for length in lengths or dict.fromkeys(usual):
     yield {
-        name: exact_length.queries(model.tokenizer, length, count)
+        name: queries_of_length(model.tokenizer, length, count)
         for name, model in models.items()
     }
 

@@ -25,7 +25,6 @@ from dualenc_jax.cli import (
   runtime,
   saved_run,
 )
-from dualenc_jax.data.text import query_notes
 from dualenc_jax.retrieval.index import binding, of_model
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils.errors import UserError
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         [query for _, query in batch], max(args.k, depth), args.hybrid
     )
     for (query_id, query), hits in zip(batch, found):
-      for note in query_notes.of(retriever.towers.tokenizer, query):
+      for note in retriever.towers.tokenizer.query_warnings(query):
         notes += 1
         if notes <= _LOGGED or args.queries is None:
           _LOG.warning('%r: %s', query[:80], note)

@@ -102,7 +102,7 @@ def train(
   complete = objective.make_completion(experiment, state.params)
   meta = {
       'run_id': meta['run_id'],
-      'data': data | experiment.tokenizer.named,
+      'data': data | experiment.tokenizer.prompt_facts,
       'model': objective.facts,
       'config': config,
   }

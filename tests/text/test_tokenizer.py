@@ -13,8 +13,11 @@ import sentencepiece
 
 from dualenc_jax.data import prepare
 from dualenc_jax.data.readers import Pairs, Texts
-from dualenc_jax.data.text import exact_length
-from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.data.text.tokenizer import (
+  queries_of_length,
+  Tokenizer,
+  Vocabulary,
+)
 from dualenc_jax.utils.errors import UserError
 
 VOCABULARY = Vocabulary('python_code_8k')
@@ -130,18 +133,18 @@ def test_queries_of_an_exact_length():
   vocabulary = Vocabulary('python_code_8k', extra_ids=64)
   tokenizer = Tokenizer(vocabulary, 32, 64, query_prefix='find: ')
   for tokens in (4, 8, 32):
-    texts = exact_length.queries(tokenizer, tokens, 50)
+    texts = queries_of_length(tokenizer, tokens, 50)
     assert len(texts) == 50 and len({*texts}) > 40
     for text in texts:
       assert len(pieces('find: ' + text, 100)) == tokens
   # Equal tokenizers have equal ones.
   again = dataclasses.replace(tokenizer, query_length=16)
-  texts = exact_length.queries(tokenizer, 8, 5)
-  assert exact_length.queries(again, 8, 5) == texts
+  texts = queries_of_length(tokenizer, 8, 5)
+  assert queries_of_length(again, 8, 5) == texts
   with pytest.raises(UserError, match='33 tokens.*cuts queries to 32'):
-    exact_length.queries(tokenizer, 33, 5)
-  with pytest.raises(UserError, match='exactly 3 tokens.*and EOS take 3'):
-    exact_length.queries(tokenizer, 3, 5)
+    queries_of_length(tokenizer, 33, 5)
+  with pytest.raises(UserError, match='of 3 tokens.*and EOS take 3'):
+    queries_of_length(tokenizer, 3, 5)
 
 
 @pytest.mark.parametrize('texts', [TEXTS, [], ['']])
@@ -224,7 +227,7 @@ def test_a_prompt_stands_in_the_place_of_a_prefix():
     [
         ({'query_prefix': None}, r"Tokenizer\.query_prefix is None.*'' for"),
         ({'prompts': ['a']}, r"PROMPTS\) is \['a'\]; expected texts by name"),
-        ({'prompts': {'query': 'q: '}}, 'the prefix of queries.*QUERY_PREFIX'),
+        ({'prompts': {'query': 'q: '}}, "has 'query'. Give QUERY_PREFIX"),
     ],
 )
 def test_prefixes_are_texts_and_prompts_texts_by_name(options, message):

@@ -1,6 +1,6 @@
 """Texts to token rows: SentencePiece vocabularies, without TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -21,8 +21,7 @@ from dualenc_jax.utils.errors import (
 PAD, EOS, UNK = 0, 1, 2
 # The rows of embeddings are a multiple of it, for the hardware.
 _MULTIPLE = 64
-# Most tokens of a text: what is made for a length takes memory by it, and
-# lengths are in files of anybody.
+# Most tokens of a text: a length from a stranger's file must fit the memory.
 LONGEST = 2**16
 PREFIXES = 'query_prefix', 'passage_prefix'
 # What sentence-transformers calls the two prefixes among prompts.
@@ -170,11 +169,14 @@ class Tokenizer:
     return {n: getattr(self, n) for n in PREFIXES if getattr(self, n)}
 
   @property
-  def named(self) -> dict[str, Any]:
+  def prompt_facts(self) -> dict[str, Any]:
     """The prompts and the default one, if there are any, as JSON."""
-    found = {'prompts': dict(self.prompts)} if self.prompts else {}
-    own = self.default_prompt is not None
-    return found | ({'default_prompt': self.default_prompt} if own else {})
+    facts: dict[str, Any] = {}
+    if self.prompts:
+      facts['prompts'] = dict(self.prompts)
+    if self.default_prompt is not None:
+      facts['default_prompt'] = self.default_prompt
+    return facts
 
   @property
   def all_prompts(self) -> dict[str, str]:
@@ -190,8 +192,8 @@ class Tokenizer:
     if name not in self.all_prompts:
       raise UserError(
           f'{model} has no prompt {name!r}.'
-          f'{did_you_mean_or_known(name, self.all_prompts)} Prompts are of'
-          " training, --gin.PROMPTS=\"{'name': 'text: '}\"."
+          f'{did_you_mean_or_known(name, self.all_prompts)} Prompts are set in'
+          ' training (PROMPTS).'
       )
     return self.all_prompts[name]
 
@@ -210,6 +212,29 @@ class Tokenizer:
     }
     return dataclasses.replace(self, **texts) if texts else self
 
+  def query_warnings(self, query: str) -> Iterator[str]:
+    """Yields sentences on tokens of a query that the model does not see."""
+    vocabulary, limit = self.vocabulary, self.query_length
+    tokens = vocabulary.encode([self.query_prefix + query], LONGEST).row(0)
+    if len(tokens) > limit:
+      kept = vocabulary.decode(tokens[: limit - 1])
+      yield (
+          f'The query has {len(tokens):,} tokens, and the model reads'
+          f' {limit:,}: it is cut after {"..." * (len(kept) > 30)}{kept[-30:]!r}.'
+      )
+    pieces = vocabulary.encode([query], LONGEST).row(0)[:-1]  # Without EOS.
+    unknown = pieces == UNK
+    if not vocabulary.decode(pieces[~unknown]).strip():
+      yield (
+          'The vocabulary knows no piece of the query: its hits mean nothing.'
+          ' Ask in the language that the model was trained in.'
+      )
+    elif unknown.any():
+      yield (
+          f'The vocabulary does not know {unknown.sum()} of the {len(pieces)}'
+          ' pieces of the query.'
+      )
+
   def encode_queries(self, texts: Sequence[str], threads: int = -1) -> Ragged:
     """Rows of at most `query_length` token ids."""
     texts = [self.query_prefix + text for text in texts]
@@ -221,19 +246,52 @@ class Tokenizer:
     return self.vocabulary.encode(texts, self.passage_length, threads)
 
 
+def queries_of_length(
+    tokenizer: Tokenizer, tokens: int, count: int
+) -> list[str]:
+  """Queries that have exactly so many tokens, prefix and EOS included.
+
+  They are at most `count`, of random words that are one token each; equal
+  tokenizers give equal texts.
+
+  Raises:
+    UserError: there are no such queries, or no words of one token.
+  """
+  vocabulary = tokenizer.vocabulary
+  rng = np.random.default_rng(0)
+  ids = rng.permutation(vocabulary.size - vocabulary.extra_ids)[:4096]
+  pieces = [vocabulary.decode(ids[i : i + 1]) for i in range(len(ids))]
+  pieces = [piece for piece in pieces if piece.isalpha()]
+  lengths = tokenizer.encode_queries(pieces).lengths
+  fixed = int(min(lengths, default=1)) - 1  # Tokens of prefix and EOS.
+  words = [w for w, length in zip(pieces, lengths) if length == fixed + 1]
+  texts: list[str] = []
+  if words and fixed < tokens <= tokenizer.query_length:
+    drawn = rng.choice(words, (count, tokens - fixed))
+    texts = list(map(' '.join, drawn.tolist()))
+    whole = [tokenizer.query_prefix + text for text in texts]
+    lengths = vocabulary.encode(whole, tokens + 1).lengths
+    texts = [t for t, length in zip(texts, lengths) if length == tokens]
+  if not texts:
+    raise UserError(
+        f'Cannot make a query of {tokens} tokens: {vocabulary.file} has'
+        f' {len(words)} words of one token, prefix and EOS take {fixed}, and'
+        f' the model cuts queries to {tokenizer.query_length}. Give another'
+        ' length, or queries of your own.'
+    )
+  return texts
+
+
 def check_prompts(where: str, prompts: object) -> None:
   """Raises UserError, naming `where`, unless prompts are texts by name."""
   if not isinstance(prompts, Mapping) or not all(
       isinstance(part, str) for pair in prompts.items() for part in pair
   ):
     raise UserError(
-        f"{where} is {prompts!r:.80}; expected texts by name, such as"
+        f"{where} is {prompts!r:.80}; expected texts by name:"
         " {'nli': 'classify: '}."
     )
   for name in (QUERY, DOCUMENT):
     if name in prompts:
-      raise UserError(
-          f'{where} has {name!r}, which is what the prefix of'
-          f' {"queries" if name == QUERY else "passages"} is called. Give'
-          f' {"QUERY" if name == QUERY else "PASSAGE"}_PREFIX, or another name.'
-      )
+      side = 'QUERY' if name == QUERY else 'PASSAGE'
+      raise UserError(f'{where} has {name!r}. Give {side}_PREFIX in its place.')
