@@ -8,7 +8,7 @@ import re
 
 from dualenc_jax.cli import config
 from dualenc_jax.data import Cache, Dataset, dataset, prepare, Tokenizer
-from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.data.dataset import Mixture
 from dualenc_jax.data.readers import tables
 from dualenc_jax.utils.errors import did_you_mean, UserError
 from dualenc_jax.utils.files import default_cache_dir
@@ -72,7 +72,7 @@ def build(args: argparse.Namespace, needs_task: bool = True) -> DataInputs:
         f' that sets TASK. Tasks: {", ".join(_tasks())}.'
     )
   if needs_task:
-    dataset.check('TASK', inputs.task)
+    dataset.check_dataset('TASK', inputs.task)
   # Bindings of a model or loss may come along from a training command line.
   of_data = re.compile(r'(.*/)?(data|readers)\.')
   config.check_effect([b for b in args.gin_bindings if of_data.match(b)])

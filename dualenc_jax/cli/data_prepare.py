@@ -14,7 +14,7 @@ from typing import Any
 
 from dualenc_jax.cli import config, data_command, flags
 from dualenc_jax.data import Dataset, prepare
-from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.data.dataset import Mixture
 from dualenc_jax.utils.errors import did_you_mean, UserError
 from dualenc_jax.utils.files import gigabytes
 from dualenc_jax.utils.progress import Progress

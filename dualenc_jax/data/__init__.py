@@ -3,9 +3,8 @@
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.cache import Cache, prepare
 from dualenc_jax.data.columns import Column
-from dualenc_jax.data.dataset import Dataset, example
+from dualenc_jax.data.dataset import Dataset, example, Mixture
 from dualenc_jax.data.layouts import Layout, Packed, Padded
-from dualenc_jax.data.mixture import Mixture
 from dualenc_jax.data.seqio_task import SeqioTask
 from dualenc_jax.data.text.joined import Template
 from dualenc_jax.data.text.ragged import Ragged

@@ -1,7 +1,7 @@
-"""`Dataset`, retrieval examples by split: the base class of every task."""
+"""`Dataset`, retrieval examples by split, and `Mixture`, several datasets."""
 
 import abc
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
 import json
@@ -9,7 +9,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data import columns
-from dualenc_jax.utils.errors import did_you_mean, UserError
+from dualenc_jax.utils.errors import did_you_mean, expect, UserError
 
 # Options of these names are files of these splits.
 _SPLITS = ('train', 'validation', 'test')
@@ -209,7 +209,85 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
     yield row
 
 
-def check(name: str, task: Any) -> None:
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+  """Tasks whose training examples are mixed, as in a seqio mixture.
+
+  Each task has its own token cache. Of every 65,536 pairs in a row its share is
+  its rate.
+
+  Attributes:
+    tasks: tasks with a train split.
+    rates: positive weights of the tasks; they need not add up to 1. None for
+      the numbers of examples.
+    validation: the task whose validation split is evaluated during training;
+      None for no such evaluation.
+    prompts: names of the prompts (PROMPTS) of the tasks' queries, one each;
+      None for QUERY_PREFIX, of a task or of all.
+  """
+
+  tasks: Sequence[Dataset]
+  rates: Sequence[float] | None = None
+  validation: Dataset | None = None
+  prompts: Sequence[str | None] | None = None
+
+  def __post_init__(self):
+    if not self.tasks:
+      raise UserError('Mixture.tasks is empty; expected at least one task.')
+    for task in self.tasks:
+      check_dataset('One of Mixture.tasks', task)
+    count = len(self.tasks)
+    expect(
+        self.prompts is None or len(self.prompts) == count,
+        'Mixture.prompts', self.prompts,
+        f'the name of a prompt, or None, for each of the {count} tasks',
+    )
+    expect(
+        self.rates is None
+        or len(self.rates) == count and all(rate > 0 for rate in self.rates),
+        'Mixture.rates', self.rates,
+        f'a positive number for each of the {count} tasks',
+    )
+
+  @property
+  def task_name(self) -> str:
+    return '+'.join(task.task_name for task in self.tasks)
+
+  @property
+  def label(self) -> str:
+    return '+'.join(task.label for task in self.tasks)
+
+  def splits(self) -> tuple[str, ...]:
+    return ('train', 'validation') if self.validation else ('train',)
+
+  def parts(self) -> list[tuple[Dataset, float | None]]:
+    """(task, rate) of each, rates adding up to 1; None if by examples."""
+    parts = [part for task in self.tasks for part, _ in task.parts()]
+    if len(parts) > len(self.tasks):
+      raise UserError(
+          f'Mixture.tasks: {self.task_name} has a mixture among its tasks.'
+          ' Name the tasks of that mixture.'
+      )
+    if self.rates is None:
+      return [(task, None) for task in self.tasks]
+    total = sum(self.rates)
+    return [(task, rate / total) for task, rate in zip(self.tasks, self.rates)]
+
+  def prompt_of(self, task: Dataset) -> str | None:
+    prompts = zip(self.tasks, self.prompts or ())
+    return next((prompt for own, prompt in prompts if own == task), None)
+
+  def for_split(self, split: str) -> Dataset:
+    """The one task that has a split."""
+    if split == 'validation' and self.validation is not None:
+      return self.validation
+    raise UserError(
+        f'The mixture {self.task_name} has no split {split!r}. Name one of its'
+        ' tasks, or give Mixture.validation.'
+    )
+
+
+def check_dataset(name: str, task: Any) -> None:
   """Raises UserError unless `task`, bound as `name`, is a dataset."""
   if isinstance(task, type):
     raise UserError(
@@ -218,8 +296,7 @@ def check(name: str, task: Any) -> None:
     )
   if not hasattr(task, 'parts'):
     raise UserError(
-        f'{name} is {task!r}; expected a reader such as @readers.Pairs(), or an'
-        ' object of a class that derives from data.Dataset.'
+        f'{name} is {task!r}; expected a dataset, such as @readers.Pairs().'
     )
 
 

@@ -91,7 +91,7 @@ class Experiment:
   passage_tokenizer: data.Tokenizer | None = None
 
   def __post_init__(self):
-    dataset.check('Experiment.task', self.task)
+    dataset.check_dataset('Experiment.task', self.task)
     check('Experiment.objective', self.objective)
     for name in ('eval_every', 'seed'):
       check_whole(f'Experiment.{name}', getattr(self, name), 0)
@@ -124,7 +124,7 @@ class Experiment:
         '@training.UntilAligned(), in gin, or None',
     )
     for task in self.watch_tasks:
-      dataset.check('Experiment.watch_tasks', task)
+      dataset.check_dataset('Experiment.watch_tasks', task)
     self.objective.check_vocabulary(self.tokenizer.vocabulary)
 
   def cache(self, split: str) -> Cache:

@@ -9,7 +9,7 @@ import tiny_run
 from dualenc_jax.cli import config, data_prepare, main as cli, saved_run
 from dualenc_jax.data import Cache, prepare
 from dualenc_jax.data.cache import build as cache_build
-from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.data.dataset import Mixture
 from dualenc_jax.data.readers import Pairs
 from dualenc_jax.utils.errors import UserError
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from dualenc_jax.data.check import columns, summary
 from dualenc_jax.data.check.split import SplitReader
-from dualenc_jax.data.dataset import Dataset, rows as rows_of
-from dualenc_jax.data.mixture import Mixture
+from dualenc_jax.data.dataset import Dataset, Mixture, rows as rows_of
 from dualenc_jax.data.readers.rows import collecting, Found, SHOWN
 from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.utils.errors import UserError

@@ -220,7 +220,8 @@ class Tokenizer:
       kept = vocabulary.decode(tokens[: limit - 1])
       yield (
           f'The query has {len(tokens):,} tokens, and the model reads'
-          f' {limit:,}: it is cut after {"..." * (len(kept) > 30)}{kept[-30:]!r}.'
+          f' {limit:,}: it is cut after'
+          f' {"..." * (len(kept) > 30)}{kept[-30:]!r}.'
       )
     pieces = vocabulary.encode([query], LONGEST).row(0)[:-1]  # Without EOS.
     unknown = pieces == UNK
