@@ -37,6 +37,17 @@ _MOVED = {
         'from dualenc_jax.pipelines import recipes',
     'from dualenc_jax import run': 'from dualenc_jax import training',
 }
+# Names of the past; grouped rows had the values of packed ones.
+_RENAMED = {
+    '@data.Grouped()': '@data.Packed()',
+    'losses.Hashed.dense = ': 'losses.Hashed.loss = ',
+    'objectives.TaughtPq': 'objectives.DistilledPQ',
+}
+# What PAIR's denominator had: other passages, the positive, other queries.
+_PAIR_FORMS = {
+    'paper': (True, True, False), 'released': (False, True, True),
+    'union': (True, True, True), 'without_positive': (True, False, False),
+}
 # Options that runs had, which are left out of their configs.
 _REMOVED = (
     r'data\.Grouped\..*', r'losses\.Hashed\.straight_through = .*',
@@ -195,10 +206,13 @@ def with_moved_modules(text: str) -> str:
   """A saved config with the modules of today in place of older ones."""
   for old, new in _MOVED.items():
     text = re.sub(rf'^{old}$', new, text, flags=re.MULTILINE)
-  text = text.replace('losses.Hashed.dense = ', 'losses.Hashed.loss = ')
-  text = text.replace('objectives.TaughtPq', 'objectives.DistilledPQ')
-  # A layout of the past, with the same values as the one of today.
-  text = text.replace('@data.Grouped()', '@data.Packed()')
+  for old, new in _RENAMED.items():
+    text = text.replace(old, new)
+  for form, values in _PAIR_FORMS.items():
+    text = text.replace('\n'.join(
+        f'losses.PAIR.{name}_in_denominator = {value}'
+        for name, value in zip(('passages', 'positive', 'queries'), values)
+    ), f"losses.PAIR.form = '{form}'")
   text = re.sub(r'\brun\.(?=Experiment\b|UntilAligned\b)', 'training.', text)
   for line in _REMOVED:
     text = re.sub(rf'^{line}\n', '', text, flags=re.MULTILINE)

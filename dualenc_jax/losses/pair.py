@@ -2,12 +2,25 @@
 
 import dataclasses
 
-from dualenc_jax.losses import blocks, in_batch_softmax
-from dualenc_jax.utils.errors import expect
+from dualenc_jax.losses.blocks import (
+  PASSAGE_HARD,
+  PASSAGE_PASSAGES,
+  PASSAGE_QUERIES,
+)
+from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax, Term
+from dualenc_jax.utils.errors import check_one_of, expect
+
+# The negatives of L_P by form.
+_NEGATIVES = {
+    'paper': (PASSAGE_PASSAGES, PASSAGE_HARD),
+    'released': (PASSAGE_HARD, PASSAGE_QUERIES),
+    'union': (PASSAGE_PASSAGES, PASSAGE_HARD, PASSAGE_QUERIES),
+    'without_positive': (PASSAGE_PASSAGES, PASSAGE_HARD),
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class PAIR(in_batch_softmax.InBatchSoftmax):
+class PAIR(InBatchSoftmax):
   """(1 - alpha) L_Q + alpha L_P (equation 6).
 
   L_Q is `InBatchSoftmax` with all its options; `bidirectional = False` is the
@@ -18,31 +31,24 @@ class PAIR(in_batch_softmax.InBatchSoftmax):
 
   Attributes:
     alpha: weight of L_P, 0.1 in the paper.
-    positive_in_denominator: False gives equation 3 of SamToNe, which leaves
-      exp s(p_i, q_i) out of the denominator.
-    queries_in_denominator: also sum_{j != i} exp s(p_i, q_j).
-    passages_in_denominator: False leaves the other positives p_j out of L_P.
-      The authors' released code has the queries and the hard negatives alone.
+    form: 'paper' for L_P as above. 'released', as in the authors' code, has the
+      other queries q_j in place of the passages p_j; 'union' has both.
+      'without_positive', equation 3 of SamToNe, leaves exp s(p_i, q_i) out of
+      the denominator.
   """
 
   alpha: float = 0.1
-  positive_in_denominator: bool = True
-  queries_in_denominator: bool = False
-  passages_in_denominator: bool = True
+  form: str = 'paper'
 
   def __post_init__(self):
     super().__post_init__()
     expect(0.0 <= self.alpha <= 1.0, 'PAIR.alpha', self.alpha, '0 to 1')
+    check_one_of('PAIR.form (PAIR_FORM)', self.form, tuple(_NEGATIVES))
 
-  def terms(self) -> list[in_batch_softmax.Term]:
-    wanted = {
-        blocks.PASSAGE_PASSAGES: self.passages_in_denominator,
-        blocks.PASSAGE_HARD: True,
-        blocks.PASSAGE_QUERIES: self.queries_in_denominator,
-    }
-    centric = in_batch_softmax.Term(
-        'passage_centric', [block for block in wanted if wanted[block]],
-        self.alpha, self.positive_in_denominator,
+  def terms(self) -> list[Term]:
+    centric = Term(
+        'passage_centric', _NEGATIVES[self.form], self.alpha,
+        positive_in_denominator=self.form != 'without_positive',
     )
     query_centric = [
         dataclasses.replace(term, weight=(1.0 - self.alpha) * term.weight)

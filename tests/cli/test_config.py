@@ -254,3 +254,24 @@ def test_a_config_of_before_modules_moved_and_parameters_went(tmp_path):
   )
   config.load([str(path)], [], [])
   assert 'training.Experiment.steps = 3' in saved_config.read(path)
+
+
+@pytest.mark.parametrize(
+    'form, flags',
+    [('paper', (True, True, False)), ('released', (False, True, True))],
+)
+def test_names_of_older_losses_and_objectives(form, flags):
+  names = 'passages', 'positive', 'queries'
+  text = '\n'.join(
+      f'losses.PAIR.{name}_in_denominator = {flag}'
+      for name, flag in zip(names, flags)
+  )
+  text += (
+      '\nlosses.Hashed.dense = @losses.PAIR()\n'
+      'losses.Similarity.check_norms = False\n'
+      'OBJECTIVE = @objectives.TaughtPq()\n'
+  )
+  assert config.with_moved_modules(text) == (
+      f"losses.PAIR.form = '{form}'\nlosses.Hashed.loss = @losses.PAIR()\n"
+      'OBJECTIVE = @objectives.DistilledPQ()\n'
+  )

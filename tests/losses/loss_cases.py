@@ -19,8 +19,8 @@ from dualenc_jax.losses import (
 ALPHA = 0.3
 
 
-def _pair(**denominator):
-  return functools.partial(PAIR, alpha=ALPHA, **denominator)
+def _pair(form='paper'):
+  return functools.partial(PAIR, alpha=ALPHA, form=form)
 
 
 def _pair_terms(positive, queries, passages=True):
@@ -35,15 +35,15 @@ _FAMILIES = {
     'samtone': (SamToNe, reference.samtone_terms),
     'pair': (_pair(), _pair_terms(True, False)),
     'pair_without_positive': (
-        _pair(positive_in_denominator=False),
+        _pair(form='without_positive'),
         _pair_terms(False, False),
     ),
-    'pair_with_queries': (
-        _pair(queries_in_denominator=True),
+    'pair_union': (
+        _pair(form='union'),
         _pair_terms(True, True),
     ),
     'pair_released': (
-        _pair(queries_in_denominator=True, passages_in_denominator=False),
+        _pair(form='released'),
         _pair_terms(True, True, False),
     ),
 }

@@ -24,8 +24,8 @@ CASES = [
     ('samtone_both_towers', UNMASKED),
     ('samtone_both_towers', GUARDED),
     ('samtone_both_towers', SMOOTH),
-    ('pair_with_queries_two_way', UNMASKED),
-    ('pair_with_queries_two_way', GUARDED),
+    ('pair_union_two_way', UNMASKED),
+    ('pair_union_two_way', GUARDED),
 ]
 
 

@@ -13,7 +13,7 @@ from dualenc_jax.training import Partitioner
 pytestmark = pytest.mark.devices(8)
 
 # Enough to have every block.
-NAMES = ('samtone_both_towers', 'pair_with_queries_two_way')
+NAMES = ('samtone_both_towers', 'pair_union_two_way')
 
 
 def make_losses(implementation):

@@ -23,7 +23,7 @@ SIZE = 16
 TEMPERATURE = LearnableTemperature(0.05, minimum=0.001)
 
 # The one-way losses are parts of these.
-SOFTMAX = 'softmax_two_way', 'pair_with_queries_two_way'
+SOFTMAX = 'softmax_two_way', 'pair_union_two_way'
 BOTH = 'samtone_both_towers', 'pair_two_way', 'pair_released_two_way'
 SAMTONE = 'samtone_two_way', 'pair_without_positive_two_way'
 # Losses, pairs, hard negatives and the tile, by mesh: numbers of devices and of

@@ -20,7 +20,7 @@ LOSSES = {
     'softmax, guarded': (losses.InBatchSoftmax(), GUARD),
     'samtone, guarded': (losses.SamToNe(both_towers=True), GUARD),
     'pair as released': (
-        losses.PAIR(queries_in_denominator=True, passages_in_denominator=False),
+        losses.PAIR(form='released'),
         {},
     ),
     'softmax and distillation': (
