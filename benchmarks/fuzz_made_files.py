@@ -21,7 +21,7 @@ from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.encoding import artifact, calibration
 from dualenc_jax.retrieval.encoding.artifact import digest_file
 from dualenc_jax.retrieval.index import Index, Passage
-from dualenc_jax.retrieval.index.corpus import Corpus
+from dualenc_jax.retrieval.index.build import Corpus
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
 

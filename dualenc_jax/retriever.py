@@ -21,8 +21,12 @@ from dualenc_jax.retrieval.compression.codec import with_candidates
 from dualenc_jax.retrieval.encoding import artifact as artifact_lib
 from dualenc_jax.retrieval.encoding.artifact import Artifact
 from dualenc_jax.retrieval.encoding.towers import Loaded
-from dualenc_jax.retrieval.index import binding, Index, Passage
-from dualenc_jax.retrieval.index.corpus import Corpus
+from dualenc_jax.retrieval.index import Index, open_index, Passage
+from dualenc_jax.retrieval.index.build import Corpus
+from dualenc_jax.retrieval.index.index import (
+  codec_provenance,
+  tower_provenance,
+)
 from dualenc_jax.retrieval.search.exact_search import search_of
 from dualenc_jax.retrieval.search.ranking import check_k, Ranking
 from dualenc_jax.utils import finite, hub, python_input
@@ -80,7 +84,7 @@ class Retriever:
     # `retrieval.search.hybrid.Hybrid` of the corpus, once it is asked for.
     self._hybrid: Any = None
     if index is not None:
-      corpus = Corpus.of_index(index)
+      corpus = Corpus.from_index(index)
       if candidates is not None:
         searched = with_candidates(corpus.embeddings, candidates)
         corpus = dataclasses.replace(corpus, embeddings=searched)
@@ -149,7 +153,7 @@ class Retriever:
 
       towers, found = formats.load(path, dim, **given), None
     if index is not None:
-      found = binding.open_index(towers, pathlib.Path(index).expanduser())
+      found = open_index(towers, pathlib.Path(index).expanduser())
     return cls(towers, found, candidates, prompt)
 
   @property
@@ -389,10 +393,10 @@ class Retriever:
       return dict(corpus.header.provenance)
     if not corpus.normalised:
       return {}  # Embeddings that were given may be of anything.
-    found = binding.encoded_by(self.towers, 'passage')
+    found = tower_provenance(self.towers, 'passage')
     own = getattr(corpus.embeddings, 'codec', None)
     if own is self.towers.codec and own is not None:
-      found |= binding.codec_of(own)
+      found |= codec_provenance(own)
     return found
 
 

@@ -23,8 +23,8 @@ from dualenc_jax.checkpoints import transforms
 from dualenc_jax.cli import config, flags, runtime, saved_run
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.index import header as header_lib, of_model
-from dualenc_jax.retrieval.index.encoding import default_split, Source
+from dualenc_jax.retrieval.index import build_for_model, header as header_lib
+from dualenc_jax.retrieval.index.build_for_model import default_split, Source
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.untrusted import printable
 
@@ -51,11 +51,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The model's own index follows the model.
     is_own = args.index_dir is None and split == default
   home = saved_run.home(args.model_dir, args.dim, args.passage_prompt)
-  codec, own = args.codec, of_model.own_folder(home)
+  codec, own = args.codec, build_for_model.own_folder(home)
   if is_own and not args.overwrite:
-    codec = of_model.same_codec(model, own, codec)
+    codec = build_for_model.same_codec(model, own, codec)
   texts_of = Source.queries if args.tower == 'query' else Source.passages
-  build = of_model.encode(
+  build = build_for_model.encode(
       model,
       texts_of(experiment.cache(split)),
       args.index_dir or own,

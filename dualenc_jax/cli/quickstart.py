@@ -24,7 +24,7 @@ from dualenc_jax.evaluation.results.result_files import METRICS
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.models import model_params
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.retrieval.index import of_model
+from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.training.experiment import make_plan
 from dualenc_jax.training.stopping import Stopping
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   path = evaluate.default_output(folder) / RESULT / baselines.HYBRID_FOLDER
   weight = json.loads((path / METRICS).read_text())['weight']
   print('\nWhat is found in the whole standard library, by both:\n')
-  index = of_model.open_own(model, model.own_passages(), args.model_dir)
+  index = build_for_model.open_own(model, model.own_passages(), args.model_dir)
   retriever = Retriever(model, index)
   for query, hits in zip(QUERIES, retriever.find(QUERIES, 3, weight)):
     print(query)

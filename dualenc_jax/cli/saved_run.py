@@ -14,7 +14,7 @@ from dualenc_jax.cli import config, flags, saved_config
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.retrieval.encoding.towers import Loaded
-from dualenc_jax.retrieval.index.encoding import default_split
+from dualenc_jax.retrieval.index.build_for_model import default_split
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import hub
 from dualenc_jax.utils.errors import UserError

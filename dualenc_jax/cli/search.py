@@ -25,7 +25,7 @@ from dualenc_jax.cli import (
   runtime,
   saved_run,
 )
-from dualenc_jax.retrieval.index import binding, of_model
+from dualenc_jax.retrieval.index import build_for_model, open_index
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils.errors import UserError
 
@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   queries = _queries(args)
   model = saved_run.load_from_args(args)
   if args.index_dir is not None:
-    index = binding.open_index(model, args.index_dir)
+    index = open_index(model, args.index_dir)
   else:
-    index = of_model.open_own(
+    index = build_for_model.open_own(
         model,
         model.own_passages(),
         saved_run.home(args.model_dir, args.dim, args.passage_prompt),

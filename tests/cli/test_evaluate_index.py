@@ -15,7 +15,11 @@ import tiny_evaluation
 from tiny_evaluation import link_model, result_of, run, run_of, tree
 
 from dualenc_jax.cli import encode
-from dualenc_jax.retrieval.index import header as header_lib, Index, of_model
+from dualenc_jax.retrieval.index import (
+  build_for_model,
+  header as header_lib,
+  Index,
+)
 from dualenc_jax.utils.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -120,7 +124,7 @@ def test_a_corpus_that_does_not_fit_the_memory(
   needed = 4 * 130 * 128
   # The model itself has room: only who looks at the vectors is told of less.
   small = types.SimpleNamespace(machine_memory=lambda: int(needed / 0.6) - 2)
-  monkeypatch.setattr(of_model, 'machine', small)
+  monkeypatch.setattr(build_for_model, 'machine', small)
   with pytest.raises(UserError, match='130 passages need .*--index_dir'):
     run(model, tmp_path / 'results')
   output = run(model, tmp_path / 'results', f'--index_dir={tmp_path / "i"}')

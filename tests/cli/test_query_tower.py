@@ -20,7 +20,8 @@ from dualenc_jax.cli import (
   train,
 )
 from dualenc_jax.retrieval.encoding import artifact as serving
-from dualenc_jax.retrieval.index import binding, Index
+from dualenc_jax.retrieval.index import Index
+from dualenc_jax.retrieval.index.index import expected_header
 from dualenc_jax.utils.errors import UserError
 
 QUERIES = ['find map hash', 'find xml', 'zone of a year']
@@ -169,8 +170,8 @@ def test_plain_tensors_of_a_query_tower(tmp_path, capsys):
   }
   said = converted(alone, 'jax_export', served)
   assert 'plain tensors, a query tower alone' in said
-  expected = binding.expected(model, 'passage')
-  assert binding.expected(serving.Artifact.open(served), 'passage') == expected
+  expected = expected_header(model, 'passage')
+  assert expected_header(serving.Artifact.open(served), 'passage') == expected
   converted(served, 'safetensors', back)
   one, two = formats.read(alone), formats.read(back)
   assert one.passage_tower == two.passage_tower

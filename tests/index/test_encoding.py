@@ -11,8 +11,13 @@ from dualenc_jax.data import prepare, Tokenizer
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.retrieval.index import encoding, Header, Index, IndexBuild
-from dualenc_jax.retrieval.index.encoding import Source
+from dualenc_jax.retrieval.index import (
+  build_for_model,
+  Header,
+  Index,
+  IndexBuild,
+)
+from dualenc_jax.retrieval.index.build_for_model import Source
 from dualenc_jax.utils.errors import UserError
 
 D, N, SHARD = 4, 23, 5
@@ -83,7 +88,7 @@ def tree(folder):
 @pytest.mark.parametrize('dtype', ['float32', 'float16'])
 def test_row_i_is_passage_i(tmp_path, source, dtype):
   build = build_of(tmp_path / 'index', source, dtype=dtype)
-  encoding.encode(build, source, Embed(source))
+  build_for_model.encode_shards(build, source, Embed(source))
   assert build.finish()
   index = Index.open(tmp_path / 'index')
   expected = np.stack([vector_of(i) for i in range(N)]).astype(dtype)
@@ -96,18 +101,18 @@ def test_row_i_is_passage_i(tmp_path, source, dtype):
 
 def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, source, fail_at=2):
   whole = build_of(tmp_path / 'whole', source)
-  encoding.encode(whole, source, Embed(source))
+  build_for_model.encode_shards(whole, source, Embed(source))
   assert whole.finish()
 
   with pytest.raises(RuntimeError, match='killed'):
-    encoding.encode(
+    build_for_model.encode_shards(
         build_of(tmp_path / 'index', source), source, Embed(source, fail_at)
     )
   partial = tmp_path / 'index.partial'
   assert len(list(partial.glob('shard-*/'))) == fail_at
   again = build_of(tmp_path / 'index', source)
   embed = Embed(source)
-  encoding.encode(again, source, embed)
+  build_for_model.encode_shards(again, source, embed)
   assert len(embed.calls) == 5 - fail_at and embed.calls[0][0] == fail_at * 5
   assert again.finish()
   assert tree(tmp_path / 'index') == tree(tmp_path / 'whole')
@@ -115,13 +120,13 @@ def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, source, fail_at=2):
 
 def test_hosts_make_what_one_makes(tmp_path, source, count=7):
   one = build_of(tmp_path / 'one', source)
-  encoding.encode(one, source, Embed(source))
+  build_for_model.encode_shards(one, source, Embed(source))
   assert one.finish()
   done = []
   for host in reversed(range(count)):
     build = build_of(tmp_path / 'index', source)
     embed = Embed(source)
-    encoding.encode(build, source, embed, Host(host, count))
+    build_for_model.encode_shards(build, source, embed, Host(host, count))
     assert [rows[0] // SHARD for rows in embed.calls] == list(
         range(host, 5, count)
     )
@@ -137,22 +142,23 @@ def test_vectors_that_are_not_finite_are_named(tmp_path, source):
 
   build = build_of(tmp_path / 'index', source)
   with pytest.raises(UserError, match=r"of row 12 \(passage 'p12'\) hold NaN"):
-    encoding.encode(build, source, Embed(source, change=change))
+    build_for_model.encode_shards(build, source, Embed(source, change=change))
   # What was made before is whole, and kept.
   assert build.missing() == [2, 3, 4]
 
 
 def test_room_on_the_disk_is_looked_at_before(tmp_path, source, monkeypatch):
-  encoding.encode(build_of(tmp_path / 'a', source), source, Embed(source))
+  build = build_of(tmp_path / 'a', source)
+  build_for_model.encode_shards(build, source, Embed(source))
   written = sum(map(len, tree(tmp_path / 'a.partial').values()))
   written -= 5 * 400  # Headers of arrays, and shard.json.
   sizes = types.SimpleNamespace(free=2 * written)
   monkeypatch.setattr(shutil, 'disk_usage', lambda _: sizes)
   build = build_of(tmp_path / 'b', source)
-  assert encoding.check_room(build, list(range(5)), source)
+  assert build_for_model.check_room(build, list(range(5)), source)
   sizes.free = written // 2
-  with pytest.raises(UserError, match='does not fit the disk.*are missing'):
-    encoding.encode(build, source, Embed(source))
+  with pytest.raises(UserError, match='does not fit the disk.*are free. Make room'):
+    build_for_model.encode_shards(build, source, Embed(source))
   assert not list(tmp_path.glob('b*'))
 
 

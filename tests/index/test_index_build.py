@@ -189,21 +189,3 @@ def test_a_shard_that_another_process_has_written_stays(tmp_path):
   assert second.finish()
   assert_is(folder, 10, seed=0)
   assert os.listdir(tmp_path) == ['index']
-
-
-def test_a_lock_may_go_while_the_index_is_completed(tmp_path, monkeypatch):
-  build = IndexBuild(tmp_path / 'index', header(18))
-  build.start()
-  make(build, range(5))
-  lock, glob = tmp_path / 'index.partial/shard-00000.lock', pathlib.Path.glob
-  lock.touch()
-
-  def released_meanwhile(self, pattern):
-    found = [*glob(self, pattern)]
-    if pattern == '*.lock':
-      lock.unlink()
-    return found
-
-  monkeypatch.setattr(pathlib.Path, 'glob', released_meanwhile)
-  assert build.finish()
-  assert_is(tmp_path / 'index', 18, seed=0)

@@ -22,8 +22,8 @@ def plan(name='pq:3x2'):
   return header(COUNT, codec=name, dtype=dtype, width=width)
 
 
-def build_of(folder, codec):
-  build = IndexBuild(folder, plan(codec.name), codec=lambda: codec)
+def build_of(folder, codec, replace=False):
+  build = IndexBuild(folder, plan(codec.name), replace, lambda: codec)
   build.start()
   return build
 
@@ -33,8 +33,8 @@ def write(build, shards=range(3)):
   return index_files.write_shards(build, shards, codes, passages_from(0, COUNT))
 
 
-def whole(folder, codec):
-  build = build_of(folder, codec)
+def whole(folder, codec, replace=False):
+  build = build_of(folder, codec, replace)
   assert write(build) == [0, 1, 2] and build.finish()
   return Index.open(folder)
 
@@ -67,7 +67,7 @@ def test_the_first_codec_is_kept(tmp_path):
 
 @pytest.mark.parametrize('damage, message', [
     ('gone', 'codec.safetensors does not exist'),
-    ('another codebook', 'shard.json: its codes belong to another'),
+    ('another codebook', 'shard.json: its codes are by another'),
     ('another kind', 'codec, int8 for .* says pq:3x2 and 6'),
 ])
 def test_shards_that_no_codec_fits_are_made_again(damage, message, tmp_path):
@@ -80,7 +80,7 @@ def test_shards_that_no_codec_fits_are_made_again(damage, message, tmp_path):
     codec_lib.save(path, wrong)
   with pytest.raises(UserError, match=message):
     Index.open(tmp_path / 'index')
-  index = whole(tmp_path / 'index', right)
+  index = whole(tmp_path / 'index', right, replace=True)
   np.testing.assert_array_equal(
       index.embeddings.codes[:], right.encode(embeddings_for(COUNT))
   )

@@ -298,7 +298,7 @@ def test_a_query_of_many_positives_makes_no_room_for_the_others(
   scored = ranking.score_candidates
   monkeypatch.setattr(ranking, 'score_candidates', score_candidates)
   monkeypatch.setattr(
-      candidates.of_model, 'corpus_embeddings', lambda *_: passages
+      candidates.build_for_model, 'corpus_embeddings', lambda *_: passages
   )
   ranked = types.SimpleNamespace(
       gold=gold, corpus=Corpus(ids), query_ids=ids, query_rows=range(999),

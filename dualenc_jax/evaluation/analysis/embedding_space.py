@@ -14,7 +14,7 @@ from dualenc_jax.evaluation.analysis.separability import groups_of, separability
 from dualenc_jax.evaluation.analysis.vectors import share_within, Vectors
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.encoding.towers import Loaded
-from dualenc_jax.retrieval.index import of_model
+from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils.errors import UserError
 
@@ -74,7 +74,7 @@ def analyse(
   _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
   # The embeddings are analysed, whatever codec was trained with them.
   towers = dataclasses.replace(model, codec=None)
-  encoded = of_model.corpus_embeddings(
+  encoded = build_for_model.corpus_embeddings(
       towers, whole.corpus.subset(sample.searched), index_dir
   )
   if codec := getattr(encoded, 'codec', None):

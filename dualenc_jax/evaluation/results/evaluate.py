@@ -40,7 +40,7 @@ from dualenc_jax.retrieval.compression import Coded, Spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
 from dualenc_jax.retrieval.encoding.teacher import Teacher
 from dualenc_jax.retrieval.encoding.towers import Loaded
-from dualenc_jax.retrieval.index import of_model
+from dualenc_jax.retrieval.index.build_for_model import corpus_embeddings
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import files, json_file, table as table_lib
 from dualenc_jax.utils.errors import UserError
@@ -140,7 +140,7 @@ def evaluate(
   codecs.check(options.codecs, model.dim, len(ranked.corpus))
   embedder: Any = model.embedder
   queries = evaluation.encode_queries(embedder, model.params, ranked)
-  passages = of_model.corpus_embeddings(model, ranked.corpus, options.index_dir)
+  passages = corpus_embeddings(model, ranked.corpus, options.index_dir)
   if options.candidates is not None:
     passages = with_candidates(passages, options.candidates)
   if options.codecs and isinstance(passages, Coded):
@@ -186,7 +186,7 @@ def evaluate(
     return (
         other,
         evaluation.encode_queries(embedder, model.params, other),
-        passages if same else of_model.corpus_embeddings(model, other.corpus),
+        passages if same else corpus_embeddings(model, other.corpus),
     )
 
   for name, result, how in options.baselines.evaluate(

@@ -13,7 +13,7 @@ import numpy as np
 from dualenc_jax.evaluation import evaluation, trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.encoding.towers import Loaded
-from dualenc_jax.retrieval.index import of_model
+from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.retrieval.search import ranking as ranking_lib
 from dualenc_jax.retrieval.search.bm25 import BM25, retrieved
 from dualenc_jax.retrieval.search.exact_search import search_of
@@ -50,7 +50,7 @@ def by_model(
 ) -> Candidates:
   """The `depth` best passages of each query by exact search with a model."""
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
-  passages = of_model.corpus_embeddings(model, ranked.corpus, index_dir)
+  passages = build_for_model.corpus_embeddings(model, ranked.corpus, index_dir)
   search = search_of(passages, ranked.corpus.ids)
   found = search.top_k(queries, min(depth, len(ranked.corpus)))
   own = [np.zeros(0, np.float32)] * len(queries)

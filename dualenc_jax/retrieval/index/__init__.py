@@ -16,7 +16,9 @@ elsewhere.
 
 from dualenc_jax.retrieval.index.build import IndexBuild
 from dualenc_jax.retrieval.index.header import Header
-from dualenc_jax.retrieval.index.index import Index, RowStore
+from dualenc_jax.retrieval.index.index import Index, open_index, RowStore
 from dualenc_jax.retrieval.index.shard import Passage
 
-__all__ = ['Header', 'Index', 'IndexBuild', 'Passage', 'RowStore']
+__all__ = [
+    'Header', 'Index', 'IndexBuild', 'open_index', 'Passage', 'RowStore',
+]

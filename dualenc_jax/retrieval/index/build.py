@@ -1,29 +1,25 @@
 """An index in the making: by one process or many, and after any kill."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
 import pathlib
 import shutil
+from typing import Any
 
-import filelock
 import numpy as np
 
 from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.compression.codec import Codec
 from dualenc_jax.retrieval.compression.quantisers import Floats
 from dualenc_jax.retrieval.index import shard as shard_lib
-from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
-from dualenc_jax.retrieval.index.shard import (
-  CODEC,
-  Passage,
-  Places,
-  Shard,
-  SHARD_INFOS,
-)
-from dualenc_jax.utils import files, json_file
+from dualenc_jax.retrieval.index.header import FILE, Header
+from dualenc_jax.retrieval.index.index import Index
+from dualenc_jax.retrieval.index.shard import Passage, Places, Shard
+from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 
 _LOG = logging.getLogger(__name__)
@@ -33,8 +29,8 @@ class IndexBuild:
   """The building of one index, from nothing or from what others have begun.
 
   Nothing is written before `start`. Any number of processes may build the same
-  index at once, best each its own shards; a whole shard is never written again.
-  The process that finds all of them completes the index:
+  index at once, each its own shards. The process that finds all of them
+  completes the index:
 
     build = IndexBuild(folder, header)
     build.start()
@@ -52,14 +48,15 @@ class IndexBuild:
     Args:
       folder: the index, new or begun.
       header: the plan; an index with an equal header is continued.
-      replace: whether an index with another header, whole or half, is
-        replaced. A whole one is kept until the new one is complete.
+      replace: whether an index that is damaged or has another header is
+        replaced. A complete one is kept until the new one is.
       codec: makes the codec that the header names; called by the process that
         starts the index.
 
     Raises:
       UserError: the folder holds something other than an index, or, unless
-        `replace`, an index with another header; names the fields that differ.
+        `replace`, an index that is damaged or has another header; names the
+        fields that differ.
     """
     self.header = header
     self._places = Places(folder)
@@ -71,15 +68,16 @@ class IndexBuild:
   @property
   def codec(self) -> Codec:
     """The codec that makes rows on disk of embeddings; known after `start`."""
-    return self._growing[0]
+    return self._loaded_codec[0]
 
   def missing(self) -> list[int]:
     """Numbers of the shards that do not exist or are damaged."""
-    base, every = self._base(), range(self.header.shards)
-    if base is None:
+    every = range(self.header.shards)
+    if self._is_complete():
+      return []
+    if not self._is_begun():
       return list(every)
-    digest = self._codec_in(base)[1]
-    return [i for i in every if not self._is_whole(base, i, digest)]
+    return [shard for shard in every if not self._is_whole(shard)]
 
   def start(self) -> None:
     """Makes the folder in which the index grows, unless it is complete."""
@@ -87,24 +85,17 @@ class IndexBuild:
     with self._writing(), places.locked():
       places.restore()
       self._check()
-      base = self._base()
-      missing = self.missing()
-      if base == places.partial or not missing:
+      if self._is_complete() or self._is_begun():
         return
       if places.partial.exists():
         _LOG.info('Removing %s, a part of another index.', places.partial)
         shutil.rmtree(places.partial)
-      if base is not None:
-        names = ', '.join(map(shard_lib.name, missing))
-        _LOG.info('%s is damaged: %s will be made again.', places.folder, names)
-        places.folder.rename(places.partial)
-        return
       codec = None
       if self.header.codec is not None and self._make_codec is not None:
         codec = self._make_codec()
       places.partial.mkdir()
       if codec is not None:
-        codec_lib.save(places.partial / CODEC, codec)
+        codec_lib.save(places.partial / codec_lib.FILE, codec)
       self.header.write(places.partial)
 
   def write(
@@ -116,19 +107,15 @@ class IndexBuild:
     as many passages. A full disk raises UserError.
     """
     partial = self._places.partial
-    first, digest = self.header.rows_of(shard).start, self._growing[1]
-    if not (partial / FILE).exists():
-      return  # Others have completed the index.
-    lock = filelock.FileLock(partial / f'{shard_lib.name(shard)}.lock')
+    first, digest = self.header.rows_of(shard).start, self._loaded_codec[1]
     with self._writing():
       try:
-        with lock:
-          if not self._is_whole(partial, shard, digest):
-            shard_lib.write(partial, shard, first, embeddings, passages, digest)
+        if not self._is_whole(shard):
+          shard_lib.write(partial, shard, first, embeddings, passages, digest)
       except FileNotFoundError:
         if (partial / FILE).exists():
           raise
-        # Others have completed the index meanwhile.
+        # Another process has completed the index.
 
   def finish(self) -> bool:
     """Moves the index into its place if no shard is missing.
@@ -138,9 +125,7 @@ class IndexBuild:
     with self._writing(), self._places.locked():
       if self.missing():
         return False
-      if self._base() == self._places.partial:
-        for path in self._places.partial.glob('*.lock'):
-          path.unlink(missing_ok=True)  # Whoever has held it removes it, too.
+      if not self._is_complete():
         self._places.complete()
       self._places.lock_file.unlink(missing_ok=True)
     return True
@@ -149,7 +134,7 @@ class IndexBuild:
     """Raises UserError where work of another header is in the way."""
     places = self._places
     places.check_own()
-    if self._base() == places.folder or self._replace:
+    if self._replace or self._is_complete():
       return
     for path in (places.readable(), places.partial):
       if differences := self._differences(path):
@@ -158,14 +143,34 @@ class IndexBuild:
             ' Give another --index_dir, or replace it with `dualenc encode'
             ' --overwrite`.'
         )
+    if (places.readable() / FILE).exists():
+      Index.open(places.folder)  # Its error says what is damaged.
 
-  def _base(self) -> pathlib.Path | None:
-    """The folder that has shards of this header, if one has."""
-    for path in (self._places.partial, self._places.readable()):
-      if (path / FILE).exists() and not self._differences(path):
-        if self.header.codec is None or self._has_codec(path):
-          return path
-    return None
+  def _is_complete(self) -> bool:
+    """Whether the index is whole and in its place."""
+    path = self._places.readable()
+    if not (path / FILE).exists() or self._differences(path):
+      return False
+    try:
+      Index.open(self.folder)
+    except UserError:
+      return False
+    return True
+
+  def _is_begun(self) -> bool:
+    """Whether shards of this header, by one codec, may grow further."""
+    partial, header = self._places.partial, self.header
+    if not (partial / FILE).exists() or self._differences(partial):
+      return False
+    if header.codec is None:
+      return True
+    try:
+      codec, _ = codec_lib.load(partial / codec_lib.FILE)
+    except UserError:
+      return False
+    return (codec.name, codec.dim, codec.quantiser.width) == (
+        header.codec, header.dim, header.columns
+    )
 
   def _differences(self, path: pathlib.Path) -> list[str]:
     """What keeps a folder from being this index; nothing if it is none."""
@@ -176,35 +181,18 @@ class IndexBuild:
     except UserError as e:
       return [str(e)]
 
-  def _has_codec(self, base: pathlib.Path) -> bool:
-    """Whether all shards are by its codec; else it is trained again."""
-    header = self.header
-    try:
-      codec, digest = codec_lib.load(base / CODEC)
-      infos = [json_file.read(path, AGAIN) for path in base.glob(SHARD_INFOS)]
-    except UserError:
-      return False
-    found = codec.name, codec.dim, codec.quantiser.width
-    expected = header.codec, header.dim, header.columns
-    return found == expected and all(i.get('codec') == digest for i in infos)
-
   @functools.cached_property
-  def _growing(self) -> tuple[Codec, str | None]:
-    """`_codec_in` the folder that grows, read once."""
-    return self._codec_in(self._places.partial)
-
-  def _codec_in(self, base: pathlib.Path) -> tuple[Codec, str | None]:
-    """The codec of a folder, and the SHA-256 of its file if it has one."""
+  def _loaded_codec(self) -> tuple[Codec, str | None]:
+    """The codec of the growing index, and the SHA-256 of its file if any."""
     dim, dtype = self.header.dim, self.header.dtype
     if self.header.codec is None:
       return Codec(dtype, dim, (), Floats(dim, dtype)), None
-    return codec_lib.load(base / CODEC)
+    return codec_lib.load(self._places.partial / codec_lib.FILE)
 
-  def _is_whole(
-      self, base: pathlib.Path, shard: int, digest: str | None
-  ) -> bool:
+  def _is_whole(self, shard: int) -> bool:
+    digest = self._loaded_codec[1]
     try:
-      Shard.open(base, self.header, shard, digest)
+      Shard.open(self._places.partial, self.header, shard, digest)
     except UserError:
       return False
     return True
@@ -213,3 +201,58 @@ class IndexBuild:
     return files.writing(
         self.folder, 'another --index_dir; the shards that are there are kept'
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """The passages of a search, whatever their source.
+
+  Attributes:
+    embeddings: float [N, D], an array or a store of rows; or their codes.
+    ids: N different strings.
+    passage: row -> passage.
+    normalised: whether the embeddings are known to have length one.
+    header: that of the index that they come from, if any.
+  """
+
+  embeddings: Any
+  ids: Sequence[str]
+  passage: Callable[[int], Passage]
+  normalised: bool
+  header: Header | None = None
+
+  @classmethod
+  def from_index(cls, index: Index) -> 'Corpus':
+    """The passages of an index."""
+    header = index.header
+    return cls(
+        index.embeddings, index.ids, index.passage, header.normalised, header
+    )
+
+  def write(
+      self, folder: pathlib.Path, dim: int, tokens: int,
+      provenance: Mapping[str, Any],
+  ) -> None:
+    """Writes an index of dim D, whose passages have at most `tokens` tokens."""
+    stored: Any = self.embeddings
+    codec: Any = getattr(stored, 'codec', None)
+    if codec is not None:
+      stored = stored.codes
+    header = Header(
+        len(self.ids),
+        dim,
+        'passage',
+        tokens,
+        str(stored.dtype),
+        self.normalised,
+        codec=None if codec is None else codec.name,
+        width=None if codec is None else stored.shape[1],
+        provenance=provenance,
+    )
+    build = IndexBuild(folder, header, codec=lambda: codec)
+    build.start()
+    for shard in build.missing():
+      rows = header.rows_of(shard)
+      part = np.asarray(stored[rows.start : rows.stop])
+      build.write(shard, part, map(self.passage, rows))
+    build.finish()

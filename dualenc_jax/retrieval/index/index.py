@@ -1,18 +1,27 @@
-"""`Index`, a complete index, read on demand."""
+"""`Index`, a complete index, read on demand; that of a model is checked.
+
+It needs no Flax, as whoever opens an artifact may have none.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
+import logging
 import os
 import pathlib
 from typing import Any, overload
 
 import numpy as np
 
-from dualenc_jax.retrieval.compression import codec as codec_lib
-from dualenc_jax.retrieval.compression.codec import Coded
+from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
+from dualenc_jax.retrieval.compression.codec import Codec, Coded
+from dualenc_jax.retrieval.encoding.towers import Loaded, TOWER_SHA256
 from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
-from dualenc_jax.retrieval.index.shard import CODEC, IDS, Passage, Places, Shard
+from dualenc_jax.retrieval.index.shard import IDS, Passage, Places, Shard
 from dualenc_jax.utils.errors import UserError
+
+# The codec that was trained with the model, in the provenance.
+CODEC_SHA256 = 'codec_sha256'
+_LOG = logging.getLogger(__name__)
 
 
 class RowStore:
@@ -180,12 +189,12 @@ class Index:
       raise UserError(f'{folder / FILE}: {"; ".join(wrong)}. {AGAIN}')
     codec = digest = None
     if header.codec is not None:
-      codec, digest = codec_lib.load(folder / CODEC)
+      codec, digest = codec_lib.load(folder / codec_lib.FILE)
       if (codec.name, codec.dim) != (header.codec, header.dim):
         raise UserError(
-            f'{folder / CODEC}: this is another codec, {codec.name} for vectors'
-            f' of dim {codec.dim}; {FILE} says {header.codec} and {header.dim}.'
-            f' {AGAIN}'
+            f'{folder / codec_lib.FILE}: this is another codec, {codec.name}'
+            f' for vectors of dim {codec.dim}; {FILE} says {header.codec} and'
+            f' {header.dim}. {AGAIN}'
         )
     shards = [
         Shard.open(folder, header, i, digest) for i in range(header.shards)
@@ -203,3 +212,68 @@ class Index:
       raise IndexError(f'row {row}: expected 0 to {len(self) - 1}.')
     shard, row = divmod(row, self.header.shard_size)
     return self.shards[shard].passage(row)
+
+
+def open_index(
+    model: Loaded,
+    folder: str | os.PathLike[str],
+    more: Mapping[str, Any] | None = None,
+) -> Index:
+  """Opens an index of a model's passages, which the model is to search.
+
+  Codes that were trained with another model's queries are opened with a
+  warning.
+
+  Args:
+    model: the model, whose passage tower, and codec if any, made the index.
+    folder: the index.
+    more: further fields that its header must have.
+
+  Raises:
+    UserError: as `Index.open`; the index belongs to another passage tower, or
+      to the model's own codec at another step or in another model.
+  """
+  expect = {**expected_header(model, 'passage'), **(more or {})}
+  index = Index.open(folder, expect)
+  if model.codec is None:
+    if CODEC_SHA256 in index.header.provenance:
+      _LOG.warning(
+          '%s: its codes, by %s, were trained for the queries of the model that'
+          ' made it. This model has no codec, so its queries find fewer of the'
+          ' right passages. Search with that model, or encode the passages with'
+          ' this one.',
+          index.folder,
+          index.header.codec,
+      )
+  elif index.header.codec == model.codec.name:
+    if wrong := index.header.wrong(codec_provenance(model.codec)):
+      raise UserError(
+          f'{index.folder}: its codec {model.codec.name} belongs to another'
+          f' model or checkpoint: {wrong[0]}. {AGAIN}'
+      )
+  return index
+
+
+def codec_provenance(codec: Codec) -> dict[str, Any]:
+  """The provenance of an index that belongs to a model's own codec."""
+  return {CODEC_SHA256: model_codec.digest(codec)}
+
+
+def expected_header(model: Loaded, tower: str) -> dict[str, Any]:
+  """Fields of the header of every index of a tower's embeddings.
+
+  They are the same for all models with this tower, whatever their other one: a
+  light query tower searches the index of the model it was aligned to.
+  """
+  return {'tower': tower, 'dim': model.dim, **tower_provenance(model, tower)}
+
+
+def tower_provenance(model: Loaded, tower: str) -> dict[str, Any]:
+  """Those of `expected_header` that stand in the provenance of an index."""
+  tokenizer = model.tokenizer
+  names = f'{tower}_length', f'{tower}_prefix'
+  return {
+      TOWER_SHA256: dict(model.tower_digest(tower)),
+      'vocabulary': tokenizer.vocabulary.sha256,
+      **{name: getattr(tokenizer, name) for name in names},
+  }

@@ -20,12 +20,10 @@ from dualenc_jax.utils.errors import UserError
 EMBEDDINGS, IDS, PASSAGES = 'embeddings.npy', 'ids.txt', 'passages.jsonl'
 OFFSETS, INFO = 'offsets.npy', 'shard.json'
 SHARD_INFOS = f'shard-*[0-9]/{INFO}'
-# Beside the header, of an index of codes.
-CODEC = codec_lib.FILE
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
-_HEADS = f'{re.escape(FILE)}|{re.escape(CODEC)}'
+_HEADS = f'{re.escape(FILE)}|{re.escape(codec_lib.FILE)}'
 _OF_INDEX = re.compile(
-    rf'{_HEADS}|\.({_HEADS})\.[0-9]+\.partial|shard-[0-9]{{5,}}\.lock'
+    rf'{_HEADS}|\.({_HEADS})\.[0-9]+\.partial'
     rf'|shard-[0-9]{{5,}}(\.partial)?(/({"|".join([*FILES, INFO])}))?'
 )
 
@@ -100,7 +98,7 @@ class Shard:
       )
     if info.get('codec') != codec:
       raise UserError(
-          f'{path}: its codes belong to another {CODEC} than that of the index:'
+          f'{path}: its codes are by another codec than that of the index:'
           f" SHA-256 {info.get('codec')}, expected {codec}. {AGAIN}"
       )
     for file in FILES:

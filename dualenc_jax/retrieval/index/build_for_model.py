@@ -1,0 +1,424 @@
+"""Indexes of a model's embeddings: made, continued, opened."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+import dataclasses
+import logging
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.data import corpus as corpus_lib, Dataset, Mixture
+from dualenc_jax.data.cache import Cache
+from dualenc_jax.data.corpus import Corpus
+from dualenc_jax.data.text.ragged import Ragged
+from dualenc_jax.parallel.hosts import Host
+from dualenc_jax.retrieval.compression import Codec, Coded, FLOATS, Spec, spec
+from dualenc_jax.retrieval.compression.specs import SAMPLE
+from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.index import header as header_lib
+from dualenc_jax.retrieval.index.build import IndexBuild
+from dualenc_jax.retrieval.index.header import Header
+from dualenc_jax.retrieval.index.index import (
+  codec_provenance,
+  Index,
+  open_index,
+  tower_provenance,
+)
+from dualenc_jax.retrieval.index.shard import Passage, Places
+from dualenc_jax.retrieval.search.search_programs import empty_rows
+from dualenc_jax.utils import finite, machine
+from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.files import gigabytes
+from dualenc_jax.utils.progress import Progress
+
+# The share of memory for embeddings; the rest is for the model and the search.
+_SHARE_OF_MEMORY = 0.6
+# Texts by which the disk that all of them will take is estimated.
+_SIZE_SAMPLE = 256
+# Shards in memory: one is encoded while the one before is written.
+_IN_MEMORY = 2
+# Fields of the provenance that tell people which model encoded it.
+_MODEL_FIELDS = ('run_id', 'checkpoint_step', 'model_dir')
+_LOG = logging.getLogger(__name__)
+
+# Positions among some texts, int64 [b], with their embeddings, float32 [b, D].
+Batches = Iterable[tuple[np.ndarray, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """Texts of one side of a token cache, in the order of an index's rows.
+
+  Attributes:
+    rows: int64 [N], the row of the cache of each text.
+    tower: 'passage' or 'query': the side, and the tower that encodes it.
+  """
+
+  cache: Cache
+  rows: np.ndarray
+  tower: str
+
+  def __post_init__(self):
+    ids = self._column('ids')
+    empty = np.flatnonzero(ids.lengths[self.rows] == 0)
+    if len(empty):
+      raise UserError(
+          f'{corpus_lib.describe(self.cache)} has an empty {self.tower}_id in'
+          f' row {empty[0]}. Expected an id, or a text to make one from.'
+      )
+    # An index keeps an id a line.
+    ends = np.flatnonzero(np.isin(ids.values, [*b'\n\r']))
+    broken = np.searchsorted(ids.offsets, ends, 'right') - 1
+    broken = broken[np.isin(broken, self.rows)]
+    if len(broken):
+      raise UserError(
+          f'{corpus_lib.describe(self.cache)} has a {self.tower}_id'
+          f' {ids.text(broken[0])!r} of several lines. Expected ids of one'
+          ' line.'
+      )
+
+  @classmethod
+  def passages(cls, cache: Cache) -> 'Source':
+    """The distinct passages of a split, or UserError if an id has two."""
+    return cls(cache, corpus_lib.Corpus.from_cache(cache).rows, 'passage')
+
+  @classmethod
+  def queries(cls, cache: Cache) -> 'Source':
+    """The queries of a split, each once, or UserError if an id has two."""
+    rows = np.flatnonzero(cache.query_texts.lengths)
+    if not len(rows):
+      raise UserError(
+          f'{corpus_lib.describe(cache)} has only passages; expected a split'
+          ' with queries for the query tower.'
+      )
+    return cls(cache, corpus_lib.queries_by_id(cache, rows)[0], 'query')
+
+  @property
+  def tokens(self) -> Ragged:
+    """Tokens of the cache; those of text i have row rows[i]."""
+    return self._column('tokens')
+
+  @property
+  def unit(self) -> str:
+    """'passages' or 'queries'."""
+    return 'queries' if self.tower == 'query' else 'passages'
+
+  def embed(self, model: Loaded, rows: np.ndarray) -> Batches:
+    """Encodes rows of the cache [n], every position once, in any order."""
+    return model.embedder.batches(
+        f'encode_{self.tower}', model.params, self.tokens, rows
+    )
+
+  def fill(
+      self, out: np.ndarray, batches: Batches,
+      texts: Sequence[int] | np.ndarray, progress: Progress,
+      encode: Callable[[np.ndarray], Any] = lambda x: x,
+  ) -> None:
+    """Puts embeddings of some texts, or what `encode` makes, into `out` [n, W].
+
+    `batches` has the embeddings of the texts with these numbers [n]. Raises
+    UserError for one that is not finite, and names its text.
+    """
+    for positions, vectors in batches:
+
+      def name(i: int) -> str:
+        text = texts[positions[i]]
+        return f'row {text} ({self.tower} {self.passage(text).id!r})'
+
+      finite.check_rows('embeddings', vectors, name)
+      out[positions] = encode(vectors)
+      progress(len(positions))
+
+  def __len__(self) -> int:
+    return len(self.rows)
+
+  def passage(self, index: int) -> Passage:
+    """A text as the index keeps it."""
+    row = self.rows[index]
+    # The name of a row is that of its passage.
+    return Passage(
+        self._column('ids').text(row),
+        self.cache.names.text(row) if self.tower == 'passage' else '',
+        self.cache.locations.text(row),
+        self._column('texts').text(row),
+    )
+
+  def _column(self, name: str) -> Ragged:
+    return getattr(self.cache, f'{self.tower}_{name}')
+
+
+def default_split(task: Dataset | Mixture) -> str:
+  """The split whose passages are everything to search, or UserError."""
+  splits = task.splits()
+  if not splits:
+    raise UserError(
+        f'Task {task.label!r} has no splits, as its files do not exist. Give'
+        ' their folder, as with --gin.DATA_ROOT, or a --corpus.'
+    )
+  return next((s for s in ('all', 'corpus') if s in splits), splits[0])
+
+
+def own_folder(model_dir: str | os.PathLike[str]) -> pathlib.Path:
+  """The folder of a model_dir for the index of its task's passages."""
+  return pathlib.Path(model_dir) / 'index'
+
+
+def encode(
+    model: Loaded,
+    source: Source,
+    folder: str | os.PathLike[str],
+    codec: str | None = None,
+    shard_size: int | None = None,
+    replace: bool = False,
+    host: Host = Host(),
+) -> IndexBuild:
+  """Makes this host's shards of an index, those that do not exist yet.
+
+  Args:
+    model: the model.
+    source: the texts.
+    folder: the folder of the index.
+    codec: name of the codec (`retrieval.compression.specs`); None for the
+      model's own, of passages, if it has one, else 'fp32'.
+    shard_size: rows of a shard, `header.SHARD_SIZE` by default.
+    replace: as in `IndexBuild`.
+    host: this process's part of the work.
+
+  Returns:
+    The build; `finish` completes it.
+  """
+  provenance, corpus = model.provenance, source.cache.header
+  own = model.codec if source.tower == 'passage' else None
+  if own is not None and codec in (None, own.name):
+    chosen = Spec.from_codec(own)
+  else:
+    own, chosen = None, spec(codec or 'fp32')
+  chosen.check(model.dim, len(source))
+  dtype, width = chosen.shape(model.dim)
+  header = Header(
+      len(source),
+      model.dim,
+      source.tower,
+      getattr(model.tokenizer, f'{source.tower}_length'),
+      dtype,
+      shard_size=shard_size or header_lib.SHARD_SIZE,
+      codec=None if chosen.floats else chosen.name,
+      width=None if chosen.floats else width,
+      provenance={
+          **tower_provenance(model, source.tower),
+          **({} if own is None else codec_provenance(own)),
+          **{name: provenance[name] for name in _MODEL_FIELDS},
+          'compute_dtype': provenance['dtype'],
+          **{k: corpus[k] for k in ('task', 'options', 'split', 'source')},
+      },
+  )
+  build = IndexBuild(
+      folder, header, replace, lambda: own or _train(chosen, model, source)
+  )
+  encode_shards(build, source, lambda rows: source.embed(model, rows), host)
+  return build
+
+
+def encode_shards(
+    build: IndexBuild, source: Source, embed: Callable[[np.ndarray], Batches],
+    host: Host = Host(),
+) -> None:
+  """Makes this host's missing shards of an index.
+
+  Shards are dealt to the hosts by their numbers. One is written by a thread
+  while the next is encoded.
+
+  Args:
+    build: the index.
+    source: the texts.
+    embed: as `Source.embed`, of rows of the source's cache.
+    host: this process's part of the work.
+
+  Raises:
+    UserError: an embedding is not finite, or the disk has too little room or
+      cannot be written. Earlier shards are whole.
+  """
+  header = build.header
+  missing = build.missing()
+  if missing:
+    if existing := header.shards - len(missing):
+      _LOG.info('%d of %d shards exist.', existing, header.shards)
+    _LOG.info('%s', check_room(build, missing, source))
+  build.start()
+  shards = [shard for shard in missing if shard % host.count == host.index]
+  total = sum(len(header.rows_of(shard)) for shard in shards)
+  clipped = 0
+
+  def to_codes(vectors: np.ndarray) -> np.ndarray:
+    nonlocal clipped
+    clipped += build.codec.count_clipped(vectors)
+    return build.codec.encode(vectors)
+
+  with (
+      Progress('Encoding', total, source.unit) as progress,
+      futures.ThreadPoolExecutor(1) as writer,
+  ):
+    pending: futures.Future | None = None
+    for shard in shards:
+      rows = header.rows_of(shard)
+      out = np.empty((len(rows), header.columns), header.dtype)
+      batches = embed(source.rows[rows.start : rows.stop])
+      source.fill(out, batches, rows, progress, to_codes)
+      if pending is not None:
+        pending.result()
+      passages = map(source.passage, rows)
+      pending = writer.submit(build.write, shard, out, passages)
+    if pending is not None:
+      pending.result()
+  if clipped:
+    _LOG.warning(
+        '%s numbers lie beyond the ranges of the codec %s, which are those of'
+        ' its training sample, and are clipped. If they are many, encode with'
+        ' --codec=fp16.',
+        f'{clipped:,}',
+        header.codec,
+    )
+
+
+def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
+  """Returns a sentence on the disk and memory that missing shards take.
+
+  Raises:
+    UserError: the disk has too little room.
+  """
+  header = build.header
+  each = header.columns * np.dtype(header.dtype).itemsize
+  rows = sum(len(header.rows_of(shard)) for shard in missing)
+  count = min(len(source), _SIZE_SAMPLE)
+  sample = np.linspace(0, len(source) - 1, count).astype(int).tolist()
+  passages = map(source.passage, sample)
+  # Texts, ids and offsets.
+  texts = sum(len(p.line()) + len(p.id.encode()) + 9 for p in passages)
+  needed = round(rows * (each + texts / count))
+  folder = build.folder
+  while not folder.exists():
+    folder = folder.parent
+  free = shutil.disk_usage(folder).free
+  if needed > free:
+    raise UserError(
+        f'{build.folder} does not fit the disk: {rows:,} embeddings of'
+        f' {header.dtype} [{header.columns}] and their texts need about'
+        f' {gigabytes(needed)}, {gigabytes(free)} are free. Make room, give'
+        ' another --index_dir, or make the embeddings smaller with --codec.'
+    )
+  memory = each * min(rows, _IN_MEMORY * header.shard_size)
+  return (
+      f'About {gigabytes(needed)} of disk ({gigabytes(free)} are free) and,'
+      f' beside the model and its batches, {gigabytes(memory)} of RAM.'
+  )
+
+
+def _train(codec: Spec, model: Loaded, source: Source) -> Codec:
+  """Trains a codec on a sample of what it will encode."""
+  texts = np.arange(len(source))
+  if len(texts) > SAMPLE:
+    drawn = np.random.default_rng(0).choice(len(texts), SAMPLE, replace=False)
+    texts = np.sort(drawn)
+  vectors = empty_rows(len(texts), model.dim)
+  with Progress(f'Encoding for {codec.name}', len(texts), 'texts') as progress:
+    batches = source.embed(model, source.rows[texts])
+    source.fill(vectors, batches, texts, progress)
+  return codec.fit(vectors)
+
+
+def corpus_embeddings(
+    model: Loaded, corpus: Corpus, index_dir: pathlib.Path | None = None
+) -> Any:
+  """Embeds a corpus, to the same bits in memory and on disk.
+
+  In `index_dir` an index is made unless it exists, with its codec and shard
+  size if it is begun; without it the embeddings are in memory.
+
+  Returns:
+    An array or a store of rows [N, D], in the order of the corpus, or codes by
+    the model's codec if it has one.
+
+  Raises:
+    UserError: they do not fit the memory or are not finite, or the index is of
+      something else.
+  """
+  source = Source(corpus.cache, corpus.rows, 'passage')
+  if index_dir is not None:
+    layout: tuple[Any, ...] = ()
+    places = Places(index_dir)
+    for path in (places.partial, places.readable()):
+      if (path / header_lib.FILE).exists():
+        header = Header.read(path)
+        layout = _codec_name(header), header.shard_size
+    encode(model, source, index_dir, *layout).finish()
+    return Index.open(index_dir).embeddings
+  size, codec, dim = len(corpus), model.codec, model.dim
+  width = 4 * dim if codec is None else codec.bytes_per_passage
+  needed, memory = size * width, machine.machine_memory()
+  if needed > _SHARE_OF_MEMORY * memory:
+    raise UserError(
+        f'The embeddings of {size:,} passages need {needed / 2**30:.1f} GiB,'
+        f' and this machine has {memory / 2**30:.1f} GiB. Keep them on disk'
+        ' with --index_dir.'
+    )
+  if codec is None:
+    out, to_rows = empty_rows(size, dim), lambda vectors: vectors
+  else:
+    out = np.empty((size, codec.quantiser.width), codec.code_dtype)
+    to_rows = codec.encode
+  with Progress('Encoding', size, 'passages') as progress:
+    # By the shards of an index: rounding may depend on what is encoded at once.
+    for start in range(0, size, header_lib.SHARD_SIZE):
+      rows = corpus.rows[start : start + header_lib.SHARD_SIZE]
+      texts = range(start, start + len(rows))
+      batches = source.embed(model, rows)
+      source.fill(out[start : texts.stop], batches, texts, progress, to_rows)
+  return out if codec is None else Coded(codec, out)
+
+
+def same_codec(
+    model: Loaded, folder: pathlib.Path, codec: str | None
+) -> str | None:
+  """The name of the codec for a model's own index in `folder`, made again.
+
+  The index follows the model, but its codec is the user's choice: without
+  `codec` it stays, and another one raises UserError.
+  """
+  if model.codec is not None or not (folder / header_lib.FILE).exists():
+    return codec
+  there = _codec_name(Header.read(folder))
+  if codec is not None and spec(codec).name != there:
+    raise UserError(
+        f'{folder} is an index of --codec={there}, not {codec}. Give another'
+        ' --index_dir, or --overwrite.'
+    )
+  return there
+
+
+def open_own(
+    model: Loaded, cache: Cache, home: str | os.PathLike[str]
+) -> Index:
+  """Opens the index of a run's own passages; makes it again where it is due.
+
+  It follows the cache of these passages, and lies in `home`: the model_dir, or
+  the folder of one of its dims.
+  """
+  folder = own_folder(home)
+  expect = {name: cache.header[name] for name in ('task', 'split', 'source')}
+  try:
+    return open_index(model, folder, expect)
+  except UserError as e:
+    if folder.exists():
+      _LOG.info('The index is made again: %s', e)
+  _LOG.info('Encoding the passages of split %s, once.', cache.header['split'])
+  codec, source = same_codec(model, folder, None), Source.passages(cache)
+  encode(model, source, folder, codec, replace=True).finish()
+  return Index.open(folder)
+
+
+def _codec_name(header: Header) -> str:
+  return header.codec or FLOATS[header.dtype]
