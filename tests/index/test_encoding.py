@@ -157,7 +157,7 @@ def test_room_on_the_disk_is_looked_at_before(tmp_path, source, monkeypatch):
   build = build_of(tmp_path / 'b', source)
   assert build_for_model.check_room(build, list(range(5)), source)
   sizes.free = written // 2
-  with pytest.raises(UserError, match='does not fit the disk.*are free. Make room'):
+  with pytest.raises(UserError, match='does not fit the disk.*are free'):
     build_for_model.encode_shards(build, source, Embed(source))
   assert not list(tmp_path.glob('b*'))
 
