@@ -1,12 +1,10 @@
 """Folders of Hugging Face's T5 and mT5, read and written without transformers.
 
-Two towers that differ are two folders, `query` and `passage`, in one. Linear
-maps are [output, input] there and [input, output] here, the relative position
-bias is [32, H] there and [H, 32] here: these are transposed.
+Linear maps are [output, input] there and [input, output] here, the relative
+position bias is [32, H] there and [H, 32] here: these are transposed.
 """
 
 from collections.abc import Mapping
-import dataclasses
 import pathlib
 import re
 from typing import Any
@@ -29,7 +27,6 @@ from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 KIND = 'Hugging Face folder'
 PROJECTION_FILE = 'projection.safetensors'
-TOWERS = ('query', 'passage')
 LINEAR = 'linear.weight'
 _HEAD = 'lm_head.weight'
 # Names of T5's one table of token embeddings, of which a file has one or more.
@@ -91,99 +88,19 @@ def is_one(path: pathlib.Path) -> bool:
     if path.name.endswith(('.safetensors', safetensors_file.INDEX)):
       return _has_config(path.parent)
     return path.suffix in _PICKLES
-  return _has_config(path) or all(_has_config(path / t) for t in TOWERS)
+  return _has_config(path)
 
 
 def read(path: pathlib.Path) -> Weights:
-  """Reads the encoder of a T5 or mT5, with or without a decoder, or two towers.
-
-  A passage tower's part that equals the query tower's bit for bit is shared.
+  """Reads the encoder of a T5 or mT5, with or without a decoder.
 
   Args:
-    path: a folder with config.json and safetensors, one of those files, or the
-      folder of the folders `query` and `passage`.
+    path: a folder with config.json and safetensors, or one of those files.
 
   Raises:
     UserError: the weights are pickles, damaged, or not those of the config; or
       the model computes something else than T5Encoder.
   """
-  if _has_config(path) or path.is_file():
-    return _read_tower(path)
-  query, passage = (_read_tower(path / tower) for tower in TOWERS)
-  if query.has_projection != passage.has_projection:
-    raise UserError(
-        f'{path}: only one of {" and ".join(TOWERS)} has {PROJECTION_FILE};'
-        ' expected both, or none.'
-    )
-  left_out = {
-      f'{tower}/{name}': reason
-      for tower, weights in zip(TOWERS, (query, passage))
-      for name, reason in weights.left_out.items()
-  }
-  joint = transforms.join_towers(query, passage, path)
-  return dataclasses.replace(joint, left_out=left_out).check()
-
-
-def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
-  """Reads decoder and head of a T5, by the names of `Seq2SeqRanker`.
-
-  They are {} for an encoder alone. 'decoder/logits_dense/kernel' does not exist
-  where logits are by the token embeddings, over sqrt(E).
-  """
-  folder = path if path.is_dir() else path.parent
-  _refuse_pickle(path, 'ForConditionalGeneration')
-  theirs = safetensors_file.read(path)
-  config = config_lib.read(folder)
-  table, left_out = _read_table(theirs, config, folder)
-  found = {}
-  for name, tensor in theirs.items():
-    if name.startswith('decoder.') and name not in (*left_out, _UNUSED):
-      ours = _to_ours(name)
-      found[ours] = _transpose(ours, tensor)
-  head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
-  # A tied head of T5 1.1 is not scaled.
-  if found and (head is not table or config_lib.ties_head(config) is None):
-    found['decoder/logits_dense/kernel'] = head.transposed()
-  return found
-
-
-def write(weights: Weights, folder: pathlib.Path) -> None:
-  """Writes a new folder that T5EncoderModel.from_pretrained loads; or two.
-
-  The projection goes into a file of its own, since T5EncoderModel has none.
-  """
-  if weights.is_shared:
-    _write_tower(weights, folder)
-    return
-  for tower, own in zip(TOWERS, transforms.split_towers(weights)):
-    _write_tower(own, folder / tower)
-
-
-def _write_tower(weights: Weights, folder: pathlib.Path) -> None:
-  rows, width = weights.tensors[EMBEDDING].shape
-  config = config_lib.make(weights.encoder, rows, width)
-  files.make_folder(folder)
-  tokenizer.write(weights.usage, folder)
-  encoder = dict(weights.tensors)
-  projection = encoder.pop(PROJECTION, None)
-  theirs = {_to_theirs(n): _transpose(n, t) for n, t in encoder.items()}
-  write_tensors(folder / safetensors_file.FILE, theirs)
-  if projection is not None:
-    write_linear(folder / PROJECTION_FILE, projection)
-  files.write_json(folder / config_lib.FILE, config)
-
-
-def write_tensors(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
-  """Writes a file of safetensors that transformers takes for one of torch."""
-  safetensors_file.write(path, tensors, {'format': 'pt'})
-
-
-def write_linear(path: pathlib.Path, kernel: Tensor) -> None:
-  """Writes the kernel [E, D] of a projection as that of a linear map."""
-  write_tensors(path, {LINEAR: kernel.transposed()})
-
-
-def _read_tower(path: pathlib.Path) -> Weights:
   folder = path if path.is_dir() else path.parent
   _refuse_pickle(path, 'EncoderModel')
   theirs = safetensors_file.read(path)
@@ -213,6 +130,63 @@ def _read_tower(path: pathlib.Path) -> Weights:
   ).check()
   config_lib.check_sizes(config, weights.encoder, table.shape, where)
   return weights
+
+
+def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
+  """Reads decoder and head of a T5, by the names of `Seq2SeqRanker`.
+
+  They are {} for an encoder alone. 'decoder/logits_dense/kernel' does not exist
+  where logits are by the token embeddings, over sqrt(E).
+  """
+  folder = path if path.is_dir() else path.parent
+  _refuse_pickle(path, 'ForConditionalGeneration')
+  theirs = safetensors_file.read(path)
+  config = config_lib.read(folder)
+  table, left_out = _read_table(theirs, config, folder)
+  found = {}
+  for name, tensor in theirs.items():
+    if name.startswith('decoder.') and name not in (*left_out, _UNUSED):
+      ours = _to_ours(name)
+      found[ours] = _transpose(ours, tensor)
+  head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
+  # A tied head of T5 1.1 is not scaled.
+  if found and (head is not table or config_lib.ties_head(config) is None):
+    found['decoder/logits_dense/kernel'] = head.transposed()
+  return found
+
+
+def write(weights: Weights, folder: pathlib.Path) -> None:
+  """Writes a new folder that T5EncoderModel.from_pretrained loads.
+
+  The projection goes into a file of its own, since T5EncoderModel has none.
+  UserError where queries and passages have towers that differ.
+  """
+  if not weights.is_shared:
+    raise UserError(
+        f'{weights} has two towers that differ, but a T5EncoderModel is one.'
+        ' Give --to=sentence_transformers, which has a folder of each.'
+    )
+  rows, width = weights.tensors[EMBEDDING].shape
+  config = config_lib.make(weights.encoder, rows, width)
+  files.make_folder(folder)
+  tokenizer.write(weights.usage, folder)
+  encoder = dict(weights.tensors)
+  projection = encoder.pop(PROJECTION, None)
+  theirs = {_to_theirs(n): _transpose(n, t) for n, t in encoder.items()}
+  write_tensors(folder / safetensors_file.FILE, theirs)
+  if projection is not None:
+    write_linear(folder / PROJECTION_FILE, projection)
+  files.write_json(folder / config_lib.FILE, config)
+
+
+def write_tensors(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
+  """Writes a file of safetensors that transformers takes for one of torch."""
+  safetensors_file.write(path, tensors, {'format': 'pt'})
+
+
+def write_linear(path: pathlib.Path, kernel: Tensor) -> None:
+  """Writes the kernel [E, D] of a projection as that of a linear map."""
+  write_tensors(path, {LINEAR: kernel.transposed()})
 
 
 def _read_table(

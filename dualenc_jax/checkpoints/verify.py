@@ -261,29 +261,27 @@ def sentence_transformers(folder: pathlib.Path, usage: Usage) -> Encode:
 
 
 def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
-  """`T5EncoderModel` of a folder, or of its `query` and `passage` folders.
+  """`T5EncoderModel` of a folder, whose states are pooled and normalised.
 
-  Its states are pooled, projected if it has a projection, and normalised, in
-  float64. A folder without a tokenizer of transformers gets our ids.
+  They are projected, if the folder has a projection, all in float64. A folder
+  without a tokenizer of transformers gets our ids.
   """
   tokenizer = Tokenizer(Vocabulary(str(usage.vocabulary)), **usage.facts())
-  sides = {
-      'query': (usage.query_prefix, tokenizer.query_length),
-      'passage': (usage.passage_prefix, tokenizer.passage_length),
-  }
-  two = all((folder / tower).is_dir() for tower in sides)
+  sides = (
+      (usage.query_prefix, tokenizer.query_length),
+      (usage.passage_prefix, tokenizer.passage_length),
+  )
 
   def encode(texts: Sequence[str]) -> np.ndarray:
     vectors = []
-    for tower, (prefix, length) in sides.items():
-      opened = folder / tower if two else folder
+    for prefix, length in sides:
       prefixed = [prefix + text for text in texts]
       rows = tokenizer.vocabulary.encode(prefixed, length)
       ids = [rows.row(i).tolist() for i in range(len(texts))]
-      with _guarded('transformers', opened):
-        if (opened / CONFIG).is_file():
-          ids = _their_ids(opened, prefixed, length)
-        vectors.append(_encode_t5(opened, ids))
+      with _guarded('transformers', folder):
+        if (folder / CONFIG).is_file():
+          ids = _their_ids(folder, prefixed, length)
+        vectors.append(_encode_t5(folder, ids))
     return np.stack(vectors)
 
   return encode

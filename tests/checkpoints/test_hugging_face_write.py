@@ -25,20 +25,9 @@ pytestmark = pytest.mark.slow
 ROWS, WIDTH = 8128, SIZES['d_model']
 VOCABULARY = tiny_weights.SHIPPED.file
 ENCODER = T5Encoder(2, 3, 16, 40)
-PARTS = 'token_embedder', 'encoder', 'projection'
 
 
-def random_weights(encoder=ENCODER, own=None, parts=PARTS, width=WIDTH):
-  """Random weights; own: of a passage tower of its own, in `parts` of it."""
-  passage = {}
-  if own:
-    # The same instance would be the same parameters.
-    modules = TokenEmbedder(ROWS, width), own.clone(), Projection(12)
-    passage = {
-        f'passage_{name}': module
-        for name, module in zip(PARTS, modules)
-        if name in parts
-    }
+def random_weights(encoder=ENCODER, **passage):
   towers = DualEncoder(
       TokenEmbedder(ROWS, WIDTH), encoder, Projection(12), **passage
   )
@@ -46,12 +35,14 @@ def random_weights(encoder=ENCODER, own=None, parts=PARTS, width=WIDTH):
   return tiny_weights.random(towers, usage)
 
 
-def check_states(folder, weights, tower='', kind=transformers.T5EncoderModel):
+def check_states(folder, weights):
   """transformers loads all that is there, and computes what we do."""
-  theirs, info = kind.from_pretrained(folder, output_loading_info=True)
+  theirs, info = transformers.AutoModelForTextEncoding.from_pretrained(
+      folder, output_loading_info=True
+  )
   assert not any(info.values()), info
   np.testing.assert_allclose(
-      our_states(weights, tower), their_states(theirs.eval()), rtol=0, atol=1e-5
+      our_states(weights), their_states(theirs.eval()), rtol=0, atol=1e-5
   )
   return theirs
 
@@ -69,9 +60,7 @@ def test_transformers_computes_the_same(tmp_path, feed_forward, buckets):
       ENCODER.clone(activations=ACTIVATIONS[feed_forward], num_buckets=buckets)
   )
   hugging_face.write(weights, tmp_path / 'ours')
-  ours = check_states(
-      tmp_path / 'ours', weights, kind=transformers.AutoModelForTextEncoding
-  )
+  ours = check_states(tmp_path / 'ours', weights)
   assert type(ours) is transformers.T5EncoderModel
   read = hugging_face.read(tmp_path / 'theirs')
   assert read.encoder == weights.encoder
@@ -103,43 +92,16 @@ def test_one_tower_and_back(tmp_path):
   assert (folder / 'spiece.model').read_bytes() == VOCABULARY.read_bytes()
 
 
-@pytest.mark.parametrize(
-    'parts', [['encoder', 'projection'], ['token_embedder', 'encoder'], PARTS]
-)
-def test_two_towers_and_back(tmp_path, parts):
-  """What they share is shared again; they may differ in depth and width."""
-  own = {'own': ENCODER, 'parts': parts}
-  if parts == PARTS:
-    own |= {'own': T5Encoder(3, 2, 8, 20, ('relu',)), 'width': 16}
-  weights = random_weights(**own)
-  hugging_face.write(weights, tmp_path)
-  assert sorted(p.name for p in tmp_path.iterdir()) == ['passage', 'query']
-  assert hugging_face.is_one(tmp_path)
-  again = hugging_face.read(tmp_path)
-  assert_same(again, weights)
-  assert again.left_out == {}
-  assert again.usage == Usage(
-      tmp_path / 'query/spiece.model', query_length=32, passage_length=64
-  )
-  if parts == PARTS:
-    check_states(tmp_path / 'passage', weights, 'passage_')
-
-
 def test_parts_that_do_not_fit(tmp_path):
-  one, two, file = tmp_path / 'a', tmp_path / 'two', 'projection.safetensors'
+  one, file = tmp_path / 'a', 'projection.safetensors'
   hugging_face.write(random_weights(), one)
   kernel = tiny_weights.tensor('k', np.zeros((23, 12)))
   hugging_face.write_linear(one / file, kernel)
   with pytest.raises(UserError, match=r'linear.weight has the shape \(23, 12'):
     hugging_face.read(one)
-  hugging_face.write(random_weights(own=ENCODER), two)
-  with (two / 'passage/spiece.model').open('ab') as opened:
-    opened.write(b'x')
-  with pytest.raises(UserError, match='query and passage have different'):
-    hugging_face.read(two)
-  (two / 'passage' / file).unlink()
-  with pytest.raises(UserError, match='only one of query and passage has'):
-    hugging_face.read(two)
+  two = random_weights(passage_projection=Projection(12))
+  with pytest.raises(UserError, match='two towers that differ, but a T5Enc'):
+    hugging_face.write(two, tmp_path / 'two')
   encoder = ENCODER.clone(activations=('tanh', 'linear'))
   with pytest.raises(UserError, match="is .'tanh', 'linear'., which trans"):
     hugging_face.write(random_weights(encoder), tmp_path / 'b')

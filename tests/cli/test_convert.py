@@ -31,7 +31,10 @@ WITH_TORCH = 'hf', 'sentence_transformers'
 FORMS = [
     ('sde', 'safetensors'),
     *(
-        pytest.param('ade', form, marks=[pytest.mark.slow] * slow)
+        pytest.param(
+            'sde' if form == 'hf' else 'ade', form,
+            marks=[pytest.mark.slow] * slow,
+        )
         for form in sorted(convert.forms())
         for slow in [form in WITH_TORCH]
     ),

@@ -78,14 +78,13 @@ def their_states(theirs):
   return states.float().numpy()[rows != 0]
 
 
-def our_states(weights, tower=''):
+def our_states(weights):
   """Hidden states of an encoder of ours at real tokens."""
   params = {name: t.read() for name, t in weights.tensors.items()}
   return np.asarray(
       encode(
-          getattr(weights, f'{tower}encoder'),
-          nested(params, f'{tower}encoder/'),
-          params[f'{tower}token_embedder/embedding'],
+          weights.encoder, nested(params, 'encoder/'),
+          params['token_embedder/embedding'],
       )
   )[tokens() != 0]
 
