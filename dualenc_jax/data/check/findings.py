@@ -172,7 +172,7 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
        'Keep one of each.'),
       (split.copied_pairs,
        'pairs with the texts of earlier ones, but other ids',
-       'Keep them; `dualenc evaluate --equal_texts=one` measures them as one.'),
+       'Ids decide which copy of a passage ranks first; remove copies.'),
   ):
     if found.count > _MANY_REPEATED * split.pairs:
       yield from _some(Level.SUSPICIOUS, split.name, found, what, advice)
