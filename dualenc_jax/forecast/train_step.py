@@ -27,11 +27,11 @@ class CollectiveStats(NamedTuple):
   """The collectives of one kind, each as often as it is in the program.
 
   Attributes:
-    count: their number; what a loop repeats counts once.
+    number: how many there are; what a loop repeats counts once.
     bytes: bytes of their results on a device.
   """
 
-  count: float = 0
+  number: float = 0
   bytes: float = 0
 
 
