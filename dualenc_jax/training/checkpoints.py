@@ -1,8 +1,8 @@
 """Checkpoints of a run: asynchronous, atomic, restored onto any mesh.
 
-A checkpoint holds `params`, `optimizer`, `meta` (JSON: step, data position, the
-whole gin config) and, where an objective has one, its `memory`. Orbax writes
-each into a temporary folder and renames it when it is complete. It checks no
+A checkpoint holds `params`, `optimizer`, `meta` (JSON: step, facts of the data,
+the whole gin config) and the objective's `memory`, if it has one. Orbax writes
+each into a temporary folder, which it renames when it is complete. It checks no
 tensor that it reads, so `meta` has a digest of each, and its own checksum.
 """
 
@@ -40,12 +40,12 @@ class Checkpoints:
   """The folder `<model_dir>/checkpoints`."""
 
   def __init__(self, model_dir: str | pathlib.Path, keep: int = 3):
-    """Opens the folder, which the first save makes; keeps the newest ones."""
+    """Opens the folder, which the first save makes; keeps the newest `keep`."""
     self.folder = pathlib.Path(model_dir).absolute() / 'checkpoints'
     self._broken = self.folder.parent / 'broken_checkpoints'
     self._keep = keep
     self._manager = None
-    # A step that stays, however many come after it.
+    # A step to keep, however many come after it.
     self.best: int | None = None
 
   @property
@@ -65,7 +65,7 @@ class Checkpoints:
   def should_preserve(
       self, checkpoints: Sequence[Any], **_: Any
   ) -> Sequence[bool]:
-    """Whether Orbax is to keep each of these checkpoints, oldest first."""
+    """Returns whether to keep each of these checkpoints, for Orbax."""
     newest = len(checkpoints) - self._keep
     return [
         i >= newest or each.step == self.best
@@ -73,26 +73,29 @@ class Checkpoints:
     ]
 
   def steps(self) -> list[int]:
-    """The steps of the complete checkpoints, oldest first."""
+    """Returns the steps of the complete checkpoints, oldest first."""
     return sorted(self.manager.all_steps()) if self.folder.exists() else []
 
   @property
   def is_saving(self) -> bool:
-    """Whether a checkpoint is on its way to the disk."""
+    """Whether a checkpoint is being written."""
     return self.manager.is_saving_in_progress()
 
   def save(self, state: TrainState, step: int, meta: Mapping[str, Any]) -> None:
     """Starts to save; the state may be donated as soon as this returns.
 
-    `meta`, JSON, is written beside the tensors.
+    Args:
+      state: the state after the step.
+      step: steps taken.
+      meta: JSON that is written beside the tensors.
 
     Raises:
       UserError: this or the previous, asynchronous save failed.
     """
     items = _items(state)
-    # Of what is in memory now, before any of it is copied or written.
+    # Digests are made before anything is copied or written.
     known, _ = device_digests.digest_trees(items)
-    with self._explained():
+    with self._explain_errors():
       self.manager.save(
           step,
           args=ocp.args.Composite(
@@ -115,15 +118,15 @@ class Checkpoints:
   def save_params(
       self, params: Any, step: int, meta: Mapping[str, Any]
   ) -> None:
-    """Saves parameters alone: a model to use, no run to resume.
+    """Saves parameters alone, a model that no run resumes; waits for the disk.
 
-    It returns when all is on disk, and holds no second copy in memory: by
-    default Orbax writes all tensors at once, and buffers files of up to 2 GB.
+    No second copy is in memory: by default Orbax writes all tensors at once,
+    and buffers files of up to 2 GB.
     """
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
     at_once = max(largest + 1, _AT_ONCE)
     known, _ = device_digests.digest_trees({'params': params})
-    with self._explained():
+    with self._explain_errors():
       handlers = {
           'params': ocp.PyTreeCheckpointHandler(
               save_concurrent_gb=at_once / 1e9
@@ -148,15 +151,15 @@ class Checkpoints:
     """Returns when everything is on disk; raises as `save` does."""
     if self._manager is None:
       return  # It would make the folder.
-    with self._explained():
+    with self._explain_errors():
       self.manager.wait_until_finished()
 
   def restore(self, abstract: TrainState) -> tuple[TrainState, dict] | None:
-    """The newest checkpoint that is whole, on the shardings of `abstract`.
+    """Restores the newest undamaged checkpoint on the shardings of `abstract`.
 
     Newer checkpoints that cannot be read, differ from what was saved, or have
-    numbers that are not finite, are moved to `broken_checkpoints`, which is
-    logged, so that their steps can be saved again.
+    numbers that are not finite, are moved to `broken_checkpoints` with a
+    warning, so that their steps can be saved again.
 
     Returns:
       The state and the `meta` saved with it; None without any checkpoint.
@@ -174,7 +177,7 @@ class Checkpoints:
         continue
       except _NOT_DAMAGE:
         raise
-      except Exception as e:  # Damage takes many forms; any of them is one.
+      except Exception as e:  # Damage takes many forms.
         unreadable[step] = _root_cause(e)
         continue
       for broken, cause in unreadable.items():
@@ -189,9 +192,8 @@ class Checkpoints:
     if unreadable:
       causes = '; '.join(f'{step}: {text}' for step, text in unreadable.items())
       raise UserError(
-          f'No checkpoint in {self.folder} can be read ({causes}). Nothing was'
-          ' changed. Restore them from a copy, mend what keeps them from being'
-          ' read, or train anew in another MODEL_DIR.'
+          f'No checkpoint in {self.folder} can be read ({causes}). Restore them'
+          ' from a copy, or train anew in another MODEL_DIR.'
       )
     return None
 
@@ -234,22 +236,19 @@ class Checkpoints:
       self._broken.mkdir(exist_ok=True)
       shutil.move(self.folder / str(step), target)
     if jax.process_count() > 1:
-      # The others list what is there when it has been moved.
+      # The others list the folder after the move.
       multihost_utils.sync_global_devices(f'checkpoint {step} is moved')
     self.manager.reload()
 
   @contextlib.contextmanager
-  def _explained(self) -> Iterator[None]:
+  def _explain_errors(self) -> Iterator[None]:
     try:
       yield
     except Exception as e:
-      good = self.steps()
-      last = f'step {good[-1]}' if good else 'none yet'
       raise UserError(
-          f'Saving a checkpoint to {self.folder} failed: {_root_cause(e)}. Free'
-          f' space there: {_free_space(self.folder)}. The last good checkpoint'
-          f' ({last}) is kept; make room or change MODEL_DIR, then run the same'
-          ' command again to resume.'
+          f'Saving a checkpoint to {self.folder} failed: {_root_cause(e)}. Make'
+          ' room there or change MODEL_DIR, then run the same command again to'
+          ' resume.'
       ) from e
 
 
@@ -336,9 +335,3 @@ def _root_cause(error: BaseException) -> str:
   line = line.split(' [tensorstore_spec=')[0]
   # After long paths, the system's own words come last.
   return line if len(line) <= 500 else f'{line[:100]} ... {line[-400:]}'
-
-
-def _free_space(folder: pathlib.Path) -> str:
-  while not folder.exists():
-    folder = folder.parent
-  return f'{shutil.disk_usage(folder).free / 2**30:.2f} GiB'

@@ -226,11 +226,8 @@ def test_a_full_disk_while_saving(tmp_path):
   with files_of_at_most(100_000), pytest.raises(UserError) as error:
     save_all(tmp_path, abstract, [3])
   message = str(error.value)
-  for said in (
-      f'Saving a checkpoint to {tmp_path / "checkpoints"} failed', 'GiB',
-      'File too large', 'The last good checkpoint (step 2) is kept',
-  ):
-    assert said in message
+  said = f'Saving a checkpoint to {tmp_path / "checkpoints"} failed'
+  assert said in message and 'File too large' in message
 
   # A process of its own would not meet what threads of the failed save remove.
   for _ in range(500):
