@@ -51,7 +51,7 @@ for argv in (
         ['convert', model, '--to=' + form, '--output_dir=' + out + form]
         for form in ('jax_export', 'safetensors', 't5x')
     ),
-    ['report', model],
+    ['report', given],
 ):
   assert cli.main(argv) == 0, argv
 for argv in (

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   recipe.main([
       *(f'--gin_file={file}' for file in gin_files),
       *(f'--gin_search_paths={path}' for path in args.gin_search_paths),
-      f'--work_dir={args.output_dir}', f'--replace=source={model}',
+      f'--output_dir={args.output_dir}', f'--replace=source={model}',
       *(f'--replace={stage}={path}' for stage, (path, _) in given.items()),
       *(f'--replace={text}' for text in args.replace),
       f'--gin.CORPUS={str(corpus)!r}', f'--gin.CORPUS_FILE={str(file)!r}',

@@ -2,7 +2,7 @@
 
   dualenc analyze --model_dir=my_model
   dualenc analyze --model_dir=a --model_dir=b --output_dir=a_and_b
-    --task=beir/scifact --gin.DATA_ROOT=/data
+    --tasks=beir/scifact --gin.DATA_ROOT=/data
 
 Writes to MODEL_DIR/analysis/<task>-<split>: maps of queries and passages by
 t-SNE and PCA, how well a classifier separates them, the cosines of queries and
@@ -72,9 +72,8 @@ def make_parser() -> flags.Parser:
       help='names of the models in figures (default their folders)',
   )
   add(
-      '--task',
-      help='a task such as msmarco or beir/scifact (default that of --gin_file,'
-      ' else the one that the model was trained on)',
+      '--tasks', type=flags.listed,
+      help=flags.ONE_TASK,
   )
   add('--split', help=flags.SPLIT)
   add(
@@ -143,19 +142,13 @@ def analyse_model(
     name: str, number: int, args: argparse.Namespace
 ) -> tuple[Analysis, str]:
   """The analysis of the model of that number, and the name of its folder."""
-  wanted = [args.task] if args.task else []
+  wanted = args.tasks or ()
   own = {**vars(args), 'model_dir': args.model_dir[number]}
   model = saved_run.load_from_args(
       argparse.Namespace(**own), before=task_selection.gin_files(wanted)
   )
   chosen = task_selection.select(model.experiment, wanted, args.split)
-  if len(chosen) > 1:
-    names = ', '.join(task.label for task, _ in chosen)
-    raise UserError(
-        f'--task={args.task} is several data sets: {names}. Expected one of'
-        f' them, --task={args.task}/NAME.'
-    )
-  ((task, split),) = chosen
+  task, split = task_selection.select_one(chosen)
   analysis = analyse(
       name,
       model,

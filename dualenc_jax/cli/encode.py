@@ -20,7 +20,13 @@ import dataclasses
 import shlex
 
 from dualenc_jax.checkpoints import transforms
-from dualenc_jax.cli import config, flags, runtime, saved_run
+from dualenc_jax.cli import (
+  config,
+  flags,
+  runtime,
+  saved_run,
+  task_selection,
+)
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.index import build_for_model, header as header_lib
@@ -33,9 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
   runtime.start(args)
-  if args.tower == 'passage':
-    args.prompt, args.passage_prompt = None, args.prompt
-  model = saved_run.load_from_args(args, hosts_apart=True)
+  names = args.tasks or ()
+  model = saved_run.load_from_args(
+      args, hosts_apart=True, before=task_selection.gin_files(names)
+  )
   if args.codec is not None:
     chosen = compression.spec(args.codec)
     chosen.check(model.dim)
@@ -46,10 +53,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     experiment = dataclasses.replace(experiment, task=task)
     split = 'queries' if args.tower == 'query' else 'corpus'
   else:
+    if names:
+      task, _ = task_selection.select_one(
+          task_selection.select(experiment, names, split)
+      )
+      experiment = dataclasses.replace(experiment, task=task)
     default = default_split(experiment.task)
     split = split or default
     # The model's own index follows the model.
-    is_own = args.index_dir is None and split == default
+    is_own = args.index_dir is None and split == default and not names
   home = saved_run.home(args.model_dir, args.dim, args.passage_prompt)
   codec, own = args.codec, build_for_model.own_folder(home)
   if is_own and not args.overwrite:
@@ -84,6 +96,7 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('encode', __doc__)
   saved_run.add_flags(parser)
   add = parser.add_argument
+  add('--tasks', type=flags.listed, help=flags.ONE_TASK)
   add('--split',
       help='split of the task (default all, else corpus, else train)')
   add(
@@ -122,16 +135,18 @@ def make_parser() -> flags.Parser:
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for flags that do not go together."""
   flags.check_hosts(args)
-  if args.passage_prompt is not None:
+  unused = 'passage_prompt' if args.tower == 'query' else 'prompt'
+  if getattr(args, unused) is not None:
     raise UserError(
-        'Give --prompt in place of --passage_prompt: it applies to the encoded'
-        ' texts.'
+        f'--{unused} has no effect: --tower={args.tower} encodes other texts.'
     )
   if args.codec is not None:
     compression.spec(args.codec)
-  if args.corpus is not None and args.split is not None:
-    raise UserError('Give --corpus or --split: a file has no splits.')
-  if args.index_dir is None and (args.corpus or args.tower == 'query'):
+  if args.corpus is not None and (args.split or args.tasks):
+    raise UserError('Give --corpus, or --tasks and --split: a file has none.')
+  other = args.corpus or args.tasks or args.tower == 'query'
+  if args.index_dir is None and other:
     raise UserError(
-        'Give --index_dir: MODEL_DIR/index is for the passages of the task.'
+        'Give --index_dir: MODEL_DIR/index is for the passages of the model\'s'
+        ' task.'
     )

@@ -167,6 +167,10 @@ def make_parser() -> flags.Parser:
   flags.add_relevance_level(parser)
   bm25.add_flags(parser)
   add(
+      '--no_baselines', dest='baselines', action='store_const', const=[],
+      help='measure the model alone',
+  )
+  add(
       '--baselines', type=flags.listed,
       help='baselines to measure (default bm25,hybrid below half a million'
       ' passages)',

@@ -59,6 +59,10 @@ class Parser(argparse.ArgumentParser):
 
   def error(self, message: str) -> NoReturn:
     message = re.sub(r'^argument (\S+): (?=is )', r'\1 ', message)
+    choice = re.search(r"choice: '(.*)' \(choose from (.*)\)", message)
+    if choice:
+      known = re.findall(r"[^', ]+", choice[2])
+      message += f'.{did_you_mean(choice[1], known)}'
     end = '' if message.endswith('?') else '.'
     raise UserError(
         f'{message.rstrip(".")}{end} `{self.prog} --help` says more.'

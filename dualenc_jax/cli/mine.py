@@ -48,8 +48,8 @@ _SCORES = (
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   rules = filters.Rules(args.first_rank, args.depth, args.relative_margin)
-  if args.least_spread is not None and args.teacher is None:
-    raise UserError('--least_spread needs --teacher: give both.')
+  if args.min_spread is not None and args.teacher is None:
+    raise UserError('--min_spread needs --teacher: give both.')
   with candidate_sources.opened(
       args, 'mines', output.FACTS, output.PAIRS
   ) as request:
@@ -119,9 +119,9 @@ def _check_margins(
   labels = negatives.margins(kept, taken)
   if not len(labels):
     return ''
-  if args.least_spread is not None:
+  if args.min_spread is not None:
     scores = np.array([n.score for own in taken for n in own])
-    check_spread(labels, scores, args.least_spread)
+    check_spread(labels, scores, args.min_spread)
   return (
       f'Margins of {len(labels):,} triplets: mean {labels.mean():.2f},'
       f' standard deviation {labels.std():.2f}; {np.mean(labels < 0):.1%} are'
@@ -149,7 +149,7 @@ def make_parser() -> flags.Parser:
       help='a cross-encoder, or a file of query id, passage id and logit, whose'
       ' scores replace those of the search and are written as labels')
   rerank.add_form(parser)
-  add('--least_spread', type=flags.number, metavar='X',
+  add('--min_spread', type=flags.number, metavar='X',
       help='refuse a teacher whose margins have a lower standard deviation;'
       ' such as 1 for logits')
   add('--output_dir', default='mined',

@@ -183,7 +183,7 @@ def next_steps(folder: str, weight: float) -> str:
   return f"""
 Next:
   dualenc search --model_dir={folder} --hybrid={weight:g} "your own words"
-  dualenc report {folder}
+  dualenc report --model_dir={folder}
 Your own documents, lines of {{"title": ..., "text": ...}}; queries not needed:
   dualenc data vocabulary --gin_file=tasks/documents.gin \\
     --gin.DOCUMENTS=docs.jsonl --output_file=my.model

@@ -1,8 +1,8 @@
 """Runs a recipe: several commands in order, each only if it is out of date.
 
-  dualenc recipe --gin_file=recipes/pair.gin --work_dir=pair
+  dualenc recipe --gin_file=recipes/pair.gin --output_dir=pair
     --gin.TRAIN_FILE=train.jsonl --gin.UNLABELLED=queries.jsonl ...
-  dualenc recipe --gin_file=recipes/pair.gin --work_dir=pair ... --list
+  dualenc recipe --gin_file=recipes/pair.gin --output_dir=pair ... --list
 
 Each stage has a folder in WORK_DIR. When the same command runs again, a stage
 whose flags and inputs are the same is skipped, a killed stage continues, and a
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.until is None or args.until in recipe.stages, '--until', args.until,
       f'one of {", ".join(recipe.stages)}',
   )
-  given, work_dir = _given(args, recipe), pathlib.Path(args.work_dir)
+  given, work_dir = _given(args, recipe), pathlib.Path(args.output_dir)
   lines = runner.command_lines(recipe, work_dir, given, args.until)
   for name, line in lines.items():
     try:
@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     return
   done: list[runner.Done] = []
   width = max(map(len, recipe.stages)) + 2
-  with folder_lock.lock_folder(work_dir, 'runs a recipe', 'another --work_dir'):
+  another = 'another --output_dir'
+  with folder_lock.lock_folder(work_dir, 'runs a recipe', another):
     execute = functools.partial(_execute, args.gin_search_paths)
     for each in runner.run(recipe, work_dir, execute, given, args.until):
       done.append(each)
@@ -97,7 +98,7 @@ def check_line(line: Sequence[str]) -> None:
 def make_parser() -> flags.Parser:
   parser = config.make_parser('recipe', __doc__)
   add = parser.add_argument
-  add('--work_dir', required=True, help='folder of the stages')
+  add('--output_dir', required=True, help='folder of the stages')
   add_shared_flags(parser)
   add('--sweep', action='append', default=[], metavar='NAME=VALUE,VALUE',
       type=_sweep,

@@ -1,7 +1,7 @@
 """Writes a report of a trained model: numbers, curves, figures, examples.
 
-  dualenc report my_model
-  dualenc report my_model --beside=other_model --output_file=page.html
+  dualenc report --model_dir=my_model
+  dualenc report --model_dir=my_model --beside=other_model
 
 The report is one HTML file that opens without a network. It shows the results
 that exist: run `dualenc evaluate` and `dualenc analyze` first. The model is
@@ -39,7 +39,7 @@ def make_parser() -> flags.Parser:
   parser = flags.Parser('report', __doc__)
   parser.surplus = '--beside=%s'
   parser.add_argument(
-      'model_dir', metavar='MODEL_DIR',
+      '--model_dir', required=True,
       help='folder of a trained model, or of its dim-* or prompt-* in it',
   )
   parser.add_argument(

@@ -1,4 +1,4 @@
-"""The tasks that `--tasks` and `--task` name, and their splits."""
+"""The tasks that `--tasks` names, and their splits."""
 
 import argparse
 from collections.abc import Sequence
@@ -31,9 +31,10 @@ def inputs_without_model(
 def select_one(chosen: Sequence[tuple[Dataset, str]]) -> tuple[Dataset, str]:
   """The one task and its split; UserError where there are several."""
   if len(chosen) > 1:
+    names = ', '.join(task.label for task, _ in chosen)
     raise UserError(
-        f'{len(chosen)} data sets are given; expected one with --tasks, such as'
-        ' beir/scifact.'
+        f'{len(chosen)} data sets are given: {names}. Expected one, such as'
+        f' --tasks={chosen[0][0].label}.'
     )
   return chosen[0]
 

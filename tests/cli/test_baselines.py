@@ -125,7 +125,7 @@ def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
   corpus = dict.fromkeys(TINY.corpus, 'the of and')
   TINY._replace(corpus=corpus).write(data / 'beir' / 'scifact')
   asked = flags(model, tmp_path / 'a', data=data)
-  asked.remove('--baselines=')
+  asked.remove('--no_baselines')
   evaluate.main(asked)
   assert 'BM25 and hybrid search are left out' in capsys.readouterr().err
   assert result_of(tmp_path / 'a') and not (tmp_path / 'a' / 'bm25').exists()
@@ -163,7 +163,7 @@ def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
   said = capsys.readouterr().out
   assert 'BM25' in said and 'my_model + BM25' in said
   assert f'Hybrid: weight {weight}, {words}.' in said
-  report.main([str(copied)])
+  report.main([f'--model_dir={copied}'])
   page = (copied / 'report.html').read_text()
   assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page
   assert f'BM25: {words}.' in page and f'Hybrid: weight {weight}' in page

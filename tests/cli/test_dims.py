@@ -84,7 +84,7 @@ def test_encode_and_search(model, capfd):
 
 
 def test_a_cut_model_is_evaluated_as_truncated_embeddings_are(model, capfd):
-  quiet, codecs = '--baselines=', '--codecs=truncate:12,truncate:20'
+  quiet, codecs = '--no_baselines', '--codecs=truncate:12,truncate:20'
   run('evaluate', f'--model_dir={model}', quiet, codecs)
   assert WARNING.format(12) in said(capfd)
   run('evaluate', f'--model_dir={model}', '--dim=20', quiet)

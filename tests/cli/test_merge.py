@@ -40,7 +40,7 @@ def test_models_and_steps_are_merged_and_evaluated(tmp_path):
   assert_mean(found, [a, b], [0.25, 0.75])
   assert not np.array_equal(a['projection/kernel'], b['projection/kernel'])
   evaluate.main([
-      f'--model_dir={merged}', *files, '--split=test', '--baselines='
+      f'--model_dir={merged}', *files, '--split=test', '--no_baselines'
   ])
   metrics = merged / 'evaluation' / 'pairs-test' / 'metrics.json'
   assert json.loads(metrics.read_text())['queries'] > 20

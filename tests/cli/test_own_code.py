@@ -93,7 +93,7 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
   assert found['loss'] == pytest.approx(2 * found['distance'], rel=1e-5)
   assert found['score_0'] == 1
   assert found['score_1'] + found['score_2'] == 21
-  evaluate.main([model, '--baselines='])
+  evaluate.main([model, '--no_baselines'])
   assert 'Mine, split validation:\n' in capsys.readouterr().out
   with pytest.raises(UserError, match='Plain.*derives from data.Dataset'):
     check.main([*given, '--gin.TASK=@my_own.Plain()'])

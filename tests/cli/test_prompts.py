@@ -40,13 +40,13 @@ def result(folder):
 
 def test_every_result_tells_what_was_put_before_texts(model, tmp_path):
   """Prompts of a name and a QUERY_PREFIX of that text give the same run."""
-  evaluate.main([f'--model_dir={model}', '--prompt=find', '--baselines='])
+  evaluate.main([f'--model_dir={model}', '--prompt=find', '--no_baselines'])
   (found,) = (model / 'prompt-find' / 'evaluation').glob('*/metrics.json')
   folders = [found.parent]
   for prefix in 'search for: ', '':
     folders.append(tmp_path / f'of_{len(prefix)}')
     evaluate.main([
-        f'--model_dir={model}', f'--output_dir={folders[-1]}', '--baselines=',
+        f'--model_dir={model}', f'--output_dir={folders[-1]}', '--no_baselines',
         f'--gin.QUERY_PREFIX={prefix}',
     ])
   runs = [(folder / 'run.trec').read_text() for folder in folders]
@@ -60,13 +60,14 @@ def test_encode_puts_it_before_what_it_encodes(model, tmp_path):
   corpus = tmp_path / 'corpus.tsv'
   corpus.write_text('1\tarray of bytes\n')
   plain = Retriever.from_dir(model)
-  for tower, encode_texts in (
-      ('passage', plain.encode_passages), ('query', plain.encode_queries)
+  for tower, flag, encode_texts in (
+      ('passage', '--passage_prompt=find', plain.encode_passages),
+      ('query', '--prompt=find', plain.encode_queries),
   ):
     index = tmp_path / tower
     encode.main([
         f'--model_dir={model}', f'--corpus={corpus}', f'--index_dir={index}',
-        f'--tower={tower}', '--prompt=find',
+        f'--tower={tower}', flag,
     ])
     found = Index.open(index)
     assert found.header.provenance[f'{tower}_prefix'] == 'search for: '

@@ -213,17 +213,18 @@ def test_data_use_and_limits_are_in_the_card(folder):
 def test_what_is_refused_and_where_a_page_may_be(folder):
   (folder / 'folder').mkdir()
   for argv, message in (
-      ([folder / 'folder'], 'no config.gin'),
-      ([folder / 'none'], 'does not exist'),
+      (['folder'], 'no config.gin'),
+      (['none'], 'does not exist'),
       (
-          [folder, f'--output_file={folder}/folder'],
+          ['', f'--output_file={folder}/folder'],
           'cannot be written: .*. Give ',
       ),
   ):
+    place, *others = argv
     with pytest.raises(UserError, match=message):
-      report.main(list(map(str, argv)))
+      report.main([f'--model_dir={folder / place}', *others])
   assert not list(folder.glob('*.partial'))
   file = folder / 'new' / 'one' / 'p.html'
-  report.main([str(folder), f'--output_file={file}'])
+  report.main([f'--model_dir={folder}', f'--output_file={file}'])
   page = file.read_text('utf-8')
   assert page.startswith('<!DOCTYPE html>')

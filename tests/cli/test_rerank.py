@@ -247,7 +247,7 @@ def test_a_run_of_unknown_ids(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_evaluate_re_ranks(student, teacher, capsys, tmp_path):
-  asked = [f'--model_dir={student}', '--split=test', '--baselines=']
+  asked = [f'--model_dir={student}', '--split=test', '--no_baselines']
   evaluate.main([*asked, f'--rerank={teacher}', '--rerank_depth=5'])
   said = capsys.readouterr().out
   assert 'rerank' in said and 'Re-ranking: MRR@10' in said

@@ -38,7 +38,7 @@ def test_every_command_takes_them(tmp_path, capsys):
   for name, data in ('plain', TINY), ('spaced', SPACED):
     data.write(tmp_path / name)
     out = f'--output_dir={tmp_path / name / "out"}'
-    run('evaluate', *flags(tmp_path / name), out, '--baselines=')
+    run('evaluate', *flags(tmp_path / name), out, '--no_baselines')
   plain, spaced = tmp_path / 'plain/out', tmp_path / 'spaced/out'
   assert result_of(plain)['metrics'] == result_of(spaced)['metrics']
   hits = {

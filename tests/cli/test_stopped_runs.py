@@ -207,7 +207,7 @@ def test_a_recipe_stops_with_its_stage(tmp_path):
       f'  flags = {given}\n'
   )
   work = tmp_path / 'work'
-  process = start('recipe', f'--gin_file={own}', f'--work_dir={work}')
+  process = start('recipe', f'--gin_file={own}', f'--output_dir={work}')
   wait_for_steps(process, work / 'trained')
   # As from a terminal, which tells the whole group.
   os.killpg(process.pid, signal.SIGTERM)

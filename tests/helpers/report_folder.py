@@ -155,5 +155,5 @@ class Page(HTMLParser):
 
 def render(folder: pathlib.Path, *flags: str) -> Page:
   """The page of a model_dir."""
-  report.main([str(folder), *flags])
+  report.main([f'--model_dir={folder}', *flags])
   return Page((folder / 'report.html').read_text('utf-8'))

@@ -199,7 +199,7 @@ def test_by_a_model_and_by_bm25(tmp_path):
         (['--bm25', '--first_rank=9', '--depth=8'], 'first_rank. is 9 .*h. 8'),
         (['--bm25', '--split=validation'], 'there is no file .*dev.tsv'),
         (
-            ['--run={run}', '--teacher={scores}', '--least_spread=50'],
+            ['--run={run}', '--teacher={scores}', '--min_spread=50'],
             'margins have a standard deviation of',
         ),
     ],

@@ -86,7 +86,7 @@ def decoded(retriever, texts):
 
 def test_the_model_is_used_through_its_codec(trained, tmp_path):
   out = tmp_path / 'out'
-  where = f'--output_dir={out}', '--baselines='
+  where = f'--output_dir={out}', '--no_baselines'
   run('evaluate', trained, '--split=test', *where)
   metrics = json.loads((out / 'metrics.json').read_text())
   assert (metrics['codec'], metrics['bytes_per_passage']) == ('jpq:16x4', BYTES)

@@ -243,7 +243,7 @@ def test_through_the_command(tmp_path, capfd):
   (tmp_path / 'own.gin').write_text(RECIPE)
   texts = tiny_run.write_pairs(tmp_path / 'train.jsonl', 96)
   asked = [
-      f'--gin_file={tmp_path / "own.gin"}', f'--work_dir={tmp_path / "work"}',
+      f'--gin_file={tmp_path / "own.gin"}', f'--output_dir={tmp_path / "work"}',
       f'--gin.TEXTS={texts}',
   ]
   command.main([*asked, '--list'])
@@ -266,7 +266,7 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
   own = tmp_path / 'own.gin'
   texts = tiny_run.write_pairs(tmp_path / 'train.jsonl', 4)
   asked = [
-      f'--gin_file={own}', f'--work_dir={tmp_path / "work"}',
+      f'--gin_file={own}', f'--output_dir={tmp_path / "work"}',
       f'--gin.TEXTS={texts}',
   ]
 

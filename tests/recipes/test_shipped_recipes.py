@@ -76,7 +76,7 @@ def given_of(tmp_path, name):
 def test_commands_are_listed(tmp_path, capsys, name, more, stages):
   model = tiny_evaluation.shared_model()
   command.main([
-      f'--gin_file=recipes/{name}.gin', f'--work_dir={tmp_path / "work"}',
+      f'--gin_file=recipes/{name}.gin', f'--output_dir={tmp_path / "work"}',
       *given_of(tmp_path, name), *(flag.format(model=model) for flag in more),
       '--list',
   ])
@@ -212,7 +212,7 @@ def test_rows_of_the_ablations(tmp_path):
 
 
 def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
-  given = ['recipe', '--gin_file=recipes/daft.gin', f'--work_dir={tmp_path}']
+  given = ['recipe', '--gin_file=recipes/daft.gin', f'--output_dir={tmp_path}']
   for more, told in (
       ('--sweep=QUERY_LAYER=1,2', "LAYER. Did you mean 'QUERY_LAYERS'"),
       ('--sweep=QUERY_LAYERS', 'expected NAME=VALUE,VALUE, such as'),

@@ -24,7 +24,7 @@ JPQ = [
 def run(capfd, name, work, *flags):
   """Runs a recipe in this process; again, it does nothing."""
   given = [
-      'recipe', f'--gin_file=recipes/{name}.gin', f'--work_dir={work}', *flags
+      'recipe', f'--gin_file=recipes/{name}.gin', f'--output_dir={work}', *flags
   ]
   assert cli.main(given) == 0
   capfd.readouterr()
@@ -45,7 +45,7 @@ def test_pair_ends_the_same_if_it_is_killed(tmp_path, capfd):
   given.append('--gin.CALIBRATION=20,42')
 
   def start(work):
-    return interrupted.start(*given, f'--work_dir={work}')
+    return interrupted.start(*given, f'--output_dir={work}')
 
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   assert start(whole).wait() == 0
@@ -73,7 +73,7 @@ def test_pair_ends_the_same_if_it_is_killed(tmp_path, capfd):
   )
   np.testing.assert_array_equal(ends, starts)
   # Of another loss only what it trains is made anew.
-  assert cli.main([*given, f'--work_dir={whole}', '--gin.ALPHA=0.5']) == 0
+  assert cli.main([*given, f'--output_dir={whole}', '--gin.ALPHA=0.5']) == 0
   lines = capfd.readouterr().out.splitlines()
   states = dict(line.split()[:2] for line in lines if len(line.split()) > 1)
   assert [name for name, state in states.items() if state == 'ran'] == [

@@ -144,7 +144,7 @@ def _run(
     _LOG.warning('%s: %s is gone, and made again.', name, missing[0])
   elif before.get('parts') != parts:
     _set_aside(name, folder, before.get('parts', {}), parts)
-  files.make_folder(record.parent, 'another --work_dir')
+  files.make_folder(record.parent, 'another --output_dir')
   spent = before['seconds'] if before.get('parts') == parts else 0.0
   _write(record, parts, False, spent)
   started = time.perf_counter()
@@ -232,14 +232,14 @@ def _set_aside(
   number = 1
   while (aside := folder.with_name(f'{name}.{number}')).exists():
     number += 1
-  with files.writing(aside, 'another --work_dir'):
+  with files.writing(aside, 'another --output_dir'):
     folder.rename(aside)
   _LOG.warning('What it had made is kept in %s.', aside)
   if any(key.startswith('content of') for key in changed):
     return
   # Scores of the same texts by the same teacher cost the most.
   for path in [*aside.glob('scores*.tsv'), *aside.glob('scores.json')]:
-    files.make_folder(folder, 'another --work_dir')
+    files.make_folder(folder, 'another --output_dir')
     shutil.copy(path, folder)
 
 

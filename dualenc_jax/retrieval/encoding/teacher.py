@@ -92,5 +92,5 @@ def check_spread(
   raise UserError(
       f"The teacher's {len(margins):,} margins have a standard deviation of"
       f' {margins.std():.3g}; expected {spread:g} or more (LEAST_SPREAD in gin,'
-      f' --least_spread of `dualenc mine`). {why}'
+      f' --min_spread of `dualenc mine`). {why}'
   )
