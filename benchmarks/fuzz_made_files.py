@@ -18,7 +18,7 @@ from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
 from dualenc_jax.retrieval.compression.product import Product
-from dualenc_jax.retrieval.encoding import artifact, calibration
+from dualenc_jax.retrieval.encoding import artifact, teacher
 from dualenc_jax.retrieval.encoding.artifact import digest_file
 from dualenc_jax.retrieval.index import Index, Passage
 from dualenc_jax.retrieval.index.build import Corpus
@@ -50,13 +50,13 @@ def _results(folder: pathlib.Path) -> Reader:
           'metrics.jsonl': [
               {'step': i, 'group': 'train', 'loss': 1.5 * i} for i in range(3)
           ],
-          calibration.FILE: json.dumps(fit),
+          teacher.CALIBRATION: json.dumps(fit),
       },
   )
 
   def read():
     curves.read(paths[1])
-    calibration.of_step(folder, 3)
+    teacher.load_calibration(folder, 3)
     for model in result_files.read_all(folder):
       for result in model.results.values():
         result.per_query()

@@ -15,9 +15,8 @@ from dualenc_jax.checkpoints.weights import check_sizes, listed, Weights
 from dualenc_jax.data.text.joined import Template
 from dualenc_jax.models import abstract_params, T5Decoder, T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
-from dualenc_jax.retrieval.encoding import calibration
 from dualenc_jax.retrieval.encoding.embedder import Embedder, Scorer
-from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retrieval.encoding.teacher import load_calibration, Teacher
 from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.utils import machine
 from dualenc_jax.utils.errors import UserError
@@ -106,7 +105,7 @@ def load_teacher(
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance['template'] = template
-    found = calibration.of_step(path, checkpoint.meta['step'])
+    found = load_calibration(path, checkpoint.meta['step'])
     return Teacher(params, tokenizer, around, scorer, provenance, found)
 
   return checkpoint_reader.restore(path, step, use)

@@ -32,8 +32,7 @@ from dualenc_jax.cli import candidate_sources, config, flags, rerank
 from dualenc_jax.cli.candidate_sources import Request
 from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.pipelines.mining import filters, labels
-from dualenc_jax.retrieval.encoding.calibration import Calibration
-from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retrieval.encoding.teacher import Calibration, Teacher
 from dualenc_jax.utils import files, untrusted
 from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
 

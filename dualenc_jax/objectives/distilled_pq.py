@@ -25,8 +25,11 @@ from dualenc_jax.objectives.encoding import embed_queries
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.objectives.product_codes import ProductCodes
-from dualenc_jax.retrieval.encoding.pair_scores import PairScores
-from dualenc_jax.retrieval.encoding.teacher import check_spread, Teacher
+from dualenc_jax.retrieval.encoding.teacher import (
+  check_spread,
+  PairScores,
+  Teacher,
+)
 from dualenc_jax.utils.errors import check_positive, check_whole, UserError
 
 # The number of new pairs that a query had the teacher score.

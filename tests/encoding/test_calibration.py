@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from dualenc_jax.retrieval.encoding import calibration
-from dualenc_jax.retrieval.encoding.calibration import Calibration
-from dualenc_jax.retrieval.encoding.teacher import check_spread
+from dualenc_jax.retrieval.encoding import teacher
+from dualenc_jax.retrieval.encoding.teacher import Calibration, check_spread
 from dualenc_jax.utils.errors import UserError
 
 
@@ -23,7 +22,7 @@ def sample(seed, scale):
 @pytest.mark.parametrize('scale', [1e-3, 1.0, 40.0])
 def test_is_the_logistic_regression_on_platts_targets(scale):
   scores, relevant = sample(0, scale)
-  found = calibration.fit(scores, relevant)
+  found = teacher.fit_calibration(scores, relevant)
   scores = scores.astype(np.float64)
   p, n = relevant.sum(), (~relevant).sum()
   targets = np.where(relevant, (p + 1) / (p + 2), 1 / (n + 2))
@@ -48,22 +47,22 @@ def test_is_the_logistic_regression_on_platts_targets(scale):
 @pytest.mark.parametrize('relevant', [[0, 0, 0], [1, 1, 1], [1, 0, 0], []])
 def test_nothing_to_calibrate_by(relevant):
   relevant = np.array(relevant, bool)
-  assert calibration.fit(np.arange(len(relevant)), relevant) is None
+  assert teacher.fit_calibration(np.arange(len(relevant)), relevant) is None
 
 
 def test_saved_for_a_step(tmp_path):
-  assert calibration.of_step(tmp_path, 3) is None
+  assert teacher.load_calibration(tmp_path, 3) is None
   saved = Calibration(0.5, -2.0, 3, 10, 4, 'the best of BM25')
-  calibration.save(saved, tmp_path)
-  assert calibration.of_step(tmp_path, 3) == saved
+  teacher.save_calibration(saved, tmp_path)
+  assert teacher.load_calibration(tmp_path, 3) == saved
   assert saved.describe() == 'sigmoid(0.5 s - 2)'
   # Scores of another checkpoint are others.
-  assert calibration.of_step(tmp_path, 4) is None
-  (tmp_path / calibration.FILE).write_text(json.dumps({'slope': 'steep'}))
+  assert teacher.load_calibration(tmp_path, 4) is None
+  (tmp_path / teacher.CALIBRATION).write_text(json.dumps({'slope': 'steep'}))
   with pytest.raises(UserError, match='calibration.json.*slope'):
-    calibration.of_step(tmp_path, 3)
-  calibration.save(None, tmp_path)
-  assert not (tmp_path / calibration.FILE).exists()
+    teacher.load_calibration(tmp_path, 3)
+  teacher.save_calibration(None, tmp_path)
+  assert not (tmp_path / teacher.CALIBRATION).exists()
 
 
 @pytest.mark.parametrize(('scores', 'why'), [

@@ -7,7 +7,7 @@ import pytest
 
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.objectives import DistilledPQ
-from dualenc_jax.retrieval.encoding.pair_scores import PairScores
+from dualenc_jax.retrieval.encoding.teacher import PairScores
 from dualenc_jax.utils.errors import UserError
 
 DEPTH, TEMPERATURE = 9, 0.2

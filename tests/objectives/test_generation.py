@@ -13,7 +13,7 @@ import two_steps
 from dualenc_jax.data import Batches, Packed, Padded
 from dualenc_jax.models import Seq2Seq
 from dualenc_jax.objectives import Generation
-from dualenc_jax.retrieval.encoding.likelihood import Likelihood
+from dualenc_jax.retrieval.encoding.embedder import Likelihood
 from dualenc_jax.training import Partitioner
 from dualenc_jax.utils.errors import UserError
 

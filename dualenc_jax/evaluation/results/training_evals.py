@@ -18,10 +18,12 @@ from dualenc_jax.evaluation.results.result_files import VALIDATION
 from dualenc_jax.evaluation.results.result_writer import values_by_query
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.models import model_params
-from dualenc_jax.retrieval.encoding import calibration
-from dualenc_jax.retrieval.encoding.embedder import Embedder, Scorer
-from dualenc_jax.retrieval.encoding.likelihood import Likelihood
-from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retrieval.encoding.embedder import Embedder, Likelihood, Scorer
+from dualenc_jax.retrieval.encoding.teacher import (
+  fit_calibration,
+  save_calibration,
+  Teacher,
+)
 from dualenc_jax.retrieval.search.bm25 import BM25
 from dualenc_jax.retrieval.search.ranking import Ranking
 from dualenc_jax.training.experiment import Experiment
@@ -277,7 +279,7 @@ def _calibrate(
     evaluated: _Reranking, step: int, passages: int, model_dir: pathlib.Path
 ) -> None:
   """Fits and saves the calibration of the last evaluation's scores."""
-  fitted = calibration.fit(*evaluated.scored)
+  fitted = fit_calibration(*evaluated.scored)
   if fitted is not None:
     pairs = f'the {min(_DEPTH, passages)} best of BM25, split {VALIDATION}'
     fitted = dataclasses.replace(fitted, step=step, candidates=pairs)
@@ -287,7 +289,7 @@ def _calibrate(
         ' higher there, or are missing.',
         VALIDATION,
     )
-  calibration.save(fitted, model_dir)
+  save_calibration(fitted, model_dir)
 
 
 def _note_best(

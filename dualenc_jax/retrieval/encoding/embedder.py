@@ -1,4 +1,4 @@
-"""Flax models over many texts on the mesh: towers, and scorers of pairs.
+"""Flax models over many texts on the mesh: towers, scorers, likelihoods.
 
 Chunks of texts go over the data axis. Devices on the model axis share a chunk,
 and their number does show in the last bits.
@@ -10,13 +10,19 @@ from typing import Any, Self
 
 from flax import linen as nn, traverse_util
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 import numpy as np
 
-from dualenc_jax.data.text.ragged import Ragged
-from dualenc_jax.models import DualEncoder, model_params
+from dualenc_jax.data.text.ragged import lengths_to_offsets, Pool, Ragged
+from dualenc_jax.models import DualEncoder, model_params, Seq2Seq
+from dualenc_jax.models.seq2seq import token_losses
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding import tower_digest, towers
+
+# The logits of all target tokens are much larger than the output of an encoder,
+# so a device has fewer rows at once.
+_FEWER = 8
 
 
 class OnMesh:
@@ -141,3 +147,63 @@ class Scorer(OnMesh):
         np.empty(len(tokens), np.float32),
         self.batches('__call__', params, tokens),
     )
+
+
+class Likelihood(OnMesh):
+  """Log-likelihoods of targets given their sources."""
+
+  model: Seq2Seq
+
+  def __init__(
+      self,
+      model: Seq2Seq,
+      partitioner: Partitioner,
+      param_shardings: Any,
+      batch_size: int,
+      length: int,
+  ):
+    """As `OnMesh`; `length` is the most tokens of a target."""
+    rows = max(batch_size // _FEWER, 1)
+    super().__init__(model, partitioner, param_shardings, rows)
+    self._length = length
+
+    def measure(module: Seq2Seq, tokens: jax.Array) -> jax.Array:
+      """Of rows of a target, padded, and its source: [R, L] -> [R, 2]."""
+      targets, sources = tokens[:, :length], tokens[:, length:]
+      logits = module(sources, targets)
+      correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+      real = targets != 0
+      both = jnp.stack([-token_losses(logits, targets), correct], axis=1)
+      return jnp.sum(jnp.where(real[:, None], both, 0.0), axis=2)
+
+    self._measure = measure
+
+  def __call__(
+      self,
+      params: Any,
+      targets: Ragged,
+      sources: Ragged,
+      pairs: np.ndarray,
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Sums over the tokens of targets.
+
+    Args:
+      params: the model's, on the mesh.
+      targets: tokens of what is written.
+      sources: tokens of what is read.
+      pairs: int64 [n, 2], numbers of a target and of a source.
+
+    Returns:
+      float32 [n] each: natural log-probabilities, and the number of tokens that
+      are the most probable.
+    """
+    written, read = (Pool([(rows, {})]) for rows in (targets, sources))
+    offsets = lengths_to_offsets(self._length + read.lengths(pairs[:, 1]))
+    values = np.zeros(offsets[-1], np.int32)
+    written.copy(pairs[:, 0], values, offsets[:-1])
+    read.copy(pairs[:, 1], values, offsets[:-1] + self._length)
+    found = towers.put_back(
+        np.empty((len(pairs), 2), np.float32),
+        self.batches(self._measure, params, Ragged(values, offsets)),
+    )
+    return found[:, 0], found[:, 1]

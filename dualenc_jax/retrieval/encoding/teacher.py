@@ -1,7 +1,9 @@
-"""`Teacher`, a loaded cross-encoder that scores pairs of texts."""
+"""`Teacher`, a loaded cross-encoder, its calibration, and its known scores."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import os
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,119 @@ import numpy as np
 from dualenc_jax.data.text.joined import Around, Joined
 from dualenc_jax.data.text.ragged import lengths_to_offsets, Pool, Ragged
 from dualenc_jax.data.text.tokenizer import Tokenizer
-from dualenc_jax.retrieval.encoding.calibration import Calibration
 from dualenc_jax.retrieval.encoding.embedder import Scorer
+from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 
+CALIBRATION = 'calibration.json'
 # Pairs whose tokens are in memory at once.
 _BLOCK = 2**16
+# Bytes of a file of scores, of more pairs than memory holds.
+_LARGEST = 2**36
+_RECORD = np.dtype([('query', '<u8'), ('passage', '<u8'), ('score', '<f4')])
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+  """Platt's: the probability of score s is sigmoid(slope s + intercept).
+
+  Attributes:
+    slope: above 0.
+    intercept: it grows with the share of relevant pairs in the fit.
+    step: checkpoint that gave the scores; None for any.
+    pairs: number of pairs in the fit.
+    positives: number of relevant pairs.
+    candidates: description of the pairs.
+  """
+
+  slope: float
+  intercept: float
+  step: int | None = None
+  pairs: int = 0
+  positives: int = 0
+  candidates: str = ''
+
+  def probabilities(self, scores: np.ndarray) -> np.ndarray:
+    """Probabilities of scores of any shape, float64."""
+    from scipy import special  # A slow import that a training run does without.
+
+    scores = np.asarray(scores, np.float64)
+    return special.expit(self.slope * scores + self.intercept)
+
+  def describe(self) -> str:
+    """'sigmoid(0.52 s - 1.30)'."""
+    sign = '-' if self.intercept < 0 else '+'
+    return f'sigmoid({self.slope:.3g} s {sign} {abs(self.intercept):.3g})'
+
+
+def fit_calibration(
+    scores: np.ndarray, relevant: np.ndarray
+) -> Calibration | None:
+  """The maximum-likelihood calibration of scored pairs.
+
+  Targets are Platt's (1999), (P + 1) / (P + 2) of P relevant pairs and
+  1 / (N + 2) of N others, so that separable scores have one, too.
+
+  Args:
+    scores: [n], finite.
+    relevant: bool [n].
+
+  Returns:
+    None where all pairs or none are relevant, or where the probability does not
+    grow with the score.
+  """
+  from scipy import optimize, special  # Slow imports, as above.
+
+  positives = int(np.count_nonzero(relevant))
+  negatives = len(relevant) - positives
+  if not positives or not negatives:
+    return None
+  targets = np.where(
+      relevant, (positives + 1) / (positives + 2), 1 / (negatives + 2)
+  )
+  scores = np.asarray(scores, np.float64)
+  # Scores of any scale are as easy to fit.
+  scale = max(np.std(scores), 1e-12)
+  signs = scores / scale
+
+  def loss(parameters):
+    logits = parameters[0] * signs + parameters[1]
+    value = np.logaddexp(0, logits) - targets * logits
+    error = (special.expit(logits) - targets) / len(targets)
+    return value.mean(), np.array([error @ signs, error.sum()])
+
+  found = optimize.minimize(loss, np.zeros(2), jac=True, tol=1e-10)
+  slope, intercept = found.x / (scale, 1)
+  if slope <= 0:
+    return None
+  return Calibration(
+      float(slope), float(intercept), pairs=len(targets), positives=positives
+  )
+
+
+def save_calibration(
+    calibration: Calibration | None, folder: pathlib.Path
+) -> None:
+  """Writes it into a model_dir; None removes an earlier one."""
+  if calibration is None:
+    (folder / CALIBRATION).unlink(missing_ok=True)
+  else:
+    files.write_json(folder / CALIBRATION, dataclasses.asdict(calibration))
+
+
+def load_calibration(folder: pathlib.Path, step: int) -> Calibration | None:
+  """The calibration of a model_dir's checkpoint, or None."""
+  if not (folder / CALIBRATION).is_file():
+    return None
+  again = 'Remove it: scores need none, probabilities do.'
+  facts = json_file.read(
+      folder / CALIBRATION, again, slope=float, intercept=float, step=int
+  )
+  try:
+    found = Calibration(**facts)
+  except TypeError as e:
+    raise UserError(f'{folder / CALIBRATION}: {e}. {again}') from e
+  return found if found.step == step else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,3 +203,94 @@ def check_spread(
       f' {margins.std():.3g}; expected {spread:g} or more (LEAST_SPREAD in gin,'
       f' --min_spread of `dualenc mine`). {why}'
   )
+
+
+class PairScores:
+  """Scores by pair, in memory, of about 100 bytes each, and in a file.
+
+  A killed process loses none that it has returned, and a later process returns
+  the same.
+  """
+
+  def __init__(
+      self,
+      score: Callable[[np.ndarray], np.ndarray],
+      path: pathlib.Path | None = None,
+      instead: str = '',
+  ):
+    """Reads the file at `path`, if any.
+
+    Args:
+      score: computes scores of new pairs, uint64 [n, 2] -> float32 [n].
+      path: the file; None to keep scores in memory alone.
+      instead: remedy for errors: a flag that names another folder.
+    """
+    self._score = score
+    self._path = path
+    self._instead = instead
+    self._known: dict[tuple[int, int], float] = {}
+    if path is not None and path.exists():
+      self._read(path)
+
+  def __len__(self) -> int:
+    return len(self._known)
+
+  def __call__(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of pairs uint64 [n, 2]; new ones are computed in their order.
+
+    Returns:
+      float32 [n]; bool [n], True where it was computed, once of equal pairs.
+
+    Raises:
+      UserError: a score is not finite, or the file cannot be written.
+    """
+    keys: list[tuple[int, int]] = [tuple(pair) for pair in pairs.tolist()]
+    new: dict[tuple[int, int], int] = {}
+    for place, key in enumerate(keys):
+      if key not in self._known:
+        new.setdefault(key, place)
+    asked = np.zeros(len(keys), bool)
+    if new:
+      places = np.fromiter(new.values(), np.int64)
+      asked[places] = True
+      found = self._score(pairs[places])
+      if not np.isfinite(found).all():
+        raise UserError(
+            f'The teacher gives {np.sum(~np.isfinite(found)):,} of'
+            f' {len(found):,} pairs a score that is not finite. Give another'
+            ' teacher.'
+        )
+      if self._path is not None:
+        self._write(self._path, pairs[places], found)
+      self._known.update(zip(new, found.tolist()))
+    scores = np.array([self._known[key] for key in keys], np.float32)
+    return scores, asked
+
+  def _write(
+      self, path: pathlib.Path, pairs: np.ndarray, scores: np.ndarray
+  ) -> None:
+    """Appends records, in one call, so that none but the last is torn."""
+    records = np.empty(len(pairs), _RECORD)
+    records['query'], records['passage'] = pairs.T
+    records['score'] = scores
+    with files.writing(path, self._instead):
+      with open(path, 'ab', buffering=0) as out:
+        out.write(records.tobytes())
+
+  def _read(self, path: pathlib.Path) -> None:
+    content = untrusted.read(path, _LARGEST)
+    whole = len(content) // _RECORD.itemsize * _RECORD.itemsize
+    if whole < len(content):
+      # A record that a full disk has cut.
+      with files.writing(path, self._instead):
+        os.truncate(path, whole)
+    records = np.frombuffer(content[:whole], _RECORD)
+    if not np.isfinite(records['score']).all():
+      row = int(np.argmin(np.isfinite(records['score'])))
+      raise UserError(
+          f'{path}: record {row} has the score {records["score"][row]:g};'
+          ' expected a finite number. Remove the file: its pairs are scored'
+          ' again.'
+      )
+    pairs = zip(records['query'].tolist(), records['passage'].tolist())
+    self._known = dict(zip(pairs, records['score'].tolist()))
