@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 import difflib
 import re
 
-from dualenc_jax.checkpoints.weights import listed, Weights
+from dualenc_jax.checkpoints.weights import list_first, Weights
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
@@ -40,13 +40,13 @@ def assign(
       tensor, a tensor has no parameter or another shape.
   """
   tensors = {**weights.tensors, **weights.loss}
-  given = _by_rules(shapes, tensors, weights.path, rules)
+  given = _apply_rules(shapes, tensors, weights.path, rules)
   sources: dict[str, str | None] = {}
   missing = []
   for name in shapes:
     if name in given:
       sources[name] = given[name]
-    elif (source := _default(name, weights)) in tensors:
+    elif (source := _default_source(name, weights)) in tensors:
       sources[name] = source
     elif _may_start_fresh(name, weights):
       sources[name] = None
@@ -54,11 +54,11 @@ def assign(
       missing.append(name)
   if missing:
     raise UserError(
-        f'{weights} has nothing for {listed(missing)}. It has:'
+        f'{weights} has nothing for {list_first(missing)}. It has:'
         f' {_summary(tensors)}. Give the tensors that these start from, or None'
         f" to start fresh, --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"."
     )
-  dropped = _dropped(tensors, weights.path, drop)
+  dropped = _match_drops(tensors, weights.path, drop)
   for name, start in sources.items():
     if start in dropped:
       raise UserError(
@@ -68,7 +68,7 @@ def assign(
   wanted = {*sources.values(), *dropped, *weights.loss}
   if left := [name for name in tensors if name not in wanted]:
     raise UserError(
-        f'This model has no place for {listed(left)} of {weights}. Give its'
+        f'This model has no place for {list_first(left)} of {weights}. Give its'
         ' architecture and size, or leave them out,'
         f" --gin.{DROP}=\"('{_pattern(left[0])}',)\"."
     )
@@ -84,7 +84,7 @@ def assign(
   return sources
 
 
-def _by_rules(
+def _apply_rules(
     shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor],
     path: str, rules: Sequence[Rule],
 ) -> dict[str, str | None]:
@@ -113,13 +113,13 @@ def _by_rules(
         near = difflib.get_close_matches(source, tensors, n=3)
         raise UserError(
             f'{RULES}: {pattern!r} sends {match[0]} to {source}, which is not'
-            f' in {path}. It has {listed(near or tensors)}.'
+            f' in {path}. It has {list_first(near or tensors)}.'
         )
       given.setdefault(match[0], source)
   return given
 
 
-def _default(name: str, weights: Weights) -> str:
+def _default_source(name: str, weights: Weights) -> str:
   """The name in the checkpoint where no rule has one."""
   part = name.split('/')[0]
   has_own = any(t.startswith(f'{part}/') for t in weights.tensors)
@@ -135,7 +135,7 @@ def _may_start_fresh(name: str, weights: Weights) -> bool:
   return part in ('loss', 'head', 'codec')
 
 
-def _dropped(
+def _match_drops(
     tensors: Mapping[str, Tensor], path: str, drop: Sequence[str]
 ) -> set[str]:
   dropped: set[str] = set()

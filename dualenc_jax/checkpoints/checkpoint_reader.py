@@ -25,9 +25,6 @@ from dualenc_jax.utils.tensor_files import checkpoint_meta, zarr_files
 from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
 
 KIND = 'dualenc_jax model_dir'
-# First parts of the parameters of a cross-encoder's head and of a generator's
-# decoder.
-_HEAD, _DECODER = 'head/', 'decoder/'
 # Saved beside what `models.describe` says of a generator.
 GENERATOR = 'generator'
 CROSS_ENCODER = 'cross-encoder'
@@ -45,19 +42,10 @@ _KINDS = {
 TRAINED_DIMS = 'trained_dims'
 _CHECKPOINTS = 'checkpoints'
 _STEP = re.compile('0|[1-9][0-9]{0,17}')
-_CODEC = f'{model_codec.GROUP}/'
 _AGAIN = 'Copy the whole folder again.'
 _META = {
     **checkpoint_meta.TYPES,
-    'data': {
-        'vocabulary': str,
-        'query_length': int | None,
-        'passage_length': int | None,
-        'query_prefix?': str,
-        'passage_prefix?': str,
-        'prompts?': {str: str},
-        'default_prompt?': str | None,
-    },
+    'data': {'vocabulary': str, **weights_lib.USAGE},
     'model': {
         'encoder?': dict | None,
         'passage_encoder?': dict | None,
@@ -187,7 +175,7 @@ def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
   They are {} for another model, and those of the checkpoint that `read` opens.
   """
   checkpoint = open_checkpoint(path, candidate_steps(path, None)[0])
-  return _starting(_DECODER, checkpoint.tensors)
+  return _partition(checkpoint.tensors, 'decoder')[0]
 
 
 def restore(
@@ -219,22 +207,21 @@ def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
   folder = step_folder(path, step)
   meta, known = checkpoint_meta.read(folder, **_META)
   meta |= {'model': models.current_names(meta['model'])}
-  everything = checkpoint_meta.read_item(folder / 'params', known)
-  loss, codec = (_starting(s, everything) for s in ('loss/', _CODEC))
-  tensors = _without(everything, loss, codec)
-  codec = {n.removeprefix(_CODEC): t for n, t in codec.items()}
-  return Checkpoint(path, folder, meta, tensors, loss, codec)
+  tensors = checkpoint_meta.read_item(folder / 'params', known)
+  loss, codec, others = _partition(tensors, 'loss', model_codec.GROUP)
+  codec = {n.partition('/')[2]: t for n, t in codec.items()}
+  return Checkpoint(path, folder, meta, others, loss, codec)
 
 
-def _starting(start: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-  return {n: t for n, t in tensors.items() if n.startswith(start)}
-
-
-def _without(
-    tensors: Mapping[str, Tensor], *others: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-  left = set().union(*others)
-  return {n: t for n, t in tensors.items() if n not in left}
+def _partition(
+    tensors: Mapping[str, Tensor], *parts: str
+) -> list[dict[str, Tensor]]:
+  """The tensors of each part, such as 'decoder/...', and all others."""
+  groups: list[dict[str, Tensor]] = [{} for _ in (*parts, 'others')]
+  for name, tensor in tensors.items():
+    part = name.partition('/')[0]
+    groups[parts.index(part) if part in parts else -1][name] = tensor
+  return groups
 
 
 def to_weights(checkpoint: Checkpoint) -> Weights:
@@ -245,26 +232,21 @@ def to_weights(checkpoint: Checkpoint) -> Weights:
   `read_decoder` has the other tensors. UserError for any other model.
   """
   meta = checkpoint.meta
-  heads, decoder = (
-      _starting(s, checkpoint.tensors) for s in (_HEAD, _DECODER)
-  )
-  tensors = _without(checkpoint.tensors, heads, decoder)
+  head, decoder, tensors = _partition(checkpoint.tensors, 'head', 'decoder')
   encoders = {
       tower: _encoder(tensors, meta['model'].get(tower) or {}, tower)
       for tower in weights_lib.ENCODERS
-      if _starting(f'{tower}/', tensors)
+      if _partition(tensors, tower)[0]
   }
-  # Empty prefixes are not saved.
-  data = {'query_prefix': '', 'passage_prefix': '', **meta['data']}
   return Weights(
       KIND,
       str(checkpoint.model_dir),
       tensors,
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
-      weights_lib.Usage().saved(data, checkpoint.model_dir),
+      weights_lib.Usage().updated(meta['data'], checkpoint.model_dir),
       left_out=dict.fromkeys(decoder, 'decoder'),
-      loss={**checkpoint.loss, **heads},
+      loss={**checkpoint.loss, **head},
       step=meta['step'],
       described={
           name: value

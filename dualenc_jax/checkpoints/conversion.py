@@ -15,7 +15,7 @@ from dualenc_jax.checkpoints import (
   static_embedding,
   t5x_legacy,
   transforms,
-  verify,
+  verification,
 )
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
 from dualenc_jax.checkpoints.weights import (
@@ -40,8 +40,8 @@ class Form:
   Attributes:
     text: its description, for people.
     write: writes it into an empty folder; returns lines to print, if any.
-    encode: (folder, usage) -> the `verify.Encode` of the library that opens it;
-      None where that is the reader here.
+    encode: makes the `verification.Encode` of the library that opens it from
+      folder and usage; None where that is the reader here.
     packages: those that `encode` needs.
     usage_beside: whether lengths and prefixes lie in a file of their own, as
       the form has no place for them.
@@ -54,7 +54,7 @@ class Form:
 
   text: str
   write: Callable[[Weights, pathlib.Path], Sequence[str] | None]
-  encode: Callable[[pathlib.Path, Usage], verify.Encode] | None = None
+  encode: Callable[[pathlib.Path, Usage], verification.Encode] | None = None
   packages: Sequence[str] = ()
   usage_beside: bool = False
   needs_projection: bool = True
@@ -100,18 +100,18 @@ class Source:
 
   def sides(
       self, weights: Weights, other_usage: bool, log: _Log
-  ) -> list[tuple[str, verify.Encode]]:
+  ) -> list[tuple[str, verification.Encode]]:
     """The source in the library that it is of, if that can encode it."""
     detected = formats.detect(self.path)
     folder = pathlib.Path(self.path).expanduser()
     folder = folder if folder.is_dir() else folder.parent
     if detected == formats.SENTENCE_TRANSFORMERS:
-      name, encode = detected, verify.sentence_transformers
+      name, encode = detected, verification.sentence_transformers_encoder
     elif detected == formats.HUGGING_FACE:
-      name, encode = 'transformers', verify.hugging_face
+      name, encode = 'transformers', verification.hugging_face_encoder
     else:
       return []
-    if absent := verify.missing([name, 'torch']):
+    if absent := verification.missing([name, 'torch']):
       log(f'{absent[0]} is not installed: the source is not compared.')
     elif other_usage and detected == formats.SENTENCE_TRANSFORMERS:
       log('The source has other lengths or prefixes: it is not compared.')
@@ -132,7 +132,7 @@ class Merge:
     models = [source.read()[0] for source in self.sources]
     return transforms.merge(models, self.shares), False
 
-  def sides(self, *args: Any) -> list[tuple[str, verify.Encode]]:
+  def sides(self, *args: Any) -> list[tuple[str, verification.Encode]]:
     """Returns nothing: no other library has the mean."""
     return []
 
@@ -157,7 +157,7 @@ def convert(
       is not the same; or the output exists. Nothing is left then.
   """
   check_out(out)
-  absent = ', '.join(verify.missing(form.packages))
+  absent = ', '.join(verification.missing(form.packages))
   if absent and verified:
     raise UserError(
         f'--verify compares --to={name} by {absent}, which is not installed.'
@@ -202,8 +202,8 @@ def convert(
         usage.save_vocabulary(partial)
     for line in lines:
       log(line)
-    verify.check_written(weights, partial)
-    sides: list[tuple[str, verify.Encode]] = []
+    verification.check_written(weights, partial)
+    sides: list[tuple[str, verification.Encode]] = []
     if absent:
       log(f'{absent} is not installed: {_INSTALL} to compare texts.')
     elif verified is not False:
@@ -211,11 +211,11 @@ def convert(
         sides.append((f'the {name}', form.encode(partial, weights.usage)))
       sides += source.sides(weights, other_usage, log)
     if sides:
-      log(f'Comparing {len(verify.TEXTS)} texts ...')
+      log(f'Comparing {len(verification.TEXTS)} texts ...')
       ours = dataclasses.replace(source_weights, usage=weights.usage)
-      sides.insert(0, ('dualenc_jax', verify.ours(ours)))
+      sides.insert(0, ('dualenc_jax', verification.our_encoder(ours)))
       alone = bool(weights.passage_tower)
-      for line in verify.compare(sides, query_alone=alone):
+      for line in verification.compare(sides, query_alone=alone):
         log(line)
     else:
       log('All tensors are the same; no texts were compared.')
@@ -275,14 +275,14 @@ FORMS = {
     'sentence_transformers': Form(
         'opens with SentenceTransformer(folder)',
         sentence_transformers_writer.write,
-        verify.sentence_transformers,
+        verification.sentence_transformers_encoder,
         ('torch', 'sentence_transformers'),
         as_bag=static_embedding.as_static,
     ),
     'hf': Form(
         'opens with T5EncoderModel; projection.safetensors beside',
         hugging_face.write,
-        verify.hugging_face,
+        verification.hugging_face_encoder,
         ('torch', 'transformers'),
         usage_beside=True,
         needs_projection=False,
@@ -297,7 +297,7 @@ FORMS = {
         lambda weights, folder: artifact.write(
             loading.load(weights), folder, passage_tower=weights.passage_tower
         ),
-        verify.exported,
+        verification.exported_encoder,
         query_only_ok=True,
         keeps_codec=True,
     ),

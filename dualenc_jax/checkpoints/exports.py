@@ -82,7 +82,7 @@ def read_plain(path: pathlib.Path) -> Weights:
       str(folder),
       tensors,
       *infer_encoders(tensors, *activations),
-      Usage().saved(header, folder),
+      Usage().updated(header, folder),
       step=header['step'],
       passage_tower=tower
       and PassageTower(**{n: tower[n] for n in _PASSAGE_TOWER}),

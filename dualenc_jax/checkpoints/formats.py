@@ -52,14 +52,14 @@ _FORMATS = {
         checkpoint_reader.read_decoder,
     ),
     SENTENCE_TRANSFORMERS: _Format(
-        sentence_transformers.is_one, sentence_transformers.read
+        sentence_transformers.matches, sentence_transformers.read
     ),
     HUGGING_FACE: _Format(
-        hugging_face.is_one, hugging_face.read, hugging_face.read_decoder
+        hugging_face.matches, hugging_face.read, hugging_face.read_decoder
     ),
     'plain': _Format(exports.is_plain, exports.read_plain),
     'artifact': _Format(exports.is_artifact, exports.read_artifact),
-    T5X: _Format(t5x.is_one, t5x.read, t5x.read_decoder),
+    T5X: _Format(t5x.matches, t5x.read, t5x.read_decoder),
 }
 _EXPECTED = (
     'a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face folder of'
@@ -99,7 +99,7 @@ def _hint(folder: pathlib.Path) -> str:
   name = folder.name
   if untrusted.is_digits(name) and (above.parent / 'config.gin').is_file():
     return f' Give {above.parent}, with --step={name}.'
-  if (above / 'config.gin').is_file() or t5x.is_one(above):
+  if (above / 'config.gin').is_file() or t5x.matches(above):
     return f' Give {above}.'
   if kind := hugging_face_config.model_type(folder):
     return f' Its config.json has model_type {kind!r}; expected t5 or mt5.'
@@ -147,7 +147,7 @@ def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
       ' prefixes.'
   )
   facts = json_file.read(above / USAGE_FILE, again, **USAGE)
-  usage = weights.usage.saved(facts, above)
+  usage = weights.usage.updated(facts, above)
   return dataclasses.replace(weights, usage=usage)
 
 
@@ -190,7 +190,7 @@ def load(
           f'{path} has its own vocabulary and lengths: leave out'
           f' {", ".join(given)}.'
       )
-    return loading.load_own(_local(path), dim=dim)
+    return loading.load_model_dir(_local(path), dim=dim)
   weights = read(path, dim=dim)
   if weights.passage_tower:
     raise UserError(

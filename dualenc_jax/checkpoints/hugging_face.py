@@ -82,7 +82,7 @@ _UNUSED = _BIAS.replace('layer.0.Self', 'decoder.block.0.layer.1.EncDec')
 _PICKLES = '.bin', '.pt', '.pth', '.ckpt'
 
 
-def is_one(path: pathlib.Path) -> bool:
+def matches(path: pathlib.Path) -> bool:
   """Whether it is a T5's folder, a file of one, or a pickle of PyTorch."""
   if path.is_file():
     if path.name.endswith(('.safetensors', safetensors_file.INDEX)):
@@ -150,7 +150,7 @@ def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
       found[ours] = _transpose(ours, tensor)
   head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
   # A tied head of T5 1.1 is not scaled.
-  if found and (head is not table or config_lib.ties_head(config) is None):
+  if found and (head is not table or config_lib.is_head_tied(config) is None):
     found['decoder/logits_dense/kernel'] = head.transposed()
   return found
 
@@ -167,7 +167,7 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
         ' Give --to=sentence_transformers, which has a folder of each.'
     )
   rows, width = weights.tensors[EMBEDDING].shape
-  config = config_lib.make(weights.encoder, rows, width)
+  config = config_lib.make_config(weights.encoder, rows, width)
   files.make_folder(folder)
   tokenizer.write(weights.usage, folder)
   encoder = dict(weights.tensors)
@@ -198,7 +198,7 @@ def _read_table(
   UserError if there are none, tables that must be equal differ, or an untied
   head is missing.
   """
-  tied = config_lib.ties_head(config)
+  tied = config_lib.is_head_tied(config)
   tables = [n for n in (*_TABLES, *([_HEAD] if tied else ())) if n in tensors]
   if not tables:
     raise UserError(

@@ -125,7 +125,7 @@ def _sizes(encoder: T5Encoder, rows: int, width: int) -> dict[str, int]:
   }
 
 
-def ties_head(config: Mapping[str, Any]) -> bool | None:
+def is_head_tied(config: Mapping[str, Any]) -> bool | None:
   """Whether the head is the token embeddings; None where nothing says so.
 
   transformers 5 writes "tie_word_embeddings": true for every T5. For T5 1.1,
@@ -141,7 +141,7 @@ def ties_head(config: Mapping[str, Any]) -> bool | None:
   return True
 
 
-def make(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
+def make_config(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
   """The config that T5EncoderModel.save_pretrained writes.
 
   Token embeddings are [rows, width]. UserError where transformers has no such

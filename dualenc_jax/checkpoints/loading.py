@@ -11,7 +11,7 @@ import numpy as np
 
 from dualenc_jax.checkpoints import checkpoint_reader, transforms
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
-from dualenc_jax.checkpoints.weights import check_sizes, listed, Weights
+from dualenc_jax.checkpoints.weights import check_sizes, list_first, Weights
 from dualenc_jax.data.text.joined import Template
 from dualenc_jax.models import abstract_params, T5Decoder, T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
@@ -64,7 +64,7 @@ def load(
   return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
 
 
-def load_own(
+def load_model_dir(
     path: pathlib.Path, step: int | None = None, dim: int | None = None
 ) -> Loaded:
   """A model_dir as it was trained, at its newest readable checkpoint.
@@ -90,7 +90,7 @@ def load_own(
 def load_teacher(
     path: pathlib.Path, step: int | None = None, *prompts: str | None
 ) -> Teacher:
-  """The cross-encoder of a model_dir; arguments and errors of `load_own`.
+  """The cross-encoder of a model_dir; arguments and errors of `load_model_dir`.
 
   `prompts` are those of `Tokenizer.prompted`.
   """
@@ -196,6 +196,6 @@ def check_same_shapes(
   if problems:
     raise UserError(
         f'{where} is of another model or optimizer.'
-        f' {listed(problems, 5, "; ")}. Give the config it was trained with, or'
-        ' another MODEL_DIR.'
+        f' {list_first(problems, 5, "; ")}. Give the config that it was trained'
+        ' with.'
     )

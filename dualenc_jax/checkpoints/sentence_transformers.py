@@ -95,7 +95,7 @@ class _Tower(NamedTuple):
 _Module = tuple[str, pathlib.Path]
 
 
-def is_one(path: pathlib.Path) -> bool:
+def matches(path: pathlib.Path) -> bool:
   """Whether it is a folder that sentence-transformers has saved."""
   return (path / MODULES).is_file()
 

@@ -25,7 +25,7 @@ from dualenc_jax.checkpoints.weights import (
   EMBEDDING,
   ENCODERS,
   infer_encoders,
-  listed,
+  list_first,
   PROJECTION,
   Weights,
 )
@@ -53,11 +53,11 @@ _BIAS = 'relpos_bias/rel_embedding'
 _ANY_BIAS = re.compile(rf'{_TOWER}/(layers_\d+/)?{_BIAS}')
 
 
-def is_one(path: str | os.PathLike[str]) -> bool:
+def matches(path: str | os.PathLike[str]) -> bool:
   """Whether it is a checkpoint of T5X, its `state`, or a folder of such."""
   root = epath.Path(path)
   return _tree_folder(root) is not None or any(
-      _tree_folder(folder) for folder in _numbered(root).values()
+      _tree_folder(folder) for folder in _numbered_folders(root).values()
   )
 
 
@@ -90,7 +90,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
   table = given[EMBEDDING]
   own_table = given.get(f'passage_{EMBEDDING}', table)
   widths = dict(zip(ENCODERS, (table.shape[-1], own_table.shape[-1])))
-  tensors = _one_by_one(
+  tensors = _unscan(
       {n: t for n, t in given.items() if n not in loss}, widths
   )
   others = _left_out(tree, found.keys(), str(path))
@@ -123,7 +123,7 @@ def read_decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
       if name.startswith('target/decoder/') and tensor is not None
   }
   norm = found.get('decoder/decoder_norm/scale')
-  return _one_by_one(found, {'decoder': norm.shape[0]}) if norm else {}
+  return _unscan(found, {'decoder': norm.shape[0]}) if norm else {}
 
 
 def _step(tensor: Tensor | None) -> int | None:
@@ -145,7 +145,7 @@ def _read_tree(
   try:
     folder = _tree_folder(root)
     if folder is None:
-      root = max(_numbered(root).items(), default=(0, root))[1]
+      root = max(_numbered_folders(root).items(), default=(0, root))[1]
       folder = _tree_folder(root)
   except Exception as e:  # Libraries that read gs:// have their own errors.
     raise UserError(
@@ -162,7 +162,7 @@ def _read_tree(
   return root, 'legacy', t5x_legacy.read_tree(folder)
 
 
-def _numbered(path: epath.Path) -> dict[int, epath.Path]:
+def _numbered_folders(path: epath.Path) -> dict[int, epath.Path]:
   """The folders `checkpoint_<step>` in a folder, by step."""
   return {
       int(match[1]): folder
@@ -203,8 +203,8 @@ def _check_family(
   )
   if strange:
     raise UserError(
-        f'{what} is of another architecture than T5: it has {listed(strange)}.'
-        ' Fused kernels, prompts, experts and global attention cannot be read.'
+        f'{what} is of another architecture than T5: it has'
+        f' {list_first(strange)}.'
     )
 
 
@@ -226,7 +226,7 @@ def _left_out(
   return left_out
 
 
-def _one_by_one(
+def _unscan(
     tensors: Mapping[str, Tensor], widths: Mapping[str, int]
 ) -> dict[str, Tensor]:
   """Makes one tensor a layer, kernels of two axes, and one bias a tower.

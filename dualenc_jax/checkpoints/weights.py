@@ -38,8 +38,8 @@ SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
 USAGE: dict[str, Any] = {
     'query_length': int | None,
     'passage_length': int | None,
-    'query_prefix': str,
-    'passage_prefix': str,
+    'query_prefix?': str,
+    'passage_prefix?': str,
     'prompts?': {str: str},
     'default_prompt?': str | None,
 }
@@ -84,7 +84,7 @@ class Usage:
     if self.vocabulary is not None:
       shutil.copyfile(self.vocabulary, folder / VOCABULARY)
 
-  def saved(self, facts: Mapping[str, Any], folder: pathlib.Path) -> 'Usage':
+  def updated(self, facts: Mapping[str, Any], folder: pathlib.Path) -> 'Usage':
     """Updates it by saved facts, and by the vocabulary of a folder, if any."""
     values = {name: facts[name] for name in _FACTS if name in facts}
     if (folder / VOCABULARY).is_file():
@@ -170,7 +170,7 @@ class Weights:
             f'one of {", ".join(sorted(ACTIVATIONS))}',
         )
       check_sizes(encoder, self.tensors, str(self))
-    expected = dict(shapes_of(self.model()))
+    expected = dict(param_shapes(self.model()))
     if not self.has_projection:
       expected.pop(PROJECTION)
     problems = [
@@ -192,12 +192,12 @@ class Weights:
           f'{self} is not a complete model of {own.num_layers} layers,'
           f' {own.num_heads} heads of {own.head_dim}, feed-forward'
           f' {own.mlp_dim} ({" x ".join(own.activations)}):'
-          f" {listed(problems, 5, '; ')}. Give the whole checkpoint."
+          f" {list_first(problems, 5, '; ')}. Give the whole checkpoint."
       )
     return self
 
 
-def listed(items: Iterable[str], most: int = 3, between: str = ', ') -> str:
+def list_first(items: Iterable[str], most: int = 3, between: str = ', ') -> str:
   """Joins the first few items, and the number of those left out."""
   items = list(items)
   more = f' and {len(items) - most} more' if len(items) > most else ''
@@ -226,7 +226,7 @@ def _check_matrices(weights: Weights) -> None:
 
 
 @functools.lru_cache(64)
-def shapes_of(model: models.DualEncoder) -> Mapping[str, tuple[int, ...]]:
+def param_shapes(model: models.DualEncoder) -> Mapping[str, tuple[int, ...]]:
   """Name and shape of every parameter of a model."""
   boxed = models.abstract_params(model)
   flat = traverse_util.flatten_dict(nn.unbox(boxed), sep='/')

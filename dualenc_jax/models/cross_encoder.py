@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.models import layers, t5_decoder, t5_encoder
-from dualenc_jax.models.dual_encoder import mean_pool, one_a_row, PAD
+from dualenc_jax.models.dual_encoder import mean_pool, PAD, row_lengths
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.utils.errors import expect
 
@@ -74,7 +74,7 @@ class CrossEncoder(nn.Module):
     Arguments are those of `DualEncoder.encode_query`.
     """
     if lengths is None:
-      return self(tokens, *one_a_row(tokens, dropout_numbers))[:, 0]
+      return self(tokens, *row_lengths(tokens, dropout_numbers))[:, 0]
     x = self.encoder(self.token_embedder(tokens), lengths, dropout_numbers)
     return nn.with_logical_constraint(self.head(x, lengths), ('batch', 'texts'))
 
@@ -101,13 +101,13 @@ class Seq2SeqRanker(nn.Module):
   ) -> jax.Array:
     """Scores texts; arguments and result as of `CrossEncoder`."""
     if lengths is None:
-      return self(tokens, *one_a_row(tokens, dropout_numbers))[:, 0]
+      return self(tokens, *row_lengths(tokens, dropout_numbers))[:, 0]
     encoded = self.encoder(
         self.token_embedder(tokens), lengths, dropout_numbers
     )
     rows, texts = lengths.shape
     # The texts of a row are positions of one target, each with its own source.
-    members = Segments.of(tokens.shape[1], lengths).members() > 0
+    members = Segments.from_lengths(tokens.shape[1], lengths).members() > 0
     start = self.token_embedder(jnp.full((rows, texts), PAD, jnp.int32))
     own = jnp.eye(texts, dtype=bool)[None]
     found = self.decoder(start, encoded, jnp.swapaxes(members, 1, 2), own)

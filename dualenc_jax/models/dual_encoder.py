@@ -16,7 +16,7 @@ from dualenc_jax.utils.errors import UserError
 
 PAD = 0
 # Parameters that are no part of the towers.
-BESIDE = 'loss', 'codec'
+NON_MODEL_PARAMS = 'loss', 'codec'
 PARTS = 'token_embedder', 'encoder', 'projection'
 
 
@@ -27,7 +27,7 @@ def mean_pool(x: jax.Array, lengths: jax.Array) -> jax.Array:
   pools to zero.
   """
   x = x.astype(jnp.float32)
-  members = Segments.of(x.shape[1], lengths).members()
+  members = Segments.from_lengths(x.shape[1], lengths).members()
   if lengths.shape[1] == 1:
     # A sum, which the compiler fuses into what comes before.
     total = jnp.sum(x * members, axis=1, keepdims=True)
@@ -44,10 +44,10 @@ def l2_normalize(x: jax.Array, epsilon: float = 1e-12) -> jax.Array:
 
 def model_params(params: Any) -> Any:
   """Trained parameters without those of the loss, and of a codec."""
-  return {n: tree for n, tree in params.items() if n not in BESIDE}
+  return {n: tree for n, tree in params.items() if n not in NON_MODEL_PARAMS}
 
 
-def one_a_row(
+def row_lengths(
     tokens: jax.Array, numbers: jax.Array | None
 ) -> tuple[jax.Array, jax.Array | None]:
   """Lengths and numbers [R, 1] of texts that have a row each.
@@ -163,7 +163,7 @@ class DualEncoder(nn.Module):
 
   def pool_passage(self, tokens: jax.Array) -> jax.Array:
     """States for `project_passage`: int32 [R, L], a passage a row -> [R, E]."""
-    lengths, _ = one_a_row(tokens, None)
+    lengths, _ = row_lengths(tokens, None)
     token_embedder, encoder, _ = tower(self, 'passage')
     pooled = mean_pool(encoder(token_embedder(tokens), lengths, None), lengths)
     return pooled[:, 0]
@@ -180,7 +180,7 @@ class DualEncoder(nn.Module):
 
   def _encode(self, side, tokens, lengths, numbers):
     if lengths is None:
-      return self._encode(side, tokens, *one_a_row(tokens, numbers))[:, 0]
+      return self._encode(side, tokens, *row_lengths(tokens, numbers))[:, 0]
     token_embedder, encoder, projection = tower(self, side)
     x = encoder(token_embedder(tokens), lengths, numbers)
     embedding = l2_normalize(projection(mean_pool(x, lengths)))

@@ -124,7 +124,7 @@ class Segments(NamedTuple):
   numbers: Any
 
   @classmethod
-  def of(
+  def from_lengths(
       cls, length: int, lengths: jax.Array, numbers: jax.Array | None = None
   ) -> 'Segments':
     """The segments of rows of `length` tokens, of texts of `lengths` [R, S]."""

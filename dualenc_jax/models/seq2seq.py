@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.models import layers, t5_decoder, t5_encoder
-from dualenc_jax.models.dual_encoder import one_a_row, PAD
+from dualenc_jax.models.dual_encoder import PAD, row_lengths
 from dualenc_jax.models.layers import Segments
 
 
@@ -48,14 +48,14 @@ class Seq2Seq(nn.Module):
     if targets is None:
       targets = sources
     if source_lengths is None:
-      target_lengths, _ = one_a_row(targets, None)
-      source_lengths, dropout_numbers = one_a_row(sources, dropout_numbers)
+      target_lengths, _ = row_lengths(targets, None)
+      source_lengths, dropout_numbers = row_lengths(sources, dropout_numbers)
     assert target_lengths is not None
     encoded = self.encoder(
         self.token_embedder(sources), source_lengths, dropout_numbers
     )
     source, target = (
-        Segments.of(tokens.shape[1], lengths, dropout_numbers)
+        Segments.from_lengths(tokens.shape[1], lengths, dropout_numbers)
         for tokens, lengths in zip(
             (sources, targets), (source_lengths, target_lengths)
         )
@@ -75,7 +75,7 @@ class Seq2Seq(nn.Module):
 
   def encode(self, sources: jax.Array) -> jax.Array:
     """Encodes the sources: int32 [R, L], a text a row -> [R, L, E]."""
-    lengths, _ = one_a_row(sources, None)
+    lengths, _ = row_lengths(sources, None)
     return self.encoder(self.token_embedder(sources), lengths)
 
   def start(

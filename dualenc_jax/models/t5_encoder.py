@@ -330,7 +330,7 @@ class T5Encoder(nn.Module):
     Returns:
       [R, L, E] in `dtype`. Positions after the last text hold no meaning.
     """
-    segments = Segments.of(x.shape[1], lengths, dropout_numbers)
+    segments = Segments.from_lengths(x.shape[1], lengths, dropout_numbers)
     dropout = None if dropout_numbers is None else segments
     x = layers.Dropout(self.dropout_rate)(x.astype(self.dtype), dropout)
     bias = RelativePositionBias(

@@ -107,7 +107,7 @@ class Generation(PairObjective):
         None if key is None else numbers,
         rngs=None if key is None else {'dropout': key},
     )
-    slots = Segments.of(targets.shape[1], target_lengths).slots
+    slots = Segments.from_lengths(targets.shape[1], target_lengths).slots
     # What is beyond the last text weighs nothing.
     weights = jnp.pad(weights, ((0, 0), (0, 1)))
     weights = jnp.take_along_axis(weights, slots, axis=1)

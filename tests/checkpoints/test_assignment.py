@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.checkpoints import assignment
-from dualenc_jax.checkpoints.weights import shapes_of, Weights
+from dualenc_jax.checkpoints.weights import param_shapes, Weights
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
@@ -31,7 +31,7 @@ def own_passage_tower(layers=2) -> dict:
 def weights_of(model: DualEncoder, *without: str) -> Weights:
   tensors = {
       name: Tensor(f'file: {name}', shape, lambda s=shape: np.zeros(s))
-      for name, shape in shapes_of(model).items()
+      for name, shape in param_shapes(model).items()
       if not name.startswith(without or ('nothing',))
   }
   return Weights(
@@ -40,16 +40,16 @@ def weights_of(model: DualEncoder, *without: str) -> Weights:
 
 
 def assign(target, source, *args):
-  return assignment.assign(shapes_of(target), source, *args)
+  return assignment.assign(param_shapes(target), source, *args)
 
 
 def test_what_each_parameter_takes_by_default():
   one, two = model(), model(**own_passage_tower())
-  assert assign(one, weights_of(one)) == {n: n for n in shapes_of(one)}
-  assert assign(two, weights_of(two)) == {n: n for n in shapes_of(two)}
+  assert assign(one, weights_of(one)) == {n: n for n in param_shapes(one)}
+  assert assign(two, weights_of(two)) == {n: n for n in param_shapes(two)}
   # One tower starts both.
   assert assign(two, weights_of(one)) == {
-      n: n.removeprefix('passage_') for n in shapes_of(two)
+      n: n.removeprefix('passage_') for n in param_shapes(two)
   }
   routed = assign(model(passage_projection=Projection(6)), weights_of(one))
   assert routed['passage_projection/kernel'] == 'projection/kernel'
@@ -59,7 +59,7 @@ def test_what_each_parameter_takes_by_default():
   # Into one tower only.
   sources = assign(two, weights_of(one), [('passage_.*', None)])
   fresh = {name for name, source in sources.items() if source is None}
-  assert fresh == {n for n in shapes_of(two) if n.startswith('passage_')}
+  assert fresh == {n for n in param_shapes(two) if n.startswith('passage_')}
 
 
 def test_a_deep_tower_into_a_shallow_one_by_chosen_layers():
@@ -82,7 +82,7 @@ def test_a_deep_tower_into_a_shallow_one_by_chosen_layers():
 
 
 def test_parameters_of_the_loss_are_taken_if_there_and_else_fresh():
-  shapes = {**shapes_of(model()), 'loss/log_temperature': ()}
+  shapes = {**param_shapes(model()), 'loss/log_temperature': ()}
   source = weights_of(model())
   assert assignment.assign(shapes, source)['loss/log_temperature'] is None
   own = Tensor('file: t', (), lambda: np.float32(1))
@@ -128,7 +128,7 @@ def test_other_layers_towers_and_sizes():
   with pytest.raises(UserError, match="DROP=.*'passage_"):
     assign(model(), two)
   dropped = assign(model(), two, (), ['passage_.*'])
-  assert set(dropped.values()) == set(shapes_of(model()))
+  assert set(dropped.values()) == set(param_shapes(model()))
   wider = DualEncoder(TokenEmbedder(64, 8), encoder(), Projection(6))
   shapes = r'\(32, 8\); token_.* has \(64, 8\).*VOCAB_SIZE'
   with pytest.raises(UserError, match=shapes):

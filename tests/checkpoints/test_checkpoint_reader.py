@@ -131,17 +131,17 @@ def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
   with pytest.raises(UserError, match='no checkpoint of step 3; it has 1, 2'):
     step_of(3)
   shutil.rmtree(copied / 'checkpoints/2/params/d')
-  assert loading.load_own(copied).provenance['checkpoint_step'] == 1
+  assert loading.load_model_dir(copied).provenance['checkpoint_step'] == 1
   assert 'checkpoint 2 cannot be read' in caplog.text
   with pytest.raises(UserError, match='No checkpoint in .* can be read .*2: '):
-    loading.load_own(copied, 2)
+    loading.load_model_dir(copied, 2)
   (copied / 'checkpoints/1/meta/metadata').write_text('{"data": ')
   with pytest.raises(UserError, match='No checkpoint .*2: .*1: .*metadata'):
-    loading.load_own(copied)
+    loading.load_model_dir(copied)
   shutil.rmtree(copied / 'checkpoints/2')
   (copied / 'checkpoints/1').rename(copied / 'checkpoints/1.tmp')
   with pytest.raises(UserError, match='has no checkpoint yet'):
-    loading.load_own(copied)
+    loading.load_model_dir(copied)
 
 
 def test_a_flipped_bit_is_named_by_whatever_opens_it(copied, caplog):
@@ -151,7 +151,7 @@ def test_a_flipped_bit_is_named_by_whatever_opens_it(copied, caplog):
   assert formats.load(copied).provenance['checkpoint_step'] == 1
   assert said in caplog.text
   with pytest.raises(UserError, match=said):
-    loading.load_own(copied, 2)
+    loading.load_model_dir(copied, 2)
   tensors = formats.read(copied, 2).tensors
   with pytest.raises(UserError, match=said):
     tensors['encoder/layers_1/mlp/wo/kernel'].read()

@@ -15,7 +15,7 @@ import pytest
 from small_folders import DEEP, FORMS, weights as small_weights, ZARR
 
 from dualenc_jax import Retriever
-from dualenc_jax.checkpoints import conversion, formats, verify
+from dualenc_jax.checkpoints import conversion, formats, verification
 from dualenc_jax.checkpoints.weights import Usage
 from dualenc_jax.utils import finite
 from dualenc_jax.utils.errors import UserError
@@ -157,7 +157,8 @@ def test_code_of_a_folder_is_not_run(small_forms, tmp_path, monkeypatch):
   # Nobody is asked either whether to run it.
   monkeypatch.setattr('builtins.input', lambda *_: 'y')
   usage = Usage(folder / 'spiece.model', None, 16, 40)
-  assert verify.hugging_face(folder, usage)(['a text']).shape == (2, 1, 6)
+  encode = verification.hugging_face_encoder(folder, usage)
+  assert encode(['a text']).shape == (2, 1, 6)
   assert not ran.exists()
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def check_equal(theirs, path):
-  assert hugging_face.is_one(path)
+  assert hugging_face.matches(path)
   weights = hugging_face.read(path)
   np.testing.assert_allclose(
       our_states(weights), their_states(theirs), rtol=0, atol=1e-5
@@ -93,13 +93,13 @@ def test_an_old_config_and_a_file_of_another_name(tmp_path):
 
 
 def test_is_one_is_told_by_content(tmp_path):
-  assert not hugging_face.is_one(tmp_path)
+  assert not hugging_face.matches(tmp_path)
   (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
   np.savez(tmp_path / 'weights.npz', a=np.zeros(3))
   for name in ('', 'config.json', 'weights.npz'):
-    assert not hugging_face.is_one(tmp_path / name)
+    assert not hugging_face.matches(tmp_path / name)
   (tmp_path / 'config.json').write_text('{"model_type": "mt5"}')
-  assert hugging_face.is_one(tmp_path)
+  assert hugging_face.matches(tmp_path)
 
 
 KEY = 'encoder.block.1.layer.0.SelfAttention.k.weight'
@@ -119,7 +119,7 @@ def copied(saved, tmp_path):
 
 
 def refuses(path, expected):
-  assert hugging_face.is_one(path)
+  assert hugging_face.matches(path)
   with pytest.raises(UserError, match=expected) as error:
     hugging_face.read(path)
   return str(error.value)
@@ -181,7 +181,7 @@ def test_files_that_are_missing_or_cut_off(copied):
   path, config = copied / 'model.safetensors', copied / 'config.json'
   text = config.read_text()
   config.unlink()
-  assert not hugging_face.is_one(copied)
+  assert not hugging_face.matches(copied)
   with pytest.raises(UserError, match='config.json cannot be read'):
     hugging_face.read(path)
   config.write_text(text)

@@ -82,7 +82,7 @@ def test_transformers_computes_the_same(tmp_path, feed_forward, buckets):
 def test_one_tower_and_back(tmp_path):
   weights, folder = random_weights(), tmp_path / 'a'
   hugging_face.write(weights, folder)
-  assert hugging_face.is_one(folder)
+  assert hugging_face.matches(folder)
   for path in (folder, folder / 'model.safetensors'):
     again = hugging_face.read(path)
     assert_same(again, weights)

@@ -56,8 +56,8 @@ def test_the_vectors_are_those_of_the_library(
 ):
   t5 = st.save_t5(tmp_path / 't5', vocabulary, feed_forward)
   folder = st.save(st.modules(t5), tmp_path / 'model')
-  assert sentence_transformers.is_one(folder)
-  assert not sentence_transformers.is_one(t5)
+  assert sentence_transformers.matches(folder)
+  assert not sentence_transformers.matches(t5)
   weights = assert_same_vectors(folder, vocabulary)
   assert weights.kind == 'sentence-transformers folder'
   assert weights.usage.query_length == weights.usage.passage_length == st.LENGTH

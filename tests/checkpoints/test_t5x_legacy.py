@@ -106,4 +106,4 @@ def test_a_full_disk(tmp_path, golden):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
   assert 'tensorstore_spec' not in str(error.value)
-  assert not t5x.is_one(tmp_path)
+  assert not t5x.matches(tmp_path)

@@ -36,7 +36,7 @@ def assert_holds(weights, arrays):
 @pytest.mark.parametrize('form', ['t5x_legacy', 't5x_orbax'])
 def test_golden(name, form):
   folder = t5x_files.GOLDEN / name / form
-  assert t5x.is_one(folder)
+  assert t5x.matches(folder)
   weights = t5x.read(folder)
   assert_holds(weights, t5x_files.parameters(name))
   assert weights.path == str(folder / 'checkpoint_1000')
@@ -62,7 +62,7 @@ def test_golden(name, form):
 )
 def test_a_relative_path(arrays, form, path, monkeypatch):
   monkeypatch.chdir(t5x_files.GOLDEN / GATED / form)
-  assert t5x.is_one(path)
+  assert t5x.matches(path)
   weights = t5x.read(path)
   # Its tensors are read later, from wherever that is.
   monkeypatch.chdir('/')
@@ -92,7 +92,7 @@ def test_a_checkpoint_its_state_and_the_newest_in_a_folder(tmp_path, arrays):
   for name in ('2000.tmp-17', '\u0669000', '02000'):
     (tmp_path / f'checkpoint_{name}').mkdir()
   for path, step in [(tmp_path, 1000), (tmp_path / 'checkpoint_90', 90)]:
-    assert t5x.is_one(path)
+    assert t5x.matches(path)
     weights = t5x.read(path)
     assert weights.step == step
     assert weights.path == str(tmp_path / f'checkpoint_{step}')
@@ -101,9 +101,9 @@ def test_a_checkpoint_its_state_and_the_newest_in_a_folder(tmp_path, arrays):
   # What TensorFlow writes beside its checkpoints has the name of T5X's file.
   (tmp_path / 'checkpoint').write_bytes(b'model_checkpoint_path: "model.ckpt"')
   assert t5x.read(tmp_path).step == 1000
-  assert not t5x.is_one(tmp_path / 'absent')
+  assert not t5x.matches(tmp_path / 'absent')
   state = t5x_files.GOLDEN / PLAIN / t5x_files.STATE
-  assert t5x.is_one(state) and t5x.read(state).step == 1000
+  assert t5x.matches(state) and t5x.read(state).step == 1000
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from dualenc_jax.checkpoints import (
   conversion,
   formats,
   sentence_transformers,
-  verify,
+  verification,
 )
 from dualenc_jax.cli import convert, train
 from dualenc_jax.utils.errors import UserError
@@ -225,7 +225,7 @@ def test_a_tensor_that_is_not_the_same_is_named(refused):
 def test_vectors_that_prove_nothing_are_an_error():
   def compare(*sides):
     sides = [('x', lambda texts, side=side: np.stack(side)) for side in sides]
-    verify.compare(sides, ['x'] * 3)
+    verification.compare(sides, ['x'] * 3)
 
   eye = np.eye(3)
   with pytest.raises(UserError, match='difference over 3 texts nan'):
@@ -242,7 +242,8 @@ def test_the_difference_is_of_cosines():
   # Queries alone turned: cosines with passages change by sin(angle). All turned
   # alike: no score changes, but each vector does.
   for other, wanted in (([turned, eye], sin), ([turned, turned], 1 - cos)):
-    by_text = verify.cosine_differences(np.stack([eye] * 2), np.stack(other))
+    ours, theirs = np.stack([eye, eye]), np.stack(other)
+    by_text = verification.cosine_differences(ours, theirs)
     assert by_text.max() == pytest.approx(wanted)
 
 
@@ -271,7 +272,7 @@ def test_nothing_is_overwritten(models, tmp_path):
 def test_texts_are_compared_where_the_library_is_installed(
     models, tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setattr(verify, 'missing', list)
+  monkeypatch.setattr(verification, 'missing', list)
   with pytest.raises(UserError, match=r"--verify .*'dualenc-jax\[convert\]'"):
     run(models / 'sde', 'hf', tmp_path / 'out', '--verify')
   for flags, said in ((), 'torch, transformers is not'), (['--no-verify'], ''):

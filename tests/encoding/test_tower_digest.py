@@ -140,7 +140,7 @@ def test_all_forms_of_a_model_have_the_same(tmp_path):
       'artifact': serving.Artifact.open(tmp_path / 'artifact'),
       'retriever': Retriever.from_dir(tmp_path / 'artifact').towers,
       'artifact as a checkpoint': loading.load(weights),
-      'load_own': loading.load_own(tmp_path / 'model_dir'),
+      'load_model_dir': loading.load_model_dir(tmp_path / 'model_dir'),
       'model_dir': saved_run.load(str(tmp_path / 'model_dir')),
       'safetensors': formats.load(tmp_path / 'safetensors'),
       'sentence_transformers': formats.load(tmp_path / 'sentence_transformers'),

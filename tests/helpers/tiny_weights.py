@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualenc_jax.checkpoints.weights import shapes_of, Usage, Weights
+from dualenc_jax.checkpoints.weights import param_shapes, Usage, Weights
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.utils.tensor_files.tensors import Tensor
@@ -26,7 +26,7 @@ def of_arrays(arrays, model: DualEncoder, usage=USAGE, path='memory'):
 def arrays_of(model: DualEncoder, seed: int = 0) -> dict[str, np.ndarray]:
   """Numbers of a size that keeps rounding errors small, by name."""
   rng, found = np.random.default_rng(seed), {}
-  for name, shape in shapes_of(model).items():
+  for name, shape in param_shapes(model).items():
     array = rng.standard_normal(shape, np.float32)
     if name.endswith('scale'):
       array = 1 + np.float32(0.1) * array

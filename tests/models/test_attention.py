@@ -87,7 +87,7 @@ def test_dropout_drops_the_softmax_weights_of_whole_keys(attention_fn):
   query, key = (jnp.pad(x, [(0, 0)] * 3 + [(0, L - K)]) for x in (query, key))
   plain = attention_fn(query, key, value, bias, mask)
   # A text a row. T5X's dropout: one mask for all queries of a row and head.
-  texts = Segments.of(L, jnp.full((B, 1), L), jnp.arange(B)[:, None])
+  texts = Segments.from_lengths(L, jnp.full((B, 1), L), jnp.arange(B)[:, None])
   weights = texts.keep_each(jax.random.key(3), H, 0.25)
   weights = jnp.swapaxes(weights, 1, 2)[:, :, None]
   dropped = attention_fn(query, key, value, bias, mask, 0.25, weights)

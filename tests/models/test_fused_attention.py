@@ -31,7 +31,7 @@ def make_inputs(rows, length, heads, head_dim, dtype='float32'):
   lengths = np.stack([
       rng.integers(1, length // 2, rows), rng.integers(1, length // 2, rows)
   ], axis=1)
-  segments = Segments.of(length, jnp.asarray(lengths))
+  segments = Segments.from_lengths(length, jnp.asarray(lengths))
   # No token of padding has a meaning, nor a gradient.
   real = (segments.slots < 2)[:, :, None, None]
   direction = jnp.where(real, direction, 0)

@@ -13,7 +13,8 @@ L, F, RATE = 12, 7, 0.4
 
 
 def segments():
-  return Segments.of(L, jnp.array(LENGTHS), jnp.array(NUMBERS, jnp.uint32))
+  numbers = jnp.array(NUMBERS, jnp.uint32)
+  return Segments.from_lengths(L, jnp.array(LENGTHS), numbers)
 
 
 def each():
@@ -51,7 +52,7 @@ def test_attention_stays_within_a_text():
   real = np.asarray(segments().slots) < 4
   # Padding may attend to nothing real; what it does otherwise is no matter.
   np.testing.assert_array_equal(mask & real[:, None, :, None], want)
-  alone = Segments.of(L, jnp.array([[3], [12], [0]])).attention_mask()
+  alone = Segments.from_lengths(L, jnp.array([[3], [12], [0]])).attention_mask()
   assert alone.shape == (3, 1, 1, L)
   np.testing.assert_array_equal(alone.sum(axis=-1)[:, 0, 0], [3, 12, 0])
 
@@ -73,7 +74,7 @@ def test_a_text_has_the_mask_that_it_has_alone(draw):
   together = np.broadcast_to(getattr(segments(), draw)(key, F, RATE), (4, L, F))
   for row, start, length, number in each():
     for padded in (length, 30):
-      alone = Segments.of(
+      alone = Segments.from_lengths(
           padded, jnp.array([[length]]), jnp.array([[number]], jnp.uint32)
       )
       mask = getattr(alone, draw)(key, F, RATE)
@@ -86,7 +87,7 @@ def test_masks_are_as_frequent_as_said_and_differ_between_texts(draw):
   rows = 500
   lengths = jnp.full((rows, 3), 4)
   numbers = jnp.arange(3 * rows, dtype=jnp.uint32).reshape(rows, 3)
-  keep = getattr(Segments.of(L, lengths, numbers), draw)(
+  keep = getattr(Segments.from_lengths(L, lengths, numbers), draw)(
       jax.random.key(0), F, RATE
   )
   keep = np.asarray(keep).reshape(rows * 3, 4, F)

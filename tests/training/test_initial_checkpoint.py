@@ -14,7 +14,7 @@ import tiny_run
 import tiny_training
 
 from dualenc_jax.checkpoints import assignment
-from dualenc_jax.checkpoints.weights import shapes_of, Weights
+from dualenc_jax.checkpoints.weights import param_shapes, Weights
 from dualenc_jax.cli import check, train
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.models import (
@@ -146,14 +146,14 @@ def test_activations_are_those_of_the_tower_that_a_rule_takes():
   there = golden_model(passage=True)
   tensors = {
       name: Tensor(name, shape, lambda: None)
-      for name, shape in shapes_of(there).items()
+      for name, shape in param_shapes(there).items()
   }
   silu = there.encoder.clone(activations=('silu', 'linear'))
   weights = Weights('kind', 'there', tensors, there.encoder, silu).check()
   rules = [('(.*)', r'passage_\1')]
   drop = ['(token_embedder|encoder|projection)/.*']
   target = golden_model()
-  sources = assignment.assign(shapes_of(target), weights, rules, drop)
+  sources = assignment.assign(param_shapes(target), weights, rules, drop)
   with pytest.raises(UserError, match="'silu', 'linear'.* its passage_encoder"):
     initial_checkpoint.check_activations(weights, describe(target), sources)
   target = golden_model(activations=('silu', 'linear'))

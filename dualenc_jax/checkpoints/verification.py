@@ -178,7 +178,7 @@ def missing(packages: Sequence[str]) -> list[str]:
   return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
-def ours(weights: Weights) -> Encode:
+def our_encoder(weights: Weights) -> Encode:
   """This library's side. A pretrained T5 is pooled, without a projection."""
 
   def encode(texts: Sequence[str]) -> np.ndarray:
@@ -213,7 +213,7 @@ class _OneDevice(Partitioner):
       return jax.local_devices()[:1]
 
 
-def exported(folder: pathlib.Path, usage: Usage) -> Encode:
+def exported_encoder(folder: pathlib.Path, usage: Usage) -> Encode:
   """The programs of `jax.export`, which bring their own tokenizer.
 
   A query tower alone encodes queries in the place of passages, too.
@@ -231,7 +231,7 @@ def exported(folder: pathlib.Path, usage: Usage) -> Encode:
   return encode
 
 
-def sentence_transformers(folder: pathlib.Path, usage: Usage) -> Encode:
+def sentence_transformers_encoder(folder: pathlib.Path, usage: Usage) -> Encode:
   """`SentenceTransformer(folder)` with its own prompts and lengths."""
   del usage
 
@@ -260,7 +260,7 @@ def sentence_transformers(folder: pathlib.Path, usage: Usage) -> Encode:
   return encode
 
 
-def hugging_face(folder: pathlib.Path, usage: Usage) -> Encode:
+def hugging_face_encoder(folder: pathlib.Path, usage: Usage) -> Encode:
   """`T5EncoderModel` of a folder, whose states are pooled and normalised.
 
   They are projected, if the folder has a projection, all in float64. A folder
