@@ -18,12 +18,7 @@ from dualenc_jax.losses.loss import (
   Similarity,
 )
 from dualenc_jax.losses.score_matrix import combine, Partition
-from dualenc_jax.utils.errors import (
-  check_bool,
-  check_finite,
-  expect,
-  UserError,
-)
+from dualenc_jax.utils.errors import expect, UserError
 
 # Cosines as close as this are a tie, which is not a hit: equal vectors scored
 # in another order of summation differ by a few 1e-7 in float32.
@@ -68,13 +63,9 @@ class InBatchSoftmax(Loss):
   label_smoothing: float = 0.0
 
   def __post_init__(self):
-    name = type(self).__name__
-    for field in dataclasses.fields(self):
-      if check := {bool: check_bool, float: check_finite}.get(field.type):
-        check(f'{name}.{field.name}', getattr(self, field.name))
-    smoothing = self.label_smoothing
     expect(
-        0.0 <= smoothing < 1.0, f'{name}.label_smoothing', smoothing,
+        0.0 <= self.label_smoothing < 1.0,
+        f'{type(self).__name__}.label_smoothing', self.label_smoothing,
         'a value from 0 up to, not including, 1',
     )
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from dualenc_jax.losses.loss import Result, weighted_mean
 from dualenc_jax.losses.score_matrix import MASKED
-from dualenc_jax.utils.errors import check_finite
 
 
 class Lists(NamedTuple):
@@ -63,13 +62,9 @@ class Listwise:
 
   `poly` is 1 in RankT5. A constant added to the scores of a list changes
   nothing: they rank, and are no logits until they are calibrated.
-
   """
 
   poly: float = 0.0
-
-  def __post_init__(self):
-    check_finite('Listwise.poly', self.poly)
 
   def __call__(self, lists: Lists) -> jax.Array:
     masked = jnp.where(lists.valid, lists.scores, MASKED)

@@ -13,8 +13,6 @@ import numpy as np
 
 from dualenc_jax.data import columns as columns_lib
 from dualenc_jax.utils.errors import (
-  check_bool,
-  check_finite,
   check_one_of,
   check_positive,
   expect,
@@ -147,8 +145,7 @@ class LearnableTemperature:
   maximum: float = 1.0
 
   def __post_init__(self):
-    for field in ('initial', 'minimum', 'maximum'):
-      check_positive(f'LearnableTemperature.{field}', getattr(self, field))
+    check_positive('LearnableTemperature.minimum', self.minimum)
     expect(
         self.minimum <= self.initial <= self.maximum,
         'LearnableTemperature.initial', self.initial,
@@ -226,18 +223,12 @@ class Similarity:
       temperature = float(temperature) if known else 1.0
     if not isinstance(temperature, LearnableTemperature):
       check_positive('Similarity.temperature', temperature)
-    check_bool('Similarity.mask_duplicates', self.mask_duplicates)
     check_one_of(
         'Similarity.implementation', self.implementation, IMPLEMENTATIONS
     )
-    if self.false_negative_margin is not None:
-      check_finite(
-          'Similarity.false_negative_margin', self.false_negative_margin
-      )
-    tile = self.tile
     expect(
-        tile is None or type(tile) is int and tile > 0, 'Similarity.tile', tile,
-        'a whole number above 0, or None',
+        self.tile is None or self.tile > 0, 'Similarity.tile', self.tile,
+        'a number above 0, or None',
     )
 
   def init(self) -> dict[str, jax.Array]:

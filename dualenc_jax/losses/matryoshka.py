@@ -14,7 +14,7 @@ from dualenc_jax.losses.loss import (
   Similarity,
 )
 from dualenc_jax.models.dual_encoder import l2_normalize
-from dualenc_jax.utils.errors import check_positive, expect, UserError
+from dualenc_jax.utils.errors import expect, UserError
 
 # D, D / 2, D / 4 and D / 8.
 _HALVINGS = 4
@@ -46,22 +46,18 @@ class Matryoshka(LossWrapper):
     loss_lib.check('Matryoshka.loss', self.loss)
     dims = self.dims
     expect(
-        dims is None
-        or isinstance(dims, Sequence) and dims
-        and all(type(dim) is int and dim > 0 for dim in dims)
-        and len({*dims}) == len(dims), 'Matryoshka.dims', dims,
+        dims is None or dims and min(dims) > 0 and len({*dims}) == len(dims),
+        'Matryoshka.dims', dims,
         'different whole numbers, such as (768, 384, 192, 96), or None',
     )
     if self.weights is None:
       return
     count = _HALVINGS if dims is None else len(dims)
     expect(
-        isinstance(self.weights, Sequence) and len(self.weights) == count,
+        len(self.weights) == count and min(self.weights) > 0,
         'Matryoshka.weights', self.weights,
-        f'{count} numbers, one for each dim, or None',
+        f'{count} numbers above 0, one for each dim, or None',
     )
-    for weight in self.weights:
-      check_positive('One of Matryoshka.weights', weight)
 
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
     chance = self.loss.chance(batch_size, num_negatives)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import math
-import numbers
 from typing import Any
 
 import jax
@@ -32,7 +31,7 @@ from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder
-from dualenc_jax.utils.errors import check_whole, expect, UserError
+from dualenc_jax.utils.errors import expect, UserError
 
 # Beside the run's seed, of the choice of passages.
 _CHOICE = 17
@@ -85,16 +84,10 @@ class CachedNegatives(PairObjective):
           f'LAYOUT is {type(self.layout).__name__}: the cache needs each'
           ' passage in its own row. Give --gin.LAYOUT=@data.Padded().'
       )
-    check_whole('CachedNegatives.cache_size (CACHE_SIZE)', self.cache_size, 1)
-    check_whole('CachedNegatives.sampled (SAMPLED)', self.sampled, 1)
-    if self.top_k is not None:
-      check_whole('CachedNegatives.top_k (TOP_K)', self.top_k, 1)
     self._draw.check(self.cache_size)
-    share = self.refresh
     expect(
-        isinstance(share, numbers.Real) and 0.0 <= share <= 1.0,
-        'CachedNegatives.refresh (REFRESH)', share,
-        'a share of the cache, from 0 to 1',
+        0.0 <= self.refresh <= 1.0, 'CachedNegatives.refresh (REFRESH)',
+        self.refresh, 'a share of the cache, from 0 to 1',
     )
     if not self.similarity.mask_duplicates:
       raise UserError(

@@ -29,22 +29,14 @@ def check_whole(name: str, value: Any, least: int) -> None:
   expect(value >= least, name, value, bound)
 
 
-def check_finite(name: str, value: Any) -> None:
-  is_finite = isinstance(value, numbers.Real) and math.isfinite(value)
-  expect(is_finite, name, value, 'a finite number')
-
-
 def check_positive(name: str, value: Any) -> None:
-  number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  above = number and math.isfinite(value) and value > 0.0
+  """Raises UserError unless the value is a finite number above 0."""
+  above = isinstance(value, numbers.Real) and 0.0 < value < math.inf
   expect(above, name, value, 'a finite number above 0')
 
 
-def check_bool(name: str, value: Any) -> None:
-  expect(type(value) is bool, name, value, 'True or False')
-
-
 def check_one_of(name: str, value: Any, known: Sequence[str]) -> None:
+  """Raises UserError unless the value is a known one."""
   expect(value in known, name, value, f'one of {", ".join(map(repr, known))}')
 
 

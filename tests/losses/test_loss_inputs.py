@@ -56,7 +56,6 @@ def test_missing_fingerprints_are_named(field):
     [
         (Similarity, {'temperature': 0.0}, r'Similarity\.temperature is 0\.0'),
         (Similarity, {'implementation': 'rings'}, "'rings'.*'auto', 'dense'"),
-        (Similarity, {'false_negative_margin': np.inf}, 'margin is inf'),
         (LearnableTemperature, {'initial': 2.0}, r'initial is 2\.0.*0\.005.*1'),
         (
             SamToNe, {'both_towers': True, 'bidirectional': False},

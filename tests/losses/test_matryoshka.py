@@ -106,7 +106,7 @@ def test_dims_are_told_through_sums():
     'options, size, message',
     [
         ({'dims': (16, 4, 4)}, 16, 'dims is .*expected different whole'),
-        ({'weights': (1.0, 2.0)}, 16, 'expected 4 numbers, one for each dim'),
+        ({'weights': (1.0, 2.0)}, 16, 'expected 4 numbers above 0'),
         ({'dims': (8, 4)}, 16, 'have 16 components. Expected 16 itself'),
         ({}, 7, 'have 7 components. Expected 7 itself'),
     ],
