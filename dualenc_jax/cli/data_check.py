@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   inspection = inspect_task(
       inputs.task, inputs.tokenizer, args.split, args.limit
   )
-  findings = findings_lib.findings(inspection)
+  findings = findings_lib.find_faults(inspection)
   report = report_lib.markdown(inspection, findings)
   print(report)
   _write(_folder(args.output_dir), report, inspection, findings)

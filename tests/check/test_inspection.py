@@ -5,7 +5,7 @@ import json
 import sentencepiece
 
 from dualenc_jax.data import Mixture, Tokenizer, Vocabulary
-from dualenc_jax.data.check.findings import findings, Level
+from dualenc_jax.data.check.findings import find_faults, Level
 from dualenc_jax.data.check.report import markdown
 from dualenc_jax.data.check.task import inspect_task
 from dualenc_jax.data.dataset import Dataset, example
@@ -22,7 +22,8 @@ def inspect(task, passage_length=32, **options):
 
 
 def found(inspection, level):
-  return [(f.where, f.what) for f in findings(inspection) if f.level is level]
+  faults = find_faults(inspection)
+  return [(f.where, f.what) for f in faults if f.level is level]
 
 
 class Rows(Dataset):
@@ -76,11 +77,11 @@ def test_every_oddity_is_counted():
   assert (split.rows, split.pairs, split.distinct_pairs) == (10, 7, 5)
   assert split.judged_irrelevant == 1
   assert (split.lone_queries, split.lone_passages) == (1, 1)
-  assert split.repeated_pairs == Found(1, ['f:10 and 1'])
-  assert split.copied_pairs == Found(1, ['f:2 and 1'])
-  assert split.equal_texts == Found(1, ['f:4'])
-  assert split.positive_negatives == Found(1, ['f:2'])
-  assert split.other_positive_negatives == Found(1, ['f:3'])
+  assert split.found['repeated_pairs'] == Found(1, ['f:10 and 1'])
+  assert split.found['copied_pairs'] == Found(1, ['f:2 and 1'])
+  assert split.found['equal_texts'] == Found(1, ['f:4'])
+  assert split.found['positive_negatives'] == Found(1, ['f:2'])
+  assert split.found['other_positive_negatives'] == Found(1, ['f:3'])
   assert (split.fewest_negatives, split.most_negatives) == (0, 3)
   assert split.without_negatives == 3
   queries, passages = split.queries, split.passages
@@ -89,16 +90,16 @@ def test_every_oddity_is_counted():
   assert (passages.count, passages.distinct) == (9, 5)
   assert passages.unique == 5 / 9
   assert (split.negatives.count, split.negatives.distinct) == (7, 6)
-  assert split.negatives.long_words == Found(1, ['f:6'])
-  assert queries.blank == Found(1, ['f:5'])
-  assert split.negatives.blank == Found(1, ['f:6'])
-  assert split.negatives.lists == Found(1, ['f:3'])
+  assert split.negatives.found['long_words'] == Found(1, ['f:6'])
+  assert queries.found['blank'] == Found(1, ['f:5'])
+  assert split.negatives.found['blank'] == Found(1, ['f:6'])
+  assert split.negatives.found['lists'] == Found(1, ['f:3'])
   garbled = ['f:5 "It\xe2\\x80\\x99s"', 'f:6 "\ufffd"']
-  assert passages.garbled == Found(2, garbled)
-  assert queries.texts_of_several_ids == Found(1, ['f:2 and 1'])
-  assert queries.ids_of_several_texts.count == 0
-  assert passages.ids_of_several_texts == Found(1, ['f:3 and 1'])
-  assert passages.texts_of_several_ids == Found(1, ['f:7 and 3'])
+  assert passages.found['garbled'] == Found(2, garbled)
+  assert queries.found['texts_of_several_ids'] == Found(1, ['f:2 and 1'])
+  assert queries.found['ids_of_several_texts'].count == 0
+  assert passages.found['ids_of_several_texts'] == Found(1, ['f:3 and 1'])
+  assert passages.found['texts_of_several_ids'] == Found(1, ['f:7 and 3'])
   for level, parts in {
       Level.WRONG: (
           'pairs with their passage among their hard negatives: 1',
@@ -118,14 +119,14 @@ def test_every_oddity_is_counted():
 def test_good_data_has_nothing_wrong():
   rows = [example(f'query {i}', f'passage {i}') for i in range(30)]
   inspection = inspect(Rows(train=rows[:20], validation=rows[20:]))
-  assert findings(inspection) == []
+  assert find_faults(inspection) == []
   assert 'Nothing wrong or suspicious' in markdown(inspection, [])
   # What is asked stands in the column of passages.
   rows = [example(f'A longer passage {i}.', f'what is {i}?') for i in range(30)]
   ((_, told),) = found(inspect(Rows(train=rows)), Level.SUSPICIOUS)
   assert told.startswith('30 of 30 passages are questions, but 0 of 30 quer')
   # A corpus alone is no data to train on or to evaluate on.
-  (no_pairs,) = findings(inspect(Rows(corpus=[example('', 'p')])))
+  (no_pairs,) = find_faults(inspect(Rows(corpus=[example('', 'p')])))
   assert (no_pairs.level, no_pairs.where) == (Level.UNUSABLE, 'train')
 
 
@@ -139,7 +140,7 @@ def test_repeats_on_purpose_are_no_finding(tmp_path):
   inspection = inspect(Documents(str(path)))
   split = inspection.splits[0]
   assert split.pairs == 2 * split.distinct_pairs > 30
-  assert findings(inspection) == []
+  assert find_faults(inspection) == []
 
 
 def test_leaks_between_splits():

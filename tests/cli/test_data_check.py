@@ -49,7 +49,7 @@ def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
   assert refused["'query' is empty"] == (1, [f'{train}:5'])
   assert len(refused) == 3 and all(n == 1 for n, _ in refused.values())
   assert [f'{train}:6'] in [places for _, places in refused.values()]
-  assert first['passages']['garbled']['count'] == 1
+  assert first['passages']['found']['garbled']['count'] == 1
   assert first['passages']['lengths']['truncated'] == 1 / 6
   assert report['overlaps'][0]['pairs']['count'] == 1
   levels = [finding['level'] for finding in report['findings']]

@@ -93,11 +93,9 @@ class Places:
 
 
 def locate(
-    rows: np.ndarray,
-    place: Callable[[int], str],
-    others: np.ndarray | None = None,
+    rows: np.ndarray, others: np.ndarray | None, place: Callable[[int], str]
 ) -> Found:
-  """Counts rows and names the first; with `others`, each beside its own."""
+  """Counts rows and names the first few, each with its own of `others`."""
   places = [place(int(row)) for row in rows[:SHOWN]]
   if others is not None:
     places = [
@@ -148,20 +146,18 @@ def members(values: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class TextColumn:
-  """The queries, passages or hard negatives of a split.
-
-  `lists` is whether to count texts that are lists.
-  """
+  """The queries, passages or hard negatives of a split."""
 
   def __init__(self, vocabulary: Vocabulary, limit: int, lists: bool = True):
+    """`lists` is whether to count texts that are lists."""
     self._vocabulary = vocabulary
     self._limit, self._look_for_lists = limit, lists
     self._hashes = Column(np.int64)
     self._ids = Column(np.int64)
     self._tokens = Column(np.int32)
     self._unknown = self._questions = 0
-    self._blank, self._garbled = Found(), Found()
-    self._lists, self._long_words = Found(), Found()
+    names = 'blank', 'lists', 'long_words', 'garbled'
+    self._found = {name: Found() for name in names}
 
   @property
   def hashes(self) -> np.ndarray:
@@ -174,12 +170,10 @@ class TextColumn:
     return self._ids.values
 
   def add(
-      self,
-      texts: Sequence[str],
-      place: Callable[[int], str],
+      self, texts: Sequence[str], place: Callable[[int], str],
       ids: Sequence[str] = (),
   ) -> None:
-    """Takes in a chunk of n texts and ids, '' for none; or no ids in any chunk.
+    """Adds a chunk of n texts and ids, '' for none; or no ids in any chunk.
 
     `place` says where number i of the chunk is from.
     """
@@ -188,16 +182,16 @@ class TextColumn:
     for i, text in enumerate(texts):
       self._questions += text.rstrip().endswith(_QUESTION_MARKS)
       if text and not text.strip():
-        self._blank.add(place(i))
+        self._found['blank'].add(place(i))
       if self._look_for_lists and cells.is_list(text):
-        self._lists.add(place(i))
+        self._found['lists'].add(place(i))
       if len(text) >= LONG_WORD and any(
           len(word) >= LONG_WORD and _LONG_WORD.search(word)
           for word in text.split()
       ):
-        self._long_words.add(place(i))
+        self._found['long_words'].add(place(i))
       if not text.isascii() and (excerpt := find_garbled(text)):
-        self._garbled.add(f'{place(i)} "{excerpt}"')
+        self._found['garbled'].add(f'{place(i)} "{excerpt}"')
     # More tokens than any text has.
     tokens = self._vocabulary.encode([t for t in texts if t], 2**31)
     self._tokens.append(tokens.lengths)
@@ -205,25 +199,18 @@ class TextColumn:
 
   def result(self, place: Callable[[int], str]) -> Texts:
     """The counts; `place` says where text i of all is from."""
-    hashes = self.hashes
-    given = hashes != NONE
-    counts = np.bincount(first_rows(hashes)[given], minlength=1)
-    several_texts = several_ids = Found()
-    if len(ids := self.ids):
-      several_texts, several_ids = (
-          locate(rows, place, firsts)
-          for rows, firsts in map(contradictions, (ids, hashes), (hashes, ids))
-      )
+    given = self.hashes != NONE
+    counts = np.bincount(first_rows(self.hashes)[given], minlength=1)
+    several = {'ids_of_several_texts': Found(), 'texts_of_several_ids': Found()}
+    if len(self.ids):
+      both = self.ids, self.hashes
+      for name, keys, values in zip(several, both, both[::-1]):
+        several[name] = locate(*contradictions(keys, values), place)
     return Texts(
         count=int(given.sum()),
         distinct=int(np.count_nonzero(counts)),
         most_repeated=int(counts.max()),
         questions=self._questions,
-        blank=self._blank,
-        lists=self._lists,
-        long_words=self._long_words,
-        garbled=self._garbled,
-        ids_of_several_texts=several_texts,
-        texts_of_several_ids=several_ids,
+        found=self._found | several,
         lengths=Lengths.of(self._tokens.values, self._limit, self._unknown),
     )

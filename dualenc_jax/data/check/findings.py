@@ -1,6 +1,6 @@
 """The findings of an inspection: faults of a task and their remedies."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import enum
 
@@ -21,35 +21,40 @@ class Level(enum.Enum):
   SUSPICIOUS = 'suspicious'
 
 
-# Findings that are only counted: level, field of `Split` or `Texts`, words for
-# it, advice.
-_PAIR_RULES = (
-    (Level.SUSPICIOUS, 'blank_passages', 'passages without a text',
+# Findings that are only counted: level, name in `found` of `Split` or `Texts`,
+# the share of the pairs or texts that must be exceeded, words, advice.
+PAIR_RULES = (
+    (Level.SUSPICIOUS, 'blank_passages', 0.0, 'passages without a text',
      'They are ranked as empty texts. Remove them from a corpus of your own.'),
-    (Level.SUSPICIOUS, 'equal_texts', 'pairs whose query is their passage',
+    (Level.SUSPICIOUS, 'equal_texts', 0.0, 'pairs whose query is their passage',
      'They teach nothing. Check the columns.'),
-    (Level.WRONG, 'positive_negatives',
+    (Level.WRONG, 'positive_negatives', 0.0,
      'pairs with their passage among their hard negatives',
      'Remove it from the negatives.'),
-    (Level.WRONG, 'other_positive_negatives',
+    (Level.WRONG, 'other_positive_negatives', 0.0,
      'hard negatives that are a passage of another pair of the same query',
      'Remove them from the negatives.'),
+    (Level.SUSPICIOUS, 'repeated_pairs', _MANY_REPEATED,
+     'pairs that repeat earlier ones', 'Keep one of each.'),
+    (Level.SUSPICIOUS, 'copied_pairs', _MANY_REPEATED,
+     'pairs with the texts of earlier ones, but other ids',
+     'Ids decide which copy of a passage ranks first; remove copies.'),
 )
-_TEXT_RULES = (
-    (Level.WRONG, 'blank', '{plural} of nothing but whitespace',
+TEXT_RULES = (
+    (Level.WRONG, 'blank', 0.0, '{plural} of nothing but whitespace',
      'Repair or remove them.'),
-    (Level.SUSPICIOUS, 'long_words',
+    (Level.SUSPICIOUS, 'long_words', 0.0,
      f'{{plural}} with a word of {columns.LONG_WORD:,} characters or more',
      'Repair or remove coded data and texts without spaces.'),
-    (Level.SUSPICIOUS, 'lists',
+    (Level.SUSPICIOUS, 'lists', 0.0,
      '{plural} that are lists, with brackets and quotes',
      'Split those of passages and hard negatives by --gin.LIST_CELLS=True.'),
-    (Level.SUSPICIOUS, 'garbled',
+    (Level.SUSPICIOUS, 'garbled', 0.0,
      '{plural} that look decoded with the wrong encoding',
      'Read the original in its encoding, or repair them with ftfy, unless they'
      ' are of a benchmark.'),
-    (Level.SUSPICIOUS, 'ids_of_several_texts',
-     '{what} ids that name several texts', 'Give each text its own id.'),
+    (Level.SUSPICIOUS, 'ids_of_several_texts', 0.0,
+     '{kind} ids that name several texts', 'Give each text its own id.'),
 )
 _PLURALS = {
     'query': 'queries', 'passage': 'passages', 'negative': 'hard negatives'
@@ -67,22 +72,24 @@ class Finding:
   places: Sequence[str] = ()
 
 
-def findings(inspection: summary.Inspection) -> list[Finding]:
+def find_faults(inspection: summary.Inspection) -> list[Finding]:
   """All findings, the worst first."""
-  found: list[Finding] = []
+  findings: list[Finding] = []
   options = inspection.options.values()
   lenient = all(each.get('strict') is False for each in options)
   for split in inspection.splits:
-    found += _use(split)
-    found += _rows(split, lenient)
-    found += _swapped(split)
-    found += _counted(_PAIR_RULES, split, split.name)
-    for what, texts in split.kinds:
-      words = {'what': what, 'plural': _PLURALS[what]}
-      found += _counted(_TEXT_RULES, texts, split.name, **words)
-      found += _lengths(split, what, texts)
+    findings += _unusable(split)
+    findings += _rows(split, lenient)
+    findings += _swapped(split)
+    findings += _counted(PAIR_RULES, split.found, split.pairs, split.name)
+    for kind, texts in split.kinds:
+      words = {'kind': kind, 'plural': _PLURALS[kind]}
+      findings += _counted(
+          TEXT_RULES, texts.found, texts.count, split.name, **words
+      )
+      findings += _lengths(split, kind, texts)
   for overlap in inspection.overlaps:
-    found += _some(
+    findings += _some(
         Level.SUSPICIOUS,
         f'{overlap.held_out}, {overlap.train}',
         overlap.queries,
@@ -91,7 +98,7 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
         'Remove them from one of the two.',
     )
   for missing in inspection.missing:
-    found += _some(
+    findings += _some(
         Level.WRONG,
         f'{missing.split}, {missing.corpus}',
         missing.passages,
@@ -99,7 +106,7 @@ def findings(inspection: summary.Inspection) -> list[Finding]:
         'They can never be found. Use files of one version.',
     )
   order = list(Level)
-  return sorted(found, key=lambda finding: order.index(finding.level))
+  return sorted(findings, key=lambda finding: order.index(finding.level))
 
 
 def _some(
@@ -112,16 +119,17 @@ def _some(
 
 
 def _counted(
-    rules: Sequence[tuple], of: object, where: str, **words: object
+    rules: Sequence[tuple], found: Mapping[str, Found], count: int, where: str,
+    **words: str,
 ) -> Iterator[Finding]:
   """Yields the findings of some rules, with words filled in."""
-  for level, field, what, advice in rules:
-    what = what.format(**words)
-    yield from _some(level, where, getattr(of, field), what, advice)
+  for level, name, share, what, advice in rules:
+    if found[name].count > share * count:
+      yield from _some(level, where, found[name], what.format(**words), advice)
 
 
-def _use(split: summary.Split) -> Iterator[Finding]:
-  passages = split.lone_passages + split.blank_passages.count
+def _unusable(split: summary.Split) -> Iterator[Finding]:
+  passages = split.lone_passages + split.found['blank_passages'].count
   # A corpus has no pairs, and questions over a corpus need none.
   good = split.pairs or (
       split.split != 'train'
@@ -167,15 +175,6 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
         f'different pairs: no more than {split.distinct_pairs}',
         'Check that the file is complete.',
     )
-  for found, what, advice in (
-      (split.repeated_pairs, 'pairs that repeat earlier ones',
-       'Keep one of each.'),
-      (split.copied_pairs,
-       'pairs with the texts of earlier ones, but other ids',
-       'Ids decide which copy of a passage ranks first; remove copies.'),
-  ):
-    if found.count > _MANY_REPEATED * split.pairs:
-      yield from _some(Level.SUSPICIOUS, split.name, found, what, advice)
 
 
 def _swapped(split: summary.Split) -> Iterator[Finding]:
@@ -195,10 +194,10 @@ def _swapped(split: summary.Split) -> Iterator[Finding]:
 
 
 def _lengths(
-    split: summary.Split, what: str, texts: summary.Texts
+    split: summary.Split, kind: str, texts: summary.Texts
 ) -> Iterator[Finding]:
-  flag = f'--gin.{"QUERY" if what == "query" else "PASSAGE"}_LENGTH'
-  plural, lengths = _PLURALS[what], texts.lengths
+  flag = f'--gin.{"QUERY" if kind == "query" else "PASSAGE"}_LENGTH'
+  plural, lengths = _PLURALS[kind], texts.lengths
   # Up to a multiple of 8, which accelerators like.
   length = {p: -(-tokens // 8) * 8 for p, tokens in lengths.percentiles.items()}
   if lengths.truncated > _MANY_CUT:

@@ -30,9 +30,11 @@ _COUNTS = {
     'judged, not relevant': '{.judged_irrelevant:,}',
     'queries without a passage': '{.lone_queries:,}',
     'passages without a query': '{.lone_passages:,}',
-    'query = passage': '{.equal_texts.count:,}',
-    'passage among its negatives': '{.positive_negatives.count:,}',
-    "negative is query's other passage": '{.other_positive_negatives.count:,}',
+    'query = passage': '{.found[equal_texts].count:,}',
+    'passage among its negatives': '{.found[positive_negatives].count:,}',
+    "negative is query's other passage": (
+        '{.found[other_positive_negatives].count:,}'
+    ),
     'pairs without negatives': '{.without_negatives:,}',
     'negatives a pair, min / mean / max': (
         '{0.fewest_negatives:,} / {0.mean_negatives:.1f} / {0.most_negatives:,}'
@@ -43,10 +45,10 @@ _TEXTS = {
     'distinct': '{.distinct:,}',
     'unique': '{.unique:.1%}',
     'most repeated': '{.most_repeated:,}',
-    'blank': '{.blank.count:,}',
-    'garbled': '{.garbled.count:,}',
-    'ids of 2+ texts': '{.ids_of_several_texts.count:,}',
-    'texts of 2+ ids': '{.texts_of_several_ids.count:,}',
+    'blank': '{.found[blank].count:,}',
+    'garbled': '{.found[garbled].count:,}',
+    'ids of 2+ texts': '{.found[ids_of_several_texts].count:,}',
+    'texts of 2+ ids': '{.found[texts_of_several_ids].count:,}',
 }
 _LENGTHS = {
     'mean': '{.mean:.1f}',

@@ -73,9 +73,9 @@ class SplitReader:
     if not self._repeats:
       ids = columns.pair_hashes(self.queries.ids, self.passages.ids)
       with_ids, same = _again(columns.pair_hashes(pairs, ids), relevant)
-      repeated = columns.locate(with_ids, place, same[with_ids])
+      repeated = columns.locate(with_ids, same[with_ids], place)
       others = np.setdiff1d(again, with_ids)
-      copied = columns.locate(others, place, firsts[others])
+      copied = columns.locate(others, firsts[others], place)
     equal = np.flatnonzero(relevant & (queries == passages))
     blank = np.flatnonzero(~has_passage & ~has_query)
     counts = self._negative_counts.values
@@ -93,18 +93,22 @@ class SplitReader:
         judged_irrelevant=int((has_query & has_passage & ~relevant).sum()),
         lone_queries=int((has_query & ~has_passage).sum()),
         lone_passages=int((has_passage & ~has_query).sum()),
-        blank_passages=columns.locate(blank, place),
         queries=self.queries.result(place),
         passages=self.passages.result(place),
         negatives=self._negatives.result(place_of_negative),
         fewest_negatives=int(of_pairs.min()) if len(of_pairs) else 0,
         most_negatives=int(of_pairs.max(initial=0)),
         without_negatives=int((of_pairs == 0).sum()),
-        repeated_pairs=repeated,
-        copied_pairs=copied,
-        equal_texts=columns.locate(equal, place),
-        positive_negatives=columns.locate(own, place),
-        other_positive_negatives=columns.locate(others, place_of_negative),
+        found={
+            'blank_passages': columns.locate(blank, None, place),
+            'repeated_pairs': repeated,
+            'copied_pairs': copied,
+            'equal_texts': columns.locate(equal, None, place),
+            'positive_negatives': columns.locate(own, None, place),
+            'other_positive_negatives': columns.locate(
+                others, None, place_of_negative
+            ),
+        },
         refused=refused,
         samples=self._samples,
         **facts,

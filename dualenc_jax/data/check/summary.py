@@ -1,4 +1,4 @@
-"""The summary of an inspection: plain data, ready for JSON."""
+"""The counts of an inspection: plain data, ready for JSON."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -54,24 +54,14 @@ class Texts:
   Attributes:
     most_repeated: times that the most frequent text occurs.
     questions: texts that end with a question mark.
-    blank: texts of nothing but whitespace.
-    long_words: texts with a word of `columns.LONG_WORD` characters or more.
-    lists: texts that are lists of texts.
-    garbled: texts that were decoded with the wrong encoding.
-    ids_of_several_texts: ids that name different texts.
-    texts_of_several_ids: texts that have different ids.
+    found: the names of `findings.TEXT_RULES`, and texts_of_several_ids.
   """
 
   count: int
   distinct: int
   most_repeated: int
   questions: int
-  blank: Found
-  lists: Found
-  long_words: Found
-  garbled: Found
-  ids_of_several_texts: Found
-  texts_of_several_ids: Found
+  found: Mapping[str, Found]
   lengths: Lengths
 
   @property
@@ -97,20 +87,14 @@ class Split:
     split: its name within the task.
     error: why it cannot be read to its end, or None.
     limited: whether more rows exist than were read.
+    corpus: the split that the queries are ranked over, None for this one.
     rows: rows that were read and not refused.
     pairs: rows of a query and a relevant passage.
+    distinct_pairs: pairs of different texts.
     judged_irrelevant: rows of a query and a passage of grade 0 or less.
     lone_queries: rows without a passage.
     lone_passages: rows without a query, those of a corpus.
-    blank_passages: rows without a query whose passage has no text.
-    corpus: the split that the queries are ranked over, None for this one.
-    distinct_pairs: pairs of different texts.
-    repeated_pairs: pairs of an earlier row, under the same ids if any.
-    copied_pairs: pairs whose texts an earlier row has, under other ids.
-    equal_texts: pairs whose query is their passage.
-    positive_negatives: pairs with their passage among their hard negatives.
-    other_positive_negatives: hard negatives that are the passage of another
-      pair of the same query.
+    found: the names of `findings.PAIR_RULES`.
     refused: rows that the reader leaves out or stops at, by reason.
   """
 
@@ -118,25 +102,20 @@ class Split:
   split: str
   error: str | None
   limited: bool
+  corpus: str | None
   rows: int
   pairs: int
   distinct_pairs: int
   judged_irrelevant: int
   lone_queries: int
   lone_passages: int
-  blank_passages: Found
-  corpus: str | None
   queries: Texts
   passages: Texts
   negatives: Texts
   fewest_negatives: int
   most_negatives: int
   without_negatives: int
-  repeated_pairs: Found
-  copied_pairs: Found
-  equal_texts: Found
-  positive_negatives: Found
-  other_positive_negatives: Found
+  found: Mapping[str, Found]
   refused: Mapping[str, Found]
   samples: Sequence[Sample]
 
@@ -151,10 +130,10 @@ class Split:
 
   @property
   def kinds(self) -> Sequence[tuple[str, Texts]]:
-    """(what, texts) of the kinds that occur."""
+    """(kind, texts) of the kinds that occur."""
     names = 'query', 'passage', 'negative'
     kinds = zip(names, (self.queries, self.passages, self.negatives))
-    return [(what, texts) for what, texts in kinds if texts.count]
+    return [(kind, texts) for kind, texts in kinds if texts.count]
 
 
 @dataclasses.dataclass(frozen=True)

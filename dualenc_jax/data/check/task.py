@@ -159,5 +159,5 @@ def _missing(read: Sequence[_Read]) -> Iterator[summary.Missing]:
     relevant = np.where(reader.relevant, reader.passages.hashes, columns.NONE)
     there = columns.members(relevant, of_corpus.passages.hashes)
     rows = _once(relevant, (relevant != columns.NONE) & ~there)
-    places = columns.locate(rows, reader.places.__getitem__)
+    places = columns.locate(rows, None, reader.places.__getitem__)
     yield summary.Missing(pairs.name, corpus.name, places)
