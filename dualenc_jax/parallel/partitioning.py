@@ -1,7 +1,4 @@
-"""The device mesh, and the placement of arrays on it.
-
-Rules over parameter paths give values to parameters.
-"""
+"""The device mesh, the placement of arrays on it, and rules over parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
@@ -39,12 +36,12 @@ class Partitioner:
     model_parallel: devices on the model axis; the rest is the data axis.
     rules: pairs of logical and mesh axis, None for replicated. They precede
       `STANDARD_RULES`, which they override by name; ('embed', 'data') is FSDP.
-    shard_optimizer: optimizer state and its arithmetic are split over the data
-      axis, too (ZeRO-1, Rajbhandari et al., 2020): gradients are summed where
-      they are used, and what comes of them is gathered, which sends as much as
-      the sum alone. None does so on TPUs.
-    sum_dtype: in which devices sum gradients of parameters that the rules split
-      over the data axis; 'bfloat16' sends half as much as 'float32'.
+    shard_optimizer: split optimizer state and its arithmetic over the data
+      axis, too (ZeRO-1, Rajbhandari et al., 2020). Gradients are summed where
+      they are used, and new parameters are gathered, which sends as much as the
+      sum alone. None does so on TPUs.
+    sum_dtype: the dtype in which devices sum gradients of parameters that the
+      rules split over the data axis; 'bfloat16' sends half as much.
   """
 
   model_parallel: int = 1
@@ -59,7 +56,7 @@ class Partitioner:
     )
 
   def devices(self) -> Sequence[jax.Device]:
-    """All devices of all hosts."""
+    """Returns all devices of all hosts."""
     return jax.devices()
 
   @functools.cached_property
@@ -97,7 +94,7 @@ class Partitioner:
 
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
-    """Within it, logical constraints and the loss refer to this mesh."""
+    """A context in which logical constraints and losses refer to this mesh."""
     mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
     rules = nn.logical_axis_rules(self.logical_rules)
     with mesh, rules, split_params.use_sum_dtype(self.sum_dtype):
@@ -109,7 +106,7 @@ class Partitioner:
 
   @property
   def rows(self) -> NamedSharding:
-    """Leading axis over the data axis."""
+    """The sharding of arrays whose leading axis is over the data axis."""
     return NamedSharding(self.mesh, PartitionSpec('data'))
 
   def check_batch_size(self, name: str, batch_size: int) -> None:
@@ -120,7 +117,7 @@ class Partitioner:
     )
 
   def param_shardings(self, boxed: Any) -> Any:
-    """NamedShardings of parameters, in the tree of the unboxed ones.
+    """Returns NamedShardings of parameters, in the tree of the unboxed ones.
 
     Args:
       boxed: abstract parameters as `model.init` returns them, leaves in Flax's
@@ -148,10 +145,10 @@ class Partitioner:
         )
 
   def update_shardings(self, params: Any, shardings: Any) -> Any:
-    """Where each parameter is updated: `shardings`, unless `shard_optimizer`.
+    """Returns the shardings with which abstract parameters are updated.
 
-    Then the longest axis that is not split yet, and that the data axis divides,
-    is split over it. `params` are abstract.
+    These are `shardings` without `shard_optimizer`. With it the data axis also
+    splits the longest free axis that it divides.
     """
     shard = self.shard_optimizer
     if shard is None:
@@ -175,11 +172,11 @@ class Partitioner:
     return jax.tree.map(split, params, shardings)
 
   def state_shardings(self, state: Any, params: Any, shardings: Any) -> Any:
-    """Shardings of optimizer state: a parameter's twin lives where it does.
+    """Returns shardings of optimizer state; arguments are abstract.
 
     Leaves whose path ends in a parameter's path and whose shape is that
-    parameter's take its sharding; the others, such as Adafactor's row and
-    column statistics, are small and replicated. Arguments are abstract.
+    parameter's take its sharding. The others, such as Adafactor's row and
+    column statistics, are small and replicated.
     """
     by_path = {
         path_string(path): (leaf.shape, sharding)
@@ -200,14 +197,14 @@ class Partitioner:
     return jax.tree_util.tree_map_with_path(twin, state)
 
   def to_device(self, batch: Any) -> Any:
-    """Global arrays from a tree of this host's rows, which `data` divides."""
+    """Returns global arrays of a tree of this host's rows."""
     return jax.tree.map(
         lambda rows: jax.make_array_from_process_local_data(self.rows, rows),
         batch,
     )
 
   def host_rows(self, batch_size: int) -> np.ndarray:
-    """Numbers of the rows of a global batch that this host feeds, ascending.
+    """Returns numbers of the rows of a global batch that this host feeds.
 
     Hosts that the model axis spans feed the same rows.
     """
@@ -217,17 +214,17 @@ class Partitioner:
 
 
 class HostPartitioner(Partitioner):
-  """The devices of this host only: every host computes by itself."""
+  """A mesh of the devices of this host, which computes by itself."""
 
   def devices(self) -> Sequence[jax.Device]:
     return jax.local_devices()
 
 
 def check_gpu_is_used() -> None:
-  """Refuses to run on the CPU of a GPU machine unless told to."""
+  """Raises UserError on the CPU of a GPU machine, unless it is chosen."""
   config: Any = jax.config  # JAX adds its attributes.
-  asked_for = (config.jax_platforms or '').split(',')
-  if has_gpu() and jax.default_backend() == 'cpu' and 'cpu' not in asked_for:
+  chosen = (config.jax_platforms or '').split(',')
+  if has_gpu() and jax.default_backend() == 'cpu' and 'cpu' not in chosen:
     raise UserError(
         'This machine has an NVIDIA GPU but JAX sees only the CPU. Install the'
         " GPU build, pip install -e '.[gpu]', or set JAX_PLATFORMS=cpu."
@@ -235,17 +232,17 @@ def check_gpu_is_used() -> None:
 
 
 def has_gpu() -> bool:
-  """Whether the machine has an NVIDIA GPU, seen by JAX or not."""
+  """Returns whether the machine has an NVIDIA GPU, seen by JAX or not."""
   return pathlib.Path('/dev/nvidia0').exists()
 
 
 def path_string(path: tuple[Any, ...]) -> str:
-  """'encoder/layers_0/mlp/wo/kernel' from the key path of a pytree leaf."""
+  """Returns a leaf's key path as 'encoder/layers_0/mlp/wo/kernel'."""
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def leaf_paths(tree: Any) -> list[str]:
-  """Paths of all leaves, in the order of `jax.tree.leaves`."""
+  """Returns paths of all leaves, in the order of `jax.tree.leaves`."""
   return [path_string(p) for p, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
@@ -265,8 +262,9 @@ def match_rules(
     try:
       compiled = re.compile(pattern)
     except re.error as e:
-      text = f'{name}: {pattern!r} is not a regular expression: {e}.'
-      raise UserError(text) from e
+      raise UserError(
+          f'{name}: {pattern!r} is not a regular expression: {e}.'
+      ) from e
     matched = [path for path in paths if compiled.fullmatch(path)]
     if not matched:
       near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.3)
@@ -277,8 +275,7 @@ def match_rules(
     if all(path in values for path in matched):
       raise UserError(
           f'{name}: the rule {pattern!r} has no effect: earlier rules match'
-          f' all that it matches, such as {matched[0]}. The first that matches'
-          ' counts: put it before them, or leave it out.'
+          f' all that it matches, such as {matched[0]}. Put it before them.'
       )
     for path in matched:
       values.setdefault(path, value)

@@ -1,4 +1,4 @@
-"""Progress of a run: numbers on disk, and a bar or plain lines."""
+"""Progress of a run: metrics on disk, and a bar or lines on stderr."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -29,30 +29,30 @@ class Reporter:
 
   Scalars are TensorBoard events in `events`, and lines of `metrics.jsonl` such
   as {"step": 10, "group": "train", "loss": 3.5}, where a number that is not
-  finite is null. Only the first host writes.
-
-  Methods that write raise UserError where that fails, as on a full disk.
+  finite is null. Only the first host writes. Methods that write raise UserError
+  if that fails, as on a full disk.
   """
 
   def __init__(
       self, model_dir: str | pathlib.Path, start: int, steps: int,
       batch_size: int, started: float | None = None,
   ):
-    """Starts at a step, and removes numbers of an old run after it.
+    """Opens the files, and removes metrics after the step of the start.
 
     Args:
       model_dir: the run's folder.
       start: steps taken so far.
       steps: steps of the whole run.
       batch_size: examples a step.
-      started: `time.perf_counter()` when the program started, for a line.
+      started: `time.perf_counter()` when the program started; None logs no
+        time of the first step.
     """
     self._started = started
     self._is_first_host = jax.process_index() == 0
     self._folder = pathlib.Path(model_dir)
     if self._is_first_host:
       with self._writing():
-        # The numbers of step `start` stay; of a run's start there are none.
+        # Metrics of step `start` stay; step 0 of a run is evaluated again.
         keep = start or -1
         self._events = _Events(self._folder / 'events', keep + 1)
         path = self._folder / METRICS
@@ -76,7 +76,7 @@ class Reporter:
     rate = self._batch_size / max(took, 1e-9)
     self.scalars('train', step, {**metrics, 'examples_per_second': rate})
     if not is_first:
-      # The first step is not counted: it was compiled, too.
+      # The first step, which is compiled, does not count.
       rate = (step - self._start - 1) * self._batch_size / (now - self._began)
     note = f'loss {metrics["loss"]:.4f}, {rate:.0f} examples/s'
     self._progress(1, note)
@@ -86,7 +86,7 @@ class Reporter:
       self._progress.log(note)
 
   def scalars(self, group: str, step: int, values: Mapping[str, float]) -> None:
-    """Writes numbers as one line, and to TensorBoard as `<group>/<name>`."""
+    """Writes scalars as one line, and to TensorBoard as `<group>/<name>`."""
     if not self._is_first_host:
       return
     line: dict[str, Any] = {'step': step, 'group': group}
@@ -99,7 +99,7 @@ class Reporter:
       self._lines.write(json.dumps(line, allow_nan=False) + '\n')
 
   def pause(self) -> None:
-    """Ends a pause, such as an evaluation, which is no time of training."""
+    """Takes the time since the last step, as of an evaluation, out."""
     self.leave_out(time.perf_counter() - self._last)
 
   def leave_out(self, seconds: float) -> None:
@@ -109,14 +109,14 @@ class Reporter:
     self._progress.leave_out(seconds)
 
   def flush(self) -> None:
-    """Writes to disk all that was reported so far."""
+    """Writes all that was reported so far to disk."""
     if self._is_first_host:
       with self._writing():
         self._events.flush()
         os.fsync(self._lines.fileno())
 
   def line(self, text: str) -> None:
-    """One line on stderr, above the bar if there is one."""
+    """Logs one line on stderr, above the bar if there is one."""
     tqdm.tqdm.write(text, file=sys.stderr)
 
   def close(self) -> None:
@@ -133,25 +133,24 @@ class Reporter:
       yield
     except OSError as e:
       raise UserError(
-          f'{METRICS} or the events cannot be written to {self._folder}; is the'
-          ' disk full? Checkpoints are kept: make room and run the same command'
-          ' again to resume.'
+          f'{METRICS} or the events cannot be written to {self._folder}. Make'
+          ' room there and run the same command again to resume.'
       ) from e
 
 
 class _Events:
-  """A file of TensorBoard events.
+  """A file of TensorBoard events, written at once.
 
-  It is written as they come: tensorboardX's `SummaryWriter` has a thread, whose
-  queue `flush` does not wait for, and which blocks all when it has died.
+  tensorboardX's `SummaryWriter` has a thread, whose queue `flush` does not wait
+  for, and which blocks callers after an error.
   """
 
   def __init__(self, folder: pathlib.Path, purge_step: int):
-    """Opens a new file; numbers of older ones from a step on are void."""
+    """Opens a new file, which voids older ones from a step on."""
     with _without_torch():
       from tensorboardX import event_file_writer, summary
       from tensorboardX.proto import event_pb2
-    # It warns of numbers that are not finite without saying which.
+    # Its warnings of numbers that are not finite do not name them.
     logging.getLogger('tensorboardX.x2num').setLevel(logging.ERROR)
     self._scalar, self._event = summary.scalar, event_pb2.Event
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +179,7 @@ class _Events:
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-  """Keeps imports from importing PyTorch, which costs seconds and 200 MB."""
+  """A context without PyTorch, whose import costs seconds and 200 MB."""
   if 'torch' in sys.modules:
     yield
     return
