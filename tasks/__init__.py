@@ -27,7 +27,7 @@ from dualenc_jax.data import (
   Tokenizer,
   Vocabulary,
 )
-from dualenc_jax.data.readers import beir_sets, multireqa_sets
+from dualenc_jax.data.readers import beir_sets, multireqa
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import default_cache_dir
 
@@ -99,7 +99,7 @@ def register(
         readers.OpenNQ().splits(),
     )
     yield 'msmarco', lambda: judged(readers.MsMarco), (*_SPLITS, 'corpus')
-    for dataset in multireqa_sets.SETS:
+    for dataset in multireqa.SETS:
       yield (
           multireqa_name(dataset),
           lambda dataset=dataset: judged(readers.MultiReQA, dataset=dataset),
@@ -122,7 +122,7 @@ def register(
   # By the published numbers of pairs: counting would read all of them.
   rates = {
       multireqa_name(dataset): float(qa_set.train.joined)
-      for dataset, qa_set in multireqa_sets.SETS.items()
+      for dataset, qa_set in multireqa.SETS.items()
       if qa_set.train
   }
   for end in ('', TOKENIZED):

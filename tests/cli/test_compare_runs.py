@@ -188,7 +188,7 @@ def test_what_is_refused(tmp_path, runs):
       ([good, bad], 'good.trec is a run file: give --qrels'),
       (
           [good, bad, f'--qrels={good}'],
-          f'^--qrels: {good}:1: a line of a TREC run. A run is a system of `du',
+          f'^--qrels: {good}:1: a line of a TREC run. Expected j',
       ),
       ([qrels, bad, f'--qrels={qrels}'], 'qrels.trec holds judgements, which'),
       ([good, bad, f'--qrels={other}'], 'good.trec with --qrels .*other_qrels'),

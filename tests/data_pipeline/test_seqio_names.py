@@ -10,7 +10,7 @@ from dualenc_jax.data import readers, SeqioTask, Vocabulary
 from dualenc_jax.data.columns import STANDARD
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.data.readers import beir_sets
-from dualenc_jax.data.readers.multireqa_sets import SETS
+from dualenc_jax.data.readers.multireqa import SETS
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
 pytestmark = pytest.mark.slow

@@ -72,10 +72,10 @@ MISMATCHES = [
     (lambda c, s: (c[:3] + c[4:], s), 7, C[0], "there is no question 'c1'",
      (3, 'the context is missing'), {2: A, 3: B, 4: []}),
     (lambda c, s: ([line.replace('b1', 'b3') for line in c], s), 4, B[0],
-     "line 3 has question 'b2' of it, not question 'b1'",
+     "line 3 has 'b2', but no question 'b1'",
      (3, 'the context has other questions'), {2: A, 3: [], 4: C, 5: []}),
     (lambda c, s: (c, beyond(s, 7, C[1], 41, 101)), 8, C[1],
-     'it ends at character 101, its context in line 4 at 100', (1, BEYOND),
+     'it ends after the context in line 4', (1, BEYOND),
      {2: A, 3: B, 4: [C[0], C[2]], 5: []}),
     (lambda c, s: (c, s + s[3:4]), 10, B[0], 'its id is in line 4, too',
      (1, 'the candidate occurs twice'), {2: A, 3: B, 4: C, 5: []}),
@@ -107,7 +107,7 @@ def test_mismatches(files, caplog, change, line, name, detail, skipped, joined):
 
 @pytest.mark.parametrize('bad, reason', [
     (row('TriviaQA_a/_0'), "'candidate_id' is not of the form 'SQuAD_<"),
-    (row('SQuAD_a/_0', 5, 5), 'are not offsets of a sentence'),
+    (row('SQuAD_a/_0', 5, 5), 'are no sentence'),
     (row('SQuAD_a1/_0'), 'first question of the id is of another context'),
 ])
 def test_bad_candidate_lines(files, caplog, bad, reason):

@@ -222,4 +222,4 @@ def test_missing_files_and_wrong_options(tmp_path):
   refused(lambda: read(none), f'no file {none}', '--gin.TRAIN_FILE=',
           error=SourceUnavailable)
   refused(lambda: read(tmp_path), 'is a folder')
-  refused(lambda: Pairs(format='jsonlines'), "Did you mean 'jsonl'")
+  refused(lambda: Pairs(format='jsonlines'), "expected one of 'jsonl', ")

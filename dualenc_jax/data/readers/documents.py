@@ -17,7 +17,12 @@ import numpy as np
 from dualenc_jax.data.dataset import example
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.texts import Texts
-from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
+from dualenc_jax.utils.errors import (
+  check_whole,
+  expect,
+  SourceUnavailable,
+  UserError,
+)
 
 # Held out: one document in this many, by a hash of its id.
 _HELD_OUT = 20
@@ -64,17 +69,12 @@ class Documents(FilesDataset):
 
   def __post_init__(self):
     super().__post_init__()
-    for name in ('titles', 'clozes'):
-      value = getattr(self, name)
-      expect(
-          type(value) is int and value >= 0, f'Documents.{name}', value,
-          'a whole number from 0 on',
-      )
-    if not self.titles and not self.clozes:
-      raise UserError(
-          'Documents.titles and clozes are 0; expected at least one of them'
-          ' above 0.'
-      )
+    check_whole('Documents.titles', self.titles, 0)
+    check_whole('Documents.clozes', self.clozes, 0)
+    expect(
+        self.titles or self.clozes, 'Documents.titles and clozes', 0,
+        'one of them above 0',
+    )
     in_range = 0 <= self.removal <= 1
     expect(in_range, 'Documents.removal', self.removal, '0 to 1')
 
@@ -128,8 +128,7 @@ class Documents(FilesDataset):
       )
     if without:
       logging.getLogger(__name__).info(
-          '%s, split %s: no pair could be made of %d of %d documents: no text,'
-          ' or neither a title nor two sentences.',
+          '%s, split %s: %d of %d documents give no pair.',
           self.path, split, without, documents,
       )
 
@@ -137,9 +136,7 @@ class Documents(FilesDataset):
   def _texts(self) -> Texts:
     if not self.path:
       raise SourceUnavailable(
-          'documents needs a file or folder of documents: give it with'
-          ' --gin.DOCUMENTS=... (JSONL or TSV of id, text and title, or'
-          " BEIR's layout)."
+          'documents needs a file or folder: give it with --gin.DOCUMENTS=...'
       )
     return Texts(self.path, self.strict)
 

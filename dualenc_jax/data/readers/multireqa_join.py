@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.rows import BadRow
+from dualenc_jax.utils import untrusted
 
 
 class Question(NamedTuple):
@@ -90,15 +91,11 @@ class Candidates:
     row = rows.json_object(line)
     match = self._pattern.fullmatch(rows.text(row, 'candidate_id'))
     if match is None:
-      raise BadRow(
-          "'candidate_id' is not of the form"
-          f" '{self._name}_<question id>/<question id>/..._<number>'"
-      )
+      form = f"'{self._name}_<question id>/<question id>/..._<number>'"
+      raise BadRow(f"'candidate_id' is not of the form {form}")
     start, end = row.get('response_start'), row.get('response_end')
     if not (type(start) is type(end) is int and 0 <= start < end < 2**31):
-      raise BadRow(
-          "'response_start' and 'response_end' are not offsets of a sentence"
-      )
+      raise BadRow("'response_start' and '..._end' are no sentence's offsets")
     questions, label = match.groups()
     first = questions.partition('/')[0]
     context = self._contexts.get(first)
@@ -134,50 +131,40 @@ def join(
     candidates: of the same set and split.
     strict: whether the first bad line, and the first candidate that belongs
       to no context, is an error; else they are left out and the log says how
-      many, by reason. Within `rows.collecting` they are collected.
+      many, by reason.
   """
   faults = rows.Faults(strict, 'candidates')
 
   def mismatch(reason: str, detail: str, *wrong: Candidate) -> None:
     for candidate in wrong:
-      name = candidate.id
-      if len(name) > 120:  # Those of contexts of 30 questions fill a screen.
-        name = f'{name[:80]}...{name[-38:]}'
       faults.add(
-          reason,
-          f'{candidates.path}:{candidate.line}',
-          f'candidate {name!r} does not match {path}: {detail}.'
-          " Expected files of the same set and split, MRQA's of its release v2",
+          reason, f'{candidates.path}:{candidate.line}',
+          # The ids of contexts of 30 questions fill a screen.
+          f'candidate {untrusted.shown(candidate.id)} does not match {path}:'
+          f" {detail}. Expected files of the same set and split, MRQA's of its"
+          ' release v2',
       )
 
   lines: dict[str, int] = {}
   for line, context in contexts(path, strict):
     names = {question.id for question in context.questions}
-    end = len(context.text)
     found: dict[str, Candidate] = {}
     for first in [q.id for q in context.questions if q.id in candidates]:
       of_context = candidates.of(first)
+      missing = set(candidates.questions(first)) - names
       if first in lines:
         where = f'question {first!r} is in lines {lines[first]} and {line}'
         mismatch('the context occurs twice', where, *of_context)
         continue
       lines[first] = line
-      if missing := set(candidates.questions(first)) - names:
-        mismatch(
-            'the context has other questions',
-            f'line {line} has question {first!r} of it, not question'
-            f' {min(missing)!r}',
-            *of_context,
-        )
+      if missing:
+        where = f'line {line} has {first!r}, but no question {min(missing)!r}'
+        mismatch('the context has other questions', where, *of_context)
         continue
       for candidate in of_context:
-        if candidate.end > end:
-          mismatch(
-              'beyond the end of the context',
-              f'it ends at character {candidate.end}, its context in line'
-              f' {line} at {end}',
-              candidate,
-          )
+        if candidate.end > len(context.text):
+          where = f'it ends after the context in line {line}'
+          mismatch('beyond the end of the context', where, candidate)
         elif before := found.get(candidate.id):
           where = f'its id is in line {before.line}, too'
           mismatch('the candidate occurs twice', where, candidate)

@@ -13,6 +13,7 @@ from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import hub, untrusted
 from dualenc_jax.utils.errors import (
+  check_one_of,
   did_you_mean,
   expect,
   SourceUnavailable,
@@ -109,7 +110,7 @@ class Pairs(FilesDataset):
           ' given; expected both, or neither.'
       )
     if self.format is not None:
-      rows.check_choice('FORMAT', self.format, tuple(tables.FORMATS))
+      check_one_of('FORMAT', self.format, tuple(tables.FORMATS))
     expect(
         not isinstance(self.columns, str), 'COLUMNS', self.columns,
         "a tuple of names, such as ('query', 'passage', 'negatives')",

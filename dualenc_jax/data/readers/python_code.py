@@ -20,7 +20,7 @@ import tokenize
 from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.data.readers.near_duplicates import near_duplicates, SIMILARITY
+from dualenc_jax.data.text.near_duplicates import near_duplicates, SIMILARITY
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import UserError
 

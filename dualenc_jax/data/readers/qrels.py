@@ -24,12 +24,7 @@ _COLUMNS = (
 )
 # trec_eval counts passages by grade, up to the highest: memory and time.
 LARGEST_GRADE = 10**6
-# Bytes of judgements that are one value.
-_LARGEST_JSON = 2**28
-_OF_RUNS = (
-    'A run is a system of `dualenc compare`, or --run of mine, label and'
-    ' rerank; expected judgements: query id, passage id and grade.'
-)
+_OF_RUNS = 'Expected judgements: query id, passage id and grade.'
 # As csv writes a cell that has quotes in it.
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
@@ -62,9 +57,7 @@ class Qrels:
     return f'{self.path}:{judgement.line}' if judgement.line else str(self.path)
 
 
-def read(
-    path: pathlib.Path, strict: bool = True
-) -> Qrels:
+def read(path: pathlib.Path, strict: bool = True) -> Qrels:
   """Reads a qrels file, plain or .gz, of a form that its content tells.
 
   - BEIR: query id, passage id and grade, separated by tabs, cells in quotes or
@@ -170,12 +163,10 @@ def _parse(
     cells = rows.decode(b'\t'.join(line.split())).split('\t')
   if width and len(cells) != width:
     raise BadRow(f'{len(cells)} columns, expected {width} as in the header')
-  if len(cells) == 1 and line.count(b',') > 1:
-    raise BadRow('commas between the cells, expected tabs or white space')
   if not width and len(cells) not in (3, 4):
     raise BadRow(
         f'{len(cells)} columns, expected query id, passage id and grade,'
-        ' or four with an unused one after the query id'
+        ' separated by tabs or white space'
     )
   query_id, passage_id, grade = (cells[place] for place in places)
   if not query_id or not passage_id:
@@ -216,27 +207,16 @@ def _grade(value: Any) -> int:
   if not grade.is_integer():
     raise BadRow(f'grade {value!r} is not an integer')
   if abs(grade) > LARGEST_GRADE:
-    raise BadRow(
-        f'grade {value!r} is not one of -{LARGEST_GRADE:,} to'
-        f' {LARGEST_GRADE:,}'
-    )
+    raise BadRow(f'grade {value!r} is not one of ±{LARGEST_GRADE:,}')
   return int(grade)
 
 
 def _json_rows(
     path: pathlib.Path,
 ) -> Iterator[tuple[int, tuple[str, str, int]]]:
-  read, size = [], 0
-  for _, line in rows.lines(path):
-    read.append(line)
-    size += len(line)
-    if size > _LARGEST_JSON:
-      raise UserError(
-          f'{path} has more than {_LARGEST_JSON >> 20} MiB of JSON. For a file'
-          ' so large, expected one judgement per line, as in TREC or BEIR.'
-      )
+  content = b'\n'.join(line for _, line in rows.lines(path))
   try:
-    for query_id, passages in rows.json_object(b'\n'.join(read)).items():
+    for query_id, passages in rows.json_object(content).items():
       if not isinstance(passages, dict):
         raise BadRow(f'query {query_id!r} has no object of passage ids')
       rows.check_text('query id', query_id)
@@ -244,7 +224,5 @@ def _json_rows(
         rows.check_text('passage id', passage_id)
         yield 0, (query_id, passage_id, _grade(grade))
   except BadRow as reason:
-    raise UserError(
-        f'{path}: {reason}.'
-        ' Expected {query id: {passage id: grade}}.'
-    ) from None
+    expected = 'Expected {query id: {passage id: grade}}.'
+    raise UserError(f'{path}: {reason}. {expected}') from None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from dualenc_jax.data.readers import text_files
 from dualenc_jax.data.readers.text_files import lines
 from dualenc_jax.utils import json_file, untrusted
-from dualenc_jax.utils.errors import did_you_mean, UserError
+from dualenc_jax.utils.errors import UserError
 
 S = TypeVar('S')
 T = TypeVar('T')
@@ -110,15 +110,6 @@ class Faults:
   def __str__(self) -> str:
     ordered = sorted(self.bad.items(), key=lambda pair: -pair[1].count)
     return ', '.join(f'{found.count} {reason}' for reason, found in ordered)
-
-
-def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-  """Raises UserError unless `value` is one of `known`."""
-  if value not in known:
-    raise UserError(
-        f'{name} is {value!r}; expected {" or ".join(map(repr, known))}.'
-        + did_you_mean(str(value), known)
-    )
 
 
 def parsed(

@@ -15,8 +15,8 @@ from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
 # Of Parquet: rows, and bytes of texts, decoded at a time; bytes read at a time.
 _ROWS, _TEXTS, _BUFFER = 256, 2**28, 2**20
-# Files of a folder that `save_to_disk` wrote: of one split, of several.
-_STATE, _SPLITS = 'state.json', 'dataset_dict.json'
+# Lists the files of a folder that `save_to_disk` wrote.
+_STATE = 'state.json'
 _SAVE_AGAIN = 'Save the data set again with save_to_disk.'
 
 
@@ -123,7 +123,7 @@ def arrow_folder(
     try:
       with pyarrow.memory_map(str(part)) as source:
         yield pyarrow.ipc.open_stream(source)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except (pyarrow.ArrowException, KeyError, OSError, ValueError) as error:
       raise UserError(
           f'{part} is not an Arrow stream, or is damaged: {_reason(error)}.'
           f' {_SAVE_AGAIN}'
@@ -133,10 +133,6 @@ def arrow_folder(
     number = 0
     for part in parts:
       with opened(part) as stream:
-        if stream.schema.names != names:
-          raise UserError(
-              f'{part} has other columns than {parts[0]}. {_SAVE_AGAIN}'
-          )
         for batch in stream:
           batch = batch.select([name for name in names if wanted(name)])
           batch.validate(full=True)  # Offsets may lead anywhere.
@@ -278,26 +274,18 @@ def format_of(path: pathlib.Path) -> str:
 
 
 def is_arrow_folder(path: pathlib.Path) -> bool:
-  """Whether `save_to_disk` wrote the folder, of one split or of several."""
-  return any((path / name).is_file() for name in (_STATE, _SPLITS))
+  """Whether `save_to_disk` of datasets wrote the folder, of one split."""
+  return (path / _STATE).is_file()
 
 
 def files_of(path: pathlib.Path) -> list[pathlib.Path]:
   """The file itself, or those of a folder of Arrow files in their order.
 
   Raises:
-    UserError: the folder is of several splits, is damaged, or its rows are
-      chosen or put in order by an index.
+    UserError: the folder is damaged, or an index puts its rows in order.
   """
   if not is_arrow_folder(path):
     return [path]
-  if (path / _SPLITS).is_file():
-    about = json_file.read(path / _SPLITS, _SAVE_AGAIN, splits=[str])
-    places = [str(path / name) for name in about['splits']]
-    raise UserError(
-        f'{path} is a folder of several splits. Give one:'
-        f' {", ".join(places)[:400]}.'
-    )
   state = path / _STATE
   about = json_file.read(state, _SAVE_AGAIN, _data_files=[{'filename': str}])
   if about.get('_indices_files'):
@@ -305,13 +293,14 @@ def files_of(path: pathlib.Path) -> list[pathlib.Path]:
         f'{path} keeps its rows by an index, _indices_files. Call'
         ' flatten_indices() before save_to_disk.'
     )
-  found = [state]
-  for entry in about['_data_files']:
-    where = f'{state}: a filename of _data_files'
-    file = path / untrusted.check_name(entry['filename'], where, _SAVE_AGAIN)
-    if not untrusted.is_file(file):
-      raise UserError(f'{untrusted.why_no_file(file)}. {_SAVE_AGAIN}')
-    found.append(file)
-  if len(found) == 1:
-    raise UserError(f'{state} names no _data_files. {_SAVE_AGAIN}')
-  return found
+  names = [
+      untrusted.check_name(entry['filename'], state, _SAVE_AGAIN)
+      for entry in about['_data_files']
+  ]
+  files = [path / name for name in names]
+  if not files or not all(map(untrusted.is_file, files)):
+    raise UserError(
+        f'{path} lacks some of its files: {", ".join(names)[:200] or "none"}.'
+        f' {_SAVE_AGAIN}'
+    )
+  return [state, *files]

@@ -5,7 +5,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from dualenc_jax.data.readers import beir_sets, multireqa_sets
+from dualenc_jax.data.readers import beir_sets, multireqa
 from dualenc_jax.evaluation.results.result_files import Key, Model
 
 
@@ -46,7 +46,7 @@ _QA: dict[tuple[str, str | None, str], str] = {
         ('multireqa', name, 'validation' if qa_set.train else 'test'): (
             'NQ' if name == 'NaturalQuestions' else name
         )
-        for name, qa_set in multireqa_sets.SETS.items()
+        for name, qa_set in multireqa.SETS.items()
     },
 }
 # SamToNe's table 2. It calls Touché 2022 what is of 2020.

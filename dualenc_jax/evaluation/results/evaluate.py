@@ -11,7 +11,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data import Dataset
-from dualenc_jax.data.readers.near_duplicates import near_pairs
+from dualenc_jax.data.text.near_duplicates import near_pairs
 from dualenc_jax.data.text.words import words
 from dualenc_jax.evaluation import evaluation, metrics, teacher_scores, trec
 from dualenc_jax.evaluation.evaluation import Evaluation

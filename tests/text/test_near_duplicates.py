@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dualenc_jax.data.readers.near_duplicates import near_duplicates
+from dualenc_jax.data.text.near_duplicates import near_duplicates
 
 
 def is_near(one, other, least):
