@@ -16,7 +16,8 @@ import shlex
 
 from dualenc_jax.cli import config, data_command, flags, runtime, task_selection
 from dualenc_jax.evaluation.results import evaluate, result_files, tables
-from dualenc_jax.evaluation.results.baselines import Baselines, BM25Config
+from dualenc_jax.evaluation.results.baselines import Baselines, Words
+from dualenc_jax.evaluation.results.result_files import VALIDATION
 from dualenc_jax.retrieval.search import bm25 as bm25_lib, hybrid
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import expect, UserError
@@ -32,10 +33,11 @@ def main(argv: Sequence[str]) -> None:
       k=args.k,
       baselines=Baselines(words=words(args)),
       relevance_level=args.relevance_level,
+      equal_texts=args.equal_texts is not None,
   )
   output = pathlib.Path(args.output_dir)
   for task, split in chosen:
-    folder = output / evaluate.folder_name(task, split)
+    folder = output / evaluate.folder_name(task, split, options)
     print(f'{task.label}, split {split}:')
     found = evaluate.evaluate_bm25(
         dataclasses.replace(inputs, task=task),
@@ -67,6 +69,7 @@ def make_parser() -> flags.Parser:
   add('--overwrite', action='store_true',
       help='replace results of other data in --output_dir')
   flags.add_relevance_level(parser)
+  flags.add_equal_texts(parser)
   add_flags(parser)
   return parser
 
@@ -89,10 +92,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def words(args: argparse.Namespace) -> BM25Config:
+def words(args: argparse.Namespace) -> Words:
   """The BM25 of the flags of `add_flags`."""
   language = None if args.bm25_language == 'none' else args.bm25_language
-  return BM25Config(args.bm25_k1, args.bm25_b, language)
+  return Words(args.bm25_k1, args.bm25_b, language)
 
 
 def baselines(args: argparse.Namespace) -> Baselines:
@@ -103,15 +106,20 @@ def baselines(args: argparse.Namespace) -> Baselines:
   return Baselines(args.baselines, words(args), args.hybrid_weight)
 
 
-def weight(text: str) -> float | str:
+def share(text: str, names: Sequence[str] = (hybrid.RRF,)) -> float | str:
   """The type of a flag that says how BM25 and dense scores are fused."""
-  if text == hybrid.RRF:
+  if text in names:
     return text
   try:
     value = untrusted.number(text)
     hybrid.check_weight(value)
   except (ValueError, UserError):
     raise argparse.ArgumentTypeError(
-        f'is {text}; expected {hybrid.RRF} or a number of 0 to 1'
+        f'is {text}; expected {", ".join(names)} or a number of 0 to 1'
     ) from None
   return value
+
+
+def weight(text: str) -> float | str:
+  """The type of --hybrid_weight."""
+  return share(text, (hybrid.RRF, VALIDATION))

@@ -47,6 +47,9 @@ def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
   runtime.start()
+  separator = args.document_separator
+  if args.max_passage and separator is None:
+    separator = '#'
   names = args.tasks or ()
   model = saved_run.load_from_args(args, before=task_selection.gin_files(names))
   chosen = task_selection.select(model.experiment, names, args.split)
@@ -59,24 +62,26 @@ def main(argv: Sequence[str]) -> None:
   measured = _codecs(args)
   for codec in measured:
     transforms.warn_untrained_codec(codec, model, args.model_dir)
-  train_queries = None
+  learnt = None
   if args.learnt_queries is not None:
     texts = Texts(args.learnt_queries)
-    train_queries = [row['query'] for row in texts.examples('queries')]
+    learnt = [row['query'] for row in texts.examples('queries')]
   of_all = evaluate.Options(
       args.k,
       args.index_dir and pathlib.Path(args.index_dir),
+      separator,
       bm25.baselines(args),
       rerank.teacher(args.rerank, args),
       args.rerank_depth,
       measured,
-      train_queries,
+      learnt,
       args.candidates,
       args.relevance_level,
+      args.equal_texts is not None,
   )
   for task, split in chosen:
     options = of_all
-    name = evaluate.folder_name(task, split)
+    name = evaluate.folder_name(task, split, options)
     if options.index_dir and len(chosen) > 1:
       options = dataclasses.replace(options, index_dir=options.index_dir / name)
     # A single set is written right where the user says.
@@ -111,6 +116,13 @@ def main(argv: Sequence[str]) -> None:
 
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for values that no flag has, or that need another."""
+  if args.document_separator is not None and not args.max_passage:
+    raise UserError('--document_separator needs --max_passage: give both.')
+  if args.equal_texts and args.max_passage:
+    raise UserError(
+        '--equal_texts takes passages of one text as one, --max_passage those'
+        ' of one document: give one of the two.'
+    )
   if args.candidates is not None and args.index_dir is None:
     raise UserError(
         '--candidates needs an index: give --index_dir, too, or'
@@ -153,6 +165,12 @@ def make_parser() -> flags.Parser:
       help=flags.CANDIDATES,
   )
   add(
+      '--max_passage', action='store_true',
+      help='rank documents by their best passage; the id of a passage is its'
+      " document's id, a separator and a number",
+  )
+  add('--document_separator', help='separator for --max_passage (default #)')
+  add(
       '--codecs', type=flags.listed,
       help='also measure compressed embeddings, such as'
       ' fp16,int8,pca:256,rotated:4,pq:96,opq:96,binary; see'
@@ -165,6 +183,7 @@ def make_parser() -> flags.Parser:
   )
   add('--output_dir', help='folder of the results (default see above)')
   flags.add_relevance_level(parser)
+  flags.add_equal_texts(parser)
   bm25.add_flags(parser)
   add(
       '--no_baselines', dest='baselines', action='store_const', const=[],
@@ -177,9 +196,9 @@ def make_parser() -> flags.Parser:
   )
   add(
       '--hybrid_weight', type=bm25.weight,
-      help='fusion with BM25: 0 to 1, the share of the dense z-scores, or rrf,'
-      ' by ranks (default: chosen on the validation split, or'
-      f' {hybrid.WEIGHT} where there is no other)',
+      help='fusion with BM25: 0 to 1, the share of the dense z-scores;'
+      ' validation, to choose that share; or rrf, by ranks (default validation,'
+      f' or {hybrid.WEIGHT} where there is no such split to choose on)',
   )
   rerank.add_flags(parser)
   return parser

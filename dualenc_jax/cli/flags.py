@@ -164,6 +164,15 @@ def add_relevance_level(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def add_equal_texts(parser: argparse.ArgumentParser) -> None:
+  """Adds --equal_texts."""
+  parser.add_argument(
+      '--equal_texts', choices=['one'],
+      help='take passages of one text as one, with the highest grade of its'
+      ' copies (default: each on its own)',
+  )
+
+
 def add_hosts(parser: argparse.ArgumentParser) -> None:
   """Adds --host_index and --host_count."""
   add = parser.add_argument

@@ -106,6 +106,10 @@ class Dataset(abc.ABC):
     del name
     return passage
 
+  def judging_documents(self) -> 'Dataset':
+    """The dataset with judgements of documents, if it has documents."""
+    return self
+
   def of_datasets(self, name: str | None = None) -> list['Dataset']:
     """The benchmark's data sets, or the one called `name`, each by itself."""
     if name is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.evaluation import answer_match, metrics
+from dualenc_jax.evaluation import answer_match, max_passage, metrics
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.encoding.towers import Towers
@@ -23,6 +23,7 @@ from dualenc_jax.retrieval.search.ranking import (
   Ranking,
 )
 from dualenc_jax.utils import finite
+from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.progress import Progress
 
 
@@ -108,11 +109,22 @@ def rank(
     k: hits a query, at least 100 where there are so many.
   """
   search = search_of(passages, retrieval_set.corpus.ids)
+  documents = retrieval_set.documents
+
+  def hits(count: int) -> Ranking:
+    if documents is None:
+      return search.top_k(queries, count)
+    return max_passage.top_k_documents(
+        lambda chosen, depth: search.top_k(queries[chosen], depth),
+        len(queries),
+        documents.of_passage,
+        count,
+    )
+
   own = retrieval_set.self_hits
-  if own is None:
-    ranking = search.top_k(queries, k)
-  else:
-    ranking = ranking_lib.without(search.top_k(queries, k + 1), own)
+  ranking = hits(k) if own is None else ranking_lib.without(hits(k + 1), own)
+  if documents is not None:
+    return score(ranking, retrieval_set)
   gold = retrieval_set.gold
   ranks = _ranks_in(ranking, gold)
   lost = [q for q, rank in enumerate(ranks) if gold[q] and not rank]
@@ -137,14 +149,14 @@ def rank_by_scores(
     retrieval_set: the set of the queries and the corpus.
     k: hits a query, at least 100 where there are so many.
   """
-  ids = retrieval_set.corpus.ids
+  ids = retrieval_set.ranked_ids
   places = id_places(ids)
   size = len(ids) - (retrieval_set.self_hits is not None)
   ranked: list[list[tuple[Ranking, int]]] = []
   for query, (gold, systems) in enumerate(zip(retrieval_set.gold, scores)):
     ranked.append([])
     for each in systems:
-      each = without_self_hit(each, retrieval_set, query)
+      each = scores_of_ranked(each, retrieval_set, query)
       hits = best_of(each, places, min(k, size))
       ranked[-1].append((hits, rank_of_best(each, gold, places)))
   return [
@@ -175,11 +187,15 @@ def rank_of_best(
   return 1 + int(np.count_nonzero(scores > best) + np.count_nonzero(ties))
 
 
-def without_self_hit(
+def scores_of_ranked(
     scores: np.ndarray, retrieval_set: RetrievalSet, query: int
 ) -> np.ndarray:
-  """Scores of the passages with -inf for the query itself."""
-  own = retrieval_set.self_hits
+  """Scores of the passages, or documents, without the query itself."""
+  documents, own = retrieval_set.documents, retrieval_set.self_hits
+  if documents is not None:
+    best = np.full(len(documents.ids), -np.inf, np.float32)
+    np.maximum.at(best, documents.of_passage, scores)
+    scores = best
   if own is not None and own[query] >= 0:
     scores = scores.copy()
     scores[own[query]] = -np.inf
@@ -195,10 +211,15 @@ def rerank(
   `score_pairs` scores pairs int64 [n, 2], numbers of a query and a passage.
 
   Raises:
-    UserError: a score is not finite.
+    UserError: documents were ranked, or a score is not finite.
   """
+  if retrieval_set.documents is not None:
+    raise UserError(
+        'A re-ranker scores passages, not documents: leave out --max_passage or'
+        ' the re-ranking.'
+    )
   ranking = rerank_hits(
-      first.ranking, score_pairs, retrieval_set.corpus.ids, depth,
+      first.ranking, score_pairs, retrieval_set.ranked_ids, depth,
       retrieval_set.query_ids,
   )
   ranks = _ranks_in(ranking, retrieval_set.gold)
@@ -243,7 +264,7 @@ def score(
   and raises the errors of `metrics.score`.
   """
   left_out = retrieval_set.self_hits is not None
-  size = len(retrieval_set.corpus.ids) - left_out
+  size = len(retrieval_set.ranked_ids) - left_out
   answered = np.flatnonzero([bool(a) for a in retrieval_set.answers])
   scores, matches = None, {}
   if any(retrieval_set.judgements) or not len(answered):

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from dualenc_jax.data import corpus as corpus_lib
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.text.ragged import fingerprints
+from dualenc_jax.evaluation.max_passage import Documents
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils.errors import UserError
 
@@ -29,14 +31,16 @@ class RetrievalSet:
     query_rows: int64 [Q], a row of the cache for each query.
     query_ids: Q ids.
     corpus: the passages that are ranked.
-    judgements: for each query the grades of its judged passages by their index
-      in the corpus.
-    answers: for each query without a judged passage the strings that a passage
-      which answers it contains.
-    answer_text: the part of a passage, by its text and name, that is searched
-      for these strings.
-    self_hits: int64 [Q], for each query the passage that is the query itself
-      and is not ranked, -1 if missing; None if the task has no such passages.
+    judgements: for each query the grades by the judged passage's, or
+      document's, index in the corpus.
+    answers: for each query without a judged passage the strings of which a
+      passage that answers it has one.
+    answer_text: the part of a passage, by its text and name, in which these
+      strings are looked for.
+    self_hits: int64 [Q], for each query the passage, or document, that is the
+      query itself and is not ranked, -1 for none; None if none is left out.
+    documents: the documents that the passages are parts of, where documents are
+      ranked and judged.
     relevance_level: the least grade of a relevant passage.
   """
 
@@ -48,34 +52,42 @@ class RetrievalSet:
   answers: list[list[str]]
   answer_text: Callable[[str, str], str] = _whole
   self_hits: np.ndarray | None = None
+  documents: Documents | None = None
   relevance_level: int = 1
 
   @classmethod
-  def of_split(cls, experiment: Experiment, split: str) -> 'RetrievalSet':
+  def of_split(
+      cls, experiment: Experiment, split: str,
+      document_separator: str | None = None,
+  ) -> 'RetrievalSet':
     """All queries of a split of the task, with the corpus of the task.
 
-    Errors are those of `from_cache`.
+    Arguments and errors are those of `from_cache`.
     """
     task = experiment.task.for_split(split)
+    if document_separator is not None:
+      task = task.judging_documents()
+      experiment = dataclasses.replace(experiment, task=task)
     corpus = task.corpus_split(split)
     return cls.from_cache(
         experiment.cache(split),
         None if corpus is None else experiment.passage_cache(corpus),
         task.answer_text,
         task.self_hits,
+        document_separator,
     )
 
   @classmethod
   def from_cache(
       cls, cache: Cache, corpus_cache: Cache | None = None,
       answer_text: Callable[[str, str], str] = _whole,
-      without_self_hits: bool = False,
+      without_self_hits: bool = False, document_separator: str | None = None,
   ) -> 'RetrievalSet':
     """All queries of a split.
 
     Without a corpus they are ranked over the split's own passages; equal
-    queries are one query then, and equal passages one passage. The greatest of
-    several grades of a passage for a query counts.
+    queries are one query then, and equal passages one passage. Of several
+    grades of a passage for a query the greatest counts.
 
     Args:
       cache: cache of the queries and their judged passages.
@@ -83,10 +95,13 @@ class RetrievalSet:
         identify queries and passages.
       answer_text: see the attribute.
       without_self_hits: a passage with a query's own id is not ranked for it.
+      document_separator: ranks documents, see `Documents`; judged ids are
+        those of documents.
 
     Raises:
-      UserError: no queries, no passages, ids that name different texts, or
-        judged ids that are not in the corpus.
+      UserError: no queries, no passages, ids that name different texts, judged
+        ids that are not in the corpus, or documents where no passage is a part
+        of one or a query has answers alone.
     """
     rows = np.flatnonzero(cache.query_texts.lengths)
     if not len(rows):
@@ -101,7 +116,12 @@ class RetrievalSet:
     else:
       query_rows, query_of = corpus_lib.queries_by_id(cache, rows)
       corpus = Corpus.of_passages(corpus_cache)
-      passages = _find_judged(corpus, cache, rows)
+    documents = None
+    if document_separator is not None:
+      documents = _documents(corpus, document_separator)
+      passages = _find_judged(documents, 'documents', cache, rows)
+    elif corpus_cache is not None:
+      passages = _find_judged(corpus, 'passages', cache, rows)
     judgements: list[dict[int, int]] = [{} for _ in query_rows]
     grades = cache.relevances[rows].tolist()
     for query, passage, grade in zip(
@@ -113,16 +133,22 @@ class RetrievalSet:
     query_ids = [cache.query_ids.text(row) for row in query_rows]
     self_hits = None
     if without_self_hits:
-      self_hits = corpus.find(query_ids)
+      ranked = corpus if documents is None else documents
+      self_hits = ranked.find(query_ids)
       for judged, own in zip(judgements, self_hits.tolist()):
         judged.pop(own, None)
     answers = [
         [] if judged else _answers(cache, row)
         for row, judged in zip(query_rows, judgements)
     ]
+    if documents is not None and any(answers):
+      raise UserError(
+          f'{corpus_lib.describe(cache)} has answers, which are searched in'
+          ' passages, but no judged documents. Leave out --max_passage.'
+      )
     return cls(
         cache, query_rows, query_ids, corpus, judgements, answers, answer_text,
-        self_hits,
+        self_hits, documents,
     )
 
   def all_answers(self) -> list[list[str]]:
@@ -171,6 +197,11 @@ class RetrievalSet:
   def query_texts(self) -> Sequence[str]:
     return corpus_lib.TextColumn(self.cache.query_texts, self.query_rows)
 
+  @property
+  def ranked_ids(self) -> Any:
+    """Ids of the ranked passages or documents, a sequence or array."""
+    return self.corpus.ids if self.documents is None else self.documents.ids
+
   @functools.cached_property
   def gold(self) -> list[list[int]]:
     """For each query the relevant rows, numbered as in `judgements`."""
@@ -179,13 +210,21 @@ class RetrievalSet:
         for judged in self.judgements
     ]
 
-  def unjudged_copies(self) -> int:
-    """Counts queries with a relevant passage that has a copy, not relevant.
-
-    Ids decide which of the two ranks first.
-    """
+  @functools.cached_property
+  def _by_text(self) -> tuple[np.ndarray, np.ndarray]:
+    """The first passage of each text, and the text's number by passage."""
     prints = fingerprints(self.corpus.cache.passage_texts)
-    _, text_of = corpus_lib.first_rows(prints[self.corpus.rows])
+    return corpus_lib.first_rows(prints[self.corpus.rows])
+
+  def unjudged_copies(self) -> int:
+    """Queries with a relevant passage of which a ranked copy is not relevant.
+
+    Which of the two ranks first is left to their ids. 0 where documents are
+    ranked.
+    """
+    if self.documents is not None:
+      return 0
+    _, text_of = self._by_text
     sizes = np.bincount(text_of)
     queries = 0
     for query, relevant in enumerate(self.gold):
@@ -195,6 +234,30 @@ class RetrievalSet:
         counts[text_of[self.self_hits[query]]] += 1
       queries += any(counts[text] < sizes[text] for text in texts)
     return queries
+
+  def with_equal_texts_as_one(self) -> 'RetrievalSet':
+    """Passages of one text as one, the first of them in the corpus.
+
+    Its grade for a query is the highest of its copies', and it is the query
+    itself where a copy is.
+    """
+    first, text_of = self._by_text
+    own = self.self_hits
+    if own is not None:
+      own = np.where(own >= 0, text_of[own], -1)
+    judgements: list[dict[int, int]] = []
+    for query, judged in enumerate(self.judgements):
+      merged: dict[int, int] = {}
+      for passage, grade in judged.items():
+        one = int(text_of[passage])
+        merged[one] = max(grade, merged.get(one, grade))
+      if own is not None:
+        merged.pop(int(own[query]), None)
+      judgements.append(merged)
+    return dataclasses.replace(
+        self, corpus=self.corpus.subset(first), judgements=judgements,
+        self_hits=own,
+    )
 
 
 def _queries_by_text(
@@ -206,23 +269,37 @@ def _queries_by_text(
   return rows[first], query_of
 
 
+def _documents(corpus: Corpus, separator: str) -> Documents:
+  """The documents of a corpus; refuses one whose passages are all whole."""
+  documents = Documents.from_passage_ids(corpus.ids, separator)
+  if not any(separator in name for name in corpus.ids):
+    raise UserError(
+        f'{corpus_lib.describe(corpus.cache)} has no passage id with'
+        f' {separator!r} in it (the first is {corpus.ids[0]!r}), so every'
+        " passage would be a document. Expected ids such as 'd1#0': give the"
+        ' separator with --document_separator, or leave out --max_passage.'
+    )
+  return documents
+
+
 def _find_judged(
-    corpus: Corpus, cache: Cache, rows: np.ndarray
+    ranked: Corpus | Documents, what: str, cache: Cache, rows: np.ndarray
 ) -> np.ndarray:
   """The judged passage of each of `rows`, by id; -1 for none."""
   ids = [cache.passage_ids.text(row) for row in rows]
   judged = np.array([bool(name) for name in ids])
-  places = np.where(judged, corpus.find(ids), -1)
-  missing = sorted({ids[i] for i in np.flatnonzero(judged & (places < 0))})
-  if missing:
+  found = np.where(judged, ranked.find(ids), -1)
+  lost = {ids[i]: None for i in np.flatnonzero(judged & (found < 0))}
+  if lost:
+    missing = sorted(lost)
     more = f' and {len(missing) - 3:,} more' if len(missing) > 3 else ''
     raise UserError(
-        f'{corpus_lib.describe(cache)} judges {len(set(ids) - {""}):,}'
-        f' passages, of which {len(missing):,} are not in the corpus: ids'
-        f' {", ".join(missing[:3])}{more}. The corpus has ids such as'
-        f' {corpus.ids[0]}. Do both belong to the same version of the data set?'
+        f"{corpus_lib.describe(cache)} judges {len(set(ids) - {''}):,} {what},"
+        f' of which {len(missing):,} are not in the corpus: ids'
+        f" {', '.join(missing[:3])}{more}. The corpus has ids such as"
+        f' {ranked.ids[0]}. Do both belong to the same version of the data set?'
     )
-  return places
+  return found
 
 
 def _answers(cache: Cache, row: int) -> list[str]:

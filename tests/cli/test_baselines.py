@@ -104,19 +104,24 @@ def test_hybrid_is_made_of_the_two(results, weight):
   assert metrics['MRR'] == pytest.approx(reciprocal_ranks(found, TINY.qrels))
 
 
-def test_an_evaluation_replaces_all_of_an_earlier_one(
+def test_what_is_not_measured_again_stays_if_it_is_of_the_same(
     model, results, tmp_path, capsys
 ):
   folder = shutil.copytree(results['rrf'], tmp_path / 'results')
   (folder / 'codecs').mkdir()
   (folder / 'codecs' / 'codecs.csv').touch()
-  assert (folder / 'bm25').exists() and (folder / 'hybrid').exists()
+  before = {*folder.rglob('*')}
   run(model, folder)
-  assert not [*folder.glob('*/')]
-  assert 'of other data' not in capsys.readouterr().err
-  changed = result_of(folder) | {'source': 'x'}
-  (folder / 'metrics.json').write_text(json.dumps(changed))
-  run(model, folder)
+  assert {*folder.rglob('*')} == before
+  for part, fact, value, left in (
+      ('.', 'checkpoint_step', 1, ['bm25']), ('bm25', 'source', 'x', []),
+      ('.', 'source', 'x', []),
+  ):
+    assert 'of other data' not in capsys.readouterr().err
+    changed = result_of(folder / part) | {fact: value}
+    (folder / part / 'metrics.json').write_text(json.dumps(changed))
+    run(model, folder)
+    assert [path.name for path in folder.glob('*/')] == left
   assert 'had results of other data, by source:' in capsys.readouterr().err
 
 
@@ -135,7 +140,10 @@ def test_a_corpus_without_words_has_no_bm25(model, tmp_path, capsys):
 
 def test_a_weight_chosen_on_validation(model, tmp_path, monkeypatch):
   choose_weight = baselines.choose_weight
+  with pytest.raises(UserError, match='cannot be chosen on split validation'):
+    run(model, tmp_path / 'b', BOTH, '--hybrid_weight=validation')
   asked = f'--model_dir={model}', f'--output_dir={tmp_path / "pairs"}'
+  weight = '--hybrid_weight=validation'
   chosen = []
 
   def choose(*args):
@@ -147,8 +155,31 @@ def test_a_weight_chosen_on_validation(model, tmp_path, monkeypatch):
   evaluate.main([*asked, '--split=test'])
   assert result_of(tmp_path / 'pairs' / 'hybrid')['weight'] == 0.35
   assert 0 <= chosen[0] <= 1
-  evaluate.main([*asked, '--split=validation'])
-  assert result_of(tmp_path / 'pairs' / 'hybrid')['weight'] == 0.5
+  with pytest.raises(UserError, match='it is what is measured'):
+    evaluate.main([*asked, '--split=validation', weight])
+
+
+def test_documents_are_ranked_by_their_best_passage(model, tmp_path):
+  corpus = {
+      f'd{i // 2}#{i % 2}': text
+      for i, text in enumerate(TINY.corpus.values())
+  }
+  documents = sorted({name.partition('#')[0] for name in corpus})
+  qrels = {q: {documents[i]: 1} for i, q in enumerate(TINY.queries)}
+  data = tmp_path / 'data'
+  TINY._replace(corpus=corpus, qrels=qrels).write(data / 'beir' / 'scifact')
+  folder = run(
+      model, tmp_path / 'results', BOTH, ALL, '--max_passage', data=data
+  )
+  words = BM25(list(corpus.values()))
+  for query, hits in run_of(folder / 'bm25').items():
+    best = {}
+    for name, score in zip(corpus, words.scores(TINY.queries[query]).tolist()):
+      document = name.partition('#')[0]
+      if score:
+        best[document] = max(score, best.get(document, 0.0))
+    assert dict(hits) == pytest.approx(best, abs=1e-6)
+  assert run_of(folder / 'hybrid').keys() == TINY.queries.keys()
 
 
 def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
@@ -180,10 +211,16 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
   assert_scores(folder, BM25(list(TINY.corpus.values()), 0.9, 0.4, None))
   assert result_of(folder)['language'] is None
   assert result_of(folder)['unjudged_copies'] == 3
+  # 3 of the 12 passages are copies.
+  bm25.main([*given, '--equal_texts=one', '--relevance_level=2'])
   assert 'For 3 of 4 queries a relevant' in capsys.readouterr().err
-  graded = f'--output_dir={tmp_path / "graded"}'
-  bm25.main([*given, graded, '--relevance_level=2'])
-  tables = (tmp_path / 'graded' / 'tables.md').read_text()
+  one = tmp_path / 'out' / 'beir-scifact-equal-texts-test'
+  facts = {'equal_texts': 'one', 'passages': 9, 'relevance_level': 2}
+  assert facts.items() <= result_of(one).items()
+  with pytest.raises(UserError, match='has equal texts as one'):
+    qrels = model.parent / 'data' / 'beir' / 'scifact' / 'qrels' / 'test.tsv'
+    compare.main([f'{one}/run.trec', str(folder), f'--qrels={qrels}'])
+  tables = (tmp_path / 'out' / 'tables.md').read_text()
   assert 'BM25' in tables and 'Relevant are passages of grade 2 or' in tables
   # Of files.
   capsys.readouterr()
@@ -209,7 +246,7 @@ def test_bm25_needs_no_model(model, tmp_path, capsys):
         ('--bm25_language=klingon', "'klingon'"), ('--bm25_k1=-1', 'k1 is -1'),
         ('', 'Give a task'),
         ('--baselines=bm52', "'bm52'; expected bm25 and hybrid"),
-        ('--hybrid_weight=2', '2; expected rrf or a number'),
+        ('--hybrid_weight=2', '2; expected rrf, validation or'),
     ],
 )
 def test_bad_flags(model, tmp_path, wrong, message):

@@ -121,7 +121,7 @@ def test_everything_that_a_number_depends_on_is_beside_it(model, whole):
       'metrics': result['metrics'], 'command': result['command'],
       'task': 'beir', 'dataset': 'scifact', 'label': 'beir-scifact',
       'split': 'test', 'files': {}, 'queries': 46, 'queries_counted': 46,
-      'passages': 130, 'k': 1000, 'depth': 1000,
+      'passages': 130, 'k': 1000, 'depth': 1000, 'document_separator': None,
       'embedding_dtype': 'float32', 'source': files.fingerprint(sources),
       'corpus': {'split': 'corpus', 'source': files.fingerprint(sources[2:])},
       'model_dir': 'model',

@@ -265,6 +265,9 @@ def test_evaluate_re_ranks(student, teacher, capsys, tmp_path):
   with pytest.raises(UserError, match='has the scores of another teacher'):
     evaluate.main([*asked, f'--rerank={few}'])
   assert before == tiny_evaluation.tree(folder / 'rerank')
+  # Nor does an evaluation of the same model without a teacher.
+  evaluate.main(asked)
+  assert before == tiny_evaluation.tree(folder / 'rerank')
 
 
 @pytest.mark.slow

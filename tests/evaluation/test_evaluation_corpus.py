@@ -74,7 +74,7 @@ def ranking_of(order):
 
 def qrels_of(found):
   return {
-      query_id: {found.corpus.ids[p]: grade for p, grade in judged.items()}
+      query_id: {found.ranked_ids[p]: grade for p, grade in judged.items()}
       for query_id, judged in zip(found.query_ids, found.judgements)
       if judged
   }
@@ -85,11 +85,11 @@ def test_metrics_over_a_corpus_are_those_of_the_definitions(cache_of):
       cache_of('validation', judged()), cache_of('corpus', corpus_rows())
   )
   assert found.query_ids == list(QUERIES)
-  assert list(found.corpus.ids) == list(TEXTS)
+  assert list(found.ranked_ids) == list(TEXTS)
   assert list(found.corpus.texts) == list(TEXTS.values())
   assert list(found.query_texts) == list(QUERIES.values())
   assert qrels_of(found) == QRELS
-  assert [sorted(found.corpus.ids[p] for p in g) for g in found.gold] == [
+  assert [sorted(found.ranked_ids[p] for p in g) for g in found.gold] == [
       ['d1', 'd3'], ['d7'], [], ['d0', 'd11', 'd4']
   ]
   rng = np.random.default_rng(0)
@@ -112,26 +112,34 @@ def test_metrics_over_a_corpus_are_those_of_the_definitions(cache_of):
     score(ranking_of(order), dataclasses.replace(found, relevance_level=4))
 
 
-def test_copies_that_are_not_judged_are_counted(cache_of):
+def test_copies_that_are_not_judged(cache_of):
+  """They are counted, and as one they have the highest of their grades."""
   caches = cache_of('test', judged()), cache_of('corpus', corpus_rows())
-  assert RetrievalSet.from_cache(*caches).unjudged_copies() == 2
-  # A query that is a copy is no hit for itself.
+  found = RetrievalSet.from_cache(*caches)
+  assert found.unjudged_copies() == 2
+  one = found.with_equal_texts_as_one()
+  assert one.unjudged_copies() == 0
+  assert list(one.corpus.texts) == list(dict.fromkeys(TEXTS.values()))
+  assert qrels_of(one) == {**QRELS, 'b': {'d3': 1, 'd2': -1}}
+  # A query that is a copy is no hit for itself, and nor is the other.
   rows = [
       example(q, TEXTS[p], query_id=q, passage_id=p, relevance=grade)
       for q, p, grade in (
           ('a', 'd3', 2), ('a', 'd7', 0), ('d7', 'd3', 1), ('d7', 'd1', 1)
       )
   ]
-  found = RetrievalSet.from_cache(
-      cache_of('own', rows), caches[1], without_self_hits=True
-  )
+  own = cache_of('own', rows)
+  found = RetrievalSet.from_cache(own, caches[1], without_self_hits=True)
   assert found.unjudged_copies() == 1
+  one = found.with_equal_texts_as_one()
+  assert qrels_of(one) == {'a': {'d3': 2}, 'd7': {'d1': 1}}
+  assert one.self_hits.tolist() == [-1, 3]
 
 
 def test_without_a_corpus_equal_texts_are_one(cache_of):
   found = RetrievalSet.from_cache(cache_of('validation', judged()))
   assert found.query_ids == ['a', 'c', 'e']
-  assert list(found.corpus.ids) == [
+  assert list(found.ranked_ids) == [
       'd3', 'd1', 'd5', 'd2', 'd9', 'd8', 'd0', 'd4', 'd11', 'd10'
   ]
   # Of passage 3, grade 2 for query a and 1 for its double, the greater counts.
@@ -143,7 +151,7 @@ def test_without_a_corpus_equal_texts_are_one(cache_of):
     grades = {p: g for p, g in qrels_of(part)[query_id].items() if g > 0}
     every = qrels_of(found)[query_id]
     assert grades == {p: g for p, g in every.items() if g > 0}
-  assert list(part.corpus.texts) == [TEXTS[p] for p in part.corpus.ids]
+  assert list(part.corpus.texts) == [TEXTS[p] for p in part.ranked_ids]
   irrelevant = cache_of('test', judged({'c': QRELS['c']}))
   with pytest.raises(UserError, match="'test', has no query with a relevant"):
     RetrievalSet.from_cache(irrelevant).subset(queries=5, passages=7)
@@ -211,6 +219,6 @@ def test_a_query_is_no_hit_of_its_own(cache_of):
   assert RetrievalSet.from_cache(*caches).self_hits is None
   part = found.subset(2, 5)
   for name, row in zip(part.query_ids, part.self_hits):
-    kept = part.corpus.ids[row] if row >= 0 else None
+    kept = part.ranked_ids[row] if row >= 0 else None
     # A query and its own passage have one id.
-    assert kept == (name if name in list(part.corpus.ids) else None)
+    assert kept == (name if name in list(part.ranked_ids) else None)

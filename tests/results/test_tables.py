@@ -147,6 +147,33 @@ def test_table_2_of_samtone(tmp_path):
   assert not [t for t in tables.paper_tables(models) if t.name == 'other']
 
 
+def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
+  beir_model(tmp_path, 'm', {'nq': 40, 'fiqa': 50})
+  ways = {
+      ('beir', 'nq', 'test'): 'documents',
+      ('multireqa', 'NaturalQuestions', 'validation'): 'equal-texts',
+      ('open_nq', None, 'test'): 'documents',
+  }
+  labels = []
+  for (task, dataset, split), way in ways.items():
+    labels.append('-'.join(filter(None, (task, dataset, way))))
+    result_folders.write(
+        tmp_path / 'm', {'nDCG@10': 0.9, 'MRR': 0.8, 'Top-5': 0.7}, task,
+        dataset, split, label=labels[-1], document_separator='#',
+    )
+  model = result_files.read_model(tmp_path / 'm')
+  beir, other = tables.paper_tables([model])
+  heads = [row.heads[0] for row in beir.rows]
+  assert heads == ['FiQA-2018', 'NQ', 'Average of 2']
+  assert texts(beir)[-1] == ['45.0']
+  heads = [row.heads[0] for row in other.rows]
+  assert heads == labels
+  sizes = '; '.join(f'{key}, 4 queries over 9 passages' for key in sorted(
+      f'{label} {split}' for label, (*_, split) in zip(labels, ways)
+  ))
+  assert other.notes == (f'Measured: {sizes}.',)
+
+
 def test_a_part_of_cqadupstack_that_is_missing_is_told(tmp_path):
   parts = beir_sets.CQADUPSTACK_PARTS
   whole = beir_model(tmp_path, 'whole', {p: 10.0 for p in parts} | {'nq': 30})
@@ -295,4 +322,13 @@ def test_figures_of_other_steps_runs_or_units_are_noted(tmp_path):
   assert note_of('other', m) == note_of('beir', same) == []
   assert note_of('beir', runs, same) == [
       'Figures of runs are of 2 training runs.'
+  ]
+  for split, separator in (('test', None), ('a', '#'), ('b', '_')):
+    result_folders.write(
+        tmp_path / 'documents', {'MRR': 0.5}, split=split,
+        document_separator=separator,
+    )
+  assert note_of('other', result_files.read_model(tmp_path / 'documents')) == [
+      "Figures are of passages, documents (ids up to '#') and documents (ids up"
+      " to '_')."
   ]

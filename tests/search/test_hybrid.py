@@ -86,7 +86,7 @@ def test_few_queries_do_not_decide_the_weight(by_words, expected):
   gold = [[0]] * by_words + [[1]] * (20 - by_words)
   system = SimpleNamespace(both=lambda texts, _: [both] * len(texts))
   ranked = SimpleNamespace(
-      corpus=SimpleNamespace(ids=IDS[:4]), gold=gold, query_texts=[''] * 20,
+      ranked_ids=IDS[:4], gold=gold, query_texts=[''] * 20, documents=None,
       self_hits=None,
   )
   found = choose_weight(system, np.zeros((20, 1)), ranked)

@@ -11,7 +11,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from dualenc_jax.data.columns import Column, TEACHER_SCORES
-from dualenc_jax.data.dataset import example
+from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import files, hard_negatives, rows, texts
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.hard_negatives import of_query
@@ -69,13 +69,15 @@ class JudgedTexts(FilesDataset):
       or hard negative that names no query or passage, and a positive among
       the hard negatives of its query are errors; else they are skipped, of two
       rows the second, and the log says how many.
+    judged_ids: what the judgements to evaluate on judge: 'passages', or
+      'documents' of which the passages are parts, whose rows have no text.
     tolerance: share by which counts may differ from the published ones; None
       for the benchmark's own. 1.0 takes any part of a data set.
   """
 
   FILES = ('files', 'folder', 'hard_negatives')
   NOT_OF_CORPUS = (
-      'hard_negatives', 'max_negatives', 'scores', 'systems',
+      'hard_negatives', 'judged_ids', 'max_negatives', 'scores', 'systems',
   )
 
   root: str | None = None
@@ -86,6 +88,7 @@ class JudgedTexts(FilesDataset):
   max_negatives: int = 30
   scores: bool = False
   strict: bool = True
+  judged_ids: str = 'passages'
   tolerance: float | None = None
 
   # Also the name of the folder below `data_root`.
@@ -93,6 +96,7 @@ class JudgedTexts(FilesDataset):
 
   def __post_init__(self):
     super().__post_init__()
+    rows.check_choice('judged_ids', self.judged_ids, ('passages', 'documents'))
     expect(
         self.max_negatives >= 1, 'max_negatives', self.max_negatives,
         'at least 1, or no hard_negatives',
@@ -209,8 +213,10 @@ class JudgedTexts(FilesDataset):
         tables.enter_context(negatives)
       query_ids = IdSet(judgement.query_id for judgement in judged)
       queries = table(self._texts(self.layout.queries, split), query_ids)
-      passage_ids = IdSet(_passage_ids(judged, negatives))
-      passages = table(self._passages(split), passage_ids)
+      passages = None
+      if training or self.judged_ids != 'documents':
+        passage_ids = IdSet(_passage_ids(judged, negatives))
+        passages = table(self._passages(split), passage_ids)
       yield from self._pairs(
           qrels, judged, queries, passages, negatives, training
       )
@@ -220,14 +226,15 @@ class JudgedTexts(FilesDataset):
       qrels: Qrels,
       judged: Sequence[Judgement],
       queries: TextTable,
-      passages: TextTable,
+      passages: TextTable | None,
       negatives: TextTable | None,
       training: bool,
   ) -> Iterator[dict[str, Any]]:
     """Yields a pair for each judgement whose query and passage exist.
 
-    A hard negative with the text of the pair's passage is skipped; the log says
-    how many. A blank passage is at fault in training.
+    Without `passages`, documents are judged, whose text is ''. A hard negative
+    with the text of the pair's passage is skipped; the log says how many. A
+    blank passage is at fault in training.
     """
     faults = rows.Faults(self.strict, 'judgements')
     unknown = rows.Faults(self.strict, 'hard negatives')
@@ -235,7 +242,9 @@ class JudgedTexts(FilesDataset):
     for judgement in judged:
       location = qrels.location(judgement)
       query = queries.get(judgement.query_id)
-      passage = passages.get(judgement.passage_id)
+      passage: str | None = ''
+      if passages is not None:
+        passage = passages.get(judgement.passage_id)
       if query is None or passage is None or training and not passage:
         what, name = 'passage', judgement.passage_id
         if query is None:
@@ -248,7 +257,7 @@ class JudgedTexts(FilesDataset):
       hard: list[str] = []
       scores = [mined.scores.get(judgement.passage_id, math.nan)]
       for negative in mined.negatives:
-        text = passages.get(negative.id)
+        text = '' if passages is None else passages.get(negative.id)
         if text is None:
           unknown.add(
               'the passage does not exist', location,
@@ -273,6 +282,9 @@ class JudgedTexts(FilesDataset):
           '%s: skipped %d hard negatives with the text of their positive.',
           self.name(), repeats,
       )
+
+  def judging_documents(self) -> Dataset:
+    return dataclasses.replace(self, judged_ids='documents')
 
   def corpus_split(self, split: str) -> str | None:
     return None if split == CORPUS else CORPUS

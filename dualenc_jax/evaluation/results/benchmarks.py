@@ -96,9 +96,14 @@ def group(keys: Collection[Key]) -> list[EvaluatedSet]:
   """The sets that these results are, in the papers' order.
 
   All parts of CQADupStack are one set; if one is missing each is its own. A
-  split that the papers do not measure is of no benchmark.
+  split that the papers do not measure is of no benchmark, nor is a ranking of
+  documents, or of equal texts as one.
   """
-  by_name = {(key.task, key.dataset, key.split): key for key in keys}
+  by_name = {
+      (key.task, key.dataset, key.split): key
+      for key in keys
+      if key.as_in_papers
+  }
   wanted: list[Any] = [(Benchmark.QA, name, [one]) for one, name in _QA.items()]
   for dataset, name in _BEIR.items():
     parts = beir_sets.parts(dataset)

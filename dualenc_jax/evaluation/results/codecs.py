@@ -91,8 +91,9 @@ def evaluate(
       _milliseconds(passages, queries, ranked, depth), 0.0,
   )
   found = [whole]
-  # Queries that are passages are ranked deeper.
-  plain = ranked.self_hits is None
+  # Documents of several passages, and queries that are passages, are ranked
+  # deeper.
+  plain = ranked.documents is None and ranked.self_hits is None
   for spec in specs:
     start = time.perf_counter()
     _LOG.info('Codec %s.', spec.name)

@@ -190,6 +190,7 @@ def _run(
   if path.is_file():
     if path.name == RUN and (path.parent / result_files.METRICS).exists():
       model = result_files.read_model(path.parent)
+      _check_copies(*model.results.values())
       return model.name, path
     return pathlib.Path(path.name.removesuffix('.gz')).stem, path
   model = result_files.read_model(path, baseline=baseline)
@@ -199,6 +200,7 @@ def _run(
       if file.exists() and judged.qrels.keys() & trec.read_run(file).keys()
   ]
   if len(found) == 1:
+    _check_copies(results[found[0]])
     return model.name, found[0]
   hint = 'Give one of these folders.'
   raise UserError(
@@ -207,6 +209,16 @@ def _run(
       f' {", ".join(r.where for r in results.values())}. '
       + (hint if found else 'Evaluate it on the set of the qrels.')
   )
+
+
+def _check_copies(result: Result) -> None:
+  """Refuses a run of equal texts as one: its ids are not all judged ones."""
+  if result.provenance.get('equal_texts'):
+    raise UserError(
+        f'{result.where} has equal texts as one, by the id of the first, which'
+        ' --qrels may not judge. Leave out --qrels, or evaluate it without'
+        ' --equal_texts.'
+    )
 
 
 def _of_runs(

@@ -24,7 +24,9 @@ from dualenc_jax.utils.errors import did_you_mean, UserError
 
 # Results that differ in one of these have other queries, or another corpus.
 _OF_QUERIES = ('source', 'queries')
-_OF_CORPUS = ('corpus', 'passages', 'depth', 'relevance_level')
+_OF_CORPUS = (
+    'corpus', 'passages', 'document_separator', 'depth', 'relevance_level'
+)
 # Metrics that are reported when training ends, the first that exists.
 _OF_TRAINING = ('MRR', 'nDCG@10', 'Top-20', 'log_likelihood')
 

@@ -1,24 +1,33 @@
 """Evaluation of a model on a split of its task, into a result folder.
 
-The same folder has the results of BM25, of both fused, and the like.
+Beside its own results, in the same folder, are those of BM25 and of both fused.
 """
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import json
 import logging
 import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from dualenc_jax.data import Dataset
 from dualenc_jax.data.text.near_duplicates import near_pairs
 from dualenc_jax.data.text.words import words
-from dualenc_jax.evaluation import evaluation, metrics, teacher_scores, trec
+from dualenc_jax.evaluation import (
+  evaluation,
+  metrics,
+  teacher_scores,
+  trec,
+)
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.results import codecs, result_files, tables
 from dualenc_jax.evaluation.results.baselines import (
   Baselines,
-  EmbeddedSet,
+  BM25_FOLDER,
+  Dense,
   HYBRID_FOLDER,
 )
 from dualenc_jax.evaluation.results.result_files import VALIDATION
@@ -38,9 +47,14 @@ from dualenc_jax.utils.errors import UserError
 
 RERANK_FOLDER = result_files.SYSTEMS[-1]
 _LOG = logging.getLogger(__name__)
-# Facts that identify the data of a result.
+# Facts in which results of one model on one set may differ.
+_INCIDENTAL = (
+    'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
+    result_files.TRAIN_OVERLAP, 'system', 'k1', 'b', 'language',
+)
+# What results are of, whatever was measured.
 _OF_DATA = 'label', 'split', 'source', 'corpus'
-# Provenance of a teacher that a result has, as far as it is there.
+# What a result says of its teacher, as far as it is there.
 _OF_TEACHER = (
     'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template',
     'query_prefix', 'passage_prefix',
@@ -53,42 +67,52 @@ class Options:
 
   Attributes:
     k: hits a query in the run file.
-    index_dir: folder of an index of the corpus, which is made unless it exists;
-      None keeps the embeddings in memory.
-    baselines: the other systems to measure.
+    index_dir: keeps the embeddings of the corpus there, and reads them if they
+      exist; None keeps them in memory.
+    document_separator: ranks documents by their best passage, see `Documents`.
+    baselines: what is measured beside the model.
     teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
     rerank_depth: hits of a query that it scores.
     codecs: measured on the model's embeddings.
-    train_queries: the model's training queries, whose overlap with the
-      evaluated ones is counted; None counts none.
-    candidates: l, of an index that is searched in two steps; None for its own.
+    learnt: queries that the model has learnt from, among which those that it is
+      measured by are looked for; None for no such look.
     relevance_level: the least grade of a relevant passage.
+    equal_texts: whether passages of one text are one.
+    candidates: l, of an index that is searched in two steps; None for its own.
   """
 
   k: int = 1000
   index_dir: pathlib.Path | None = None
+  document_separator: str | None = None
   baselines: Baselines = Baselines()
   teacher: Teacher | pathlib.Path | None = None
   rerank_depth: int = 100
   codecs: Sequence[Spec] = ()
-  train_queries: Sequence[str] | None = None
+  learnt: Sequence[str] | None = None
   candidates: int | None = None
   relevance_level: int = 1
+  equal_texts: bool = False
 
   @property
   def depth(self) -> int:
-    """Hits a query that metrics are computed from."""
+    """Hits a query that metrics are of."""
     return max(self.k, metrics.DEPTH)
+
+  def label(self, task: Dataset) -> str:
+    """The label of a task's results."""
+    of_documents = self.document_separator is not None
+    label = task.label + result_files.DOCUMENTS * of_documents
+    return label + result_files.EQUAL_TEXTS * self.equal_texts
 
 
 def default_output(model_dir: str | os.PathLike[str]) -> pathlib.Path:
-  """The folder of a model_dir's results."""
+  """Where the results of a model_dir are."""
   return pathlib.Path(model_dir) / 'evaluation'
 
 
-def folder_name(task: Dataset, split: str) -> str:
+def folder_name(task: Dataset, split: str, options: Options = Options()) -> str:
   """The result folder of a split, below `default_output`."""
-  return f'{task.label}-{split}'.replace('/', '-')
+  return f'{options.label(task)}-{split}'.replace('/', '-')
 
 
 def evaluate(
@@ -97,31 +121,22 @@ def evaluate(
 ) -> dict[str, Evaluation]:
   """Evaluates on a split of a task and writes the result folder.
 
-  An earlier result in the folder is replaced, with all other systems' there.
-
-  Args:
-    model: the model.
-    experiment: has the task and caches.
-    split: a split of the task.
-    folder: the result folder.
-    config: the whole config, as gin.
-    command: the command line that makes this result.
-    options: see `Options`.
-
-  Returns:
-    Results by system: '' the model, and the others.
+  `config` is everything that took part, as gin, `command` the command line that
+  makes this result. Returns results by system: '' the model, and the baselines.
 
   Raises:
     UserError: data that cannot be evaluated, embeddings that are not finite, or
       a folder that cannot be written.
   """
+  task: Any = experiment.task
+  may_choose = options.baselines.may_choose(task, split)
   if options.codecs and model.codec is not None:
     raise UserError(
-        f'--codecs is given, but the model has its own codec,'
+        '--codecs is given, but the model is always measured by its own codec,'
         f' {model.codec.name}. Leave --codecs out, or evaluate the model that'
         ' training started from.'
     )
-  ranked = _open_set(experiment, split, folder, options)
+  ranked = _opened(experiment, split, folder, options)
   codecs.check(options.codecs, model.dim, len(ranked.corpus))
   embedder: Any = model.embedder
   queries = evaluation.encode_queries(embedder, model.params, ranked)
@@ -133,35 +148,40 @@ def evaluate(
         f'--codecs is given, but --index_dir={options.index_dir} holds codes of'
         f' {passages.codec.name}. Give an index of --codec=fp32, or none.'
     )
-  results = {'': evaluation.rank(queries, passages, ranked, options.depth)}
+  found = {'': evaluation.rank(queries, passages, ranked, options.depth)}
+  new = None
   if options.teacher is not None:
-    # Errors of the teacher come before a result is replaced.
+    # What is wrong with it is found before a result is replaced.
     score = teacher_scores.open_scores(
         options.teacher, ranked, folder / RERANK_FOLDER
     )
     assert score is not None
-    reranked = evaluation.rerank(
-        results[''], ranked, score, options.rerank_depth
-    )
+    new = evaluation.rerank(found[''], ranked, score, options.rerank_depth)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
-  if options.train_queries is not None:
-    overlap = count_overlap(ranked.query_texts, options.train_queries)
+  if options.learnt is not None:
+    overlap = count_overlap(ranked.query_texts, options.learnt)
     own[result_files.TRAIN_OVERLAP] = overlap
     print(f'  {result_files.describe_overlap(overlap)}')
   if isinstance(passages, Coded):
-    codec = passages.codec
-    own |= {'codec': codec.name, 'bytes_per_passage': codec.bytes_per_passage}
-  _remove_results(folder, facts)
+    coded = passages.codec
+    own |= {'codec': coded.name, 'bytes_per_passage': coded.bytes_per_passage}
+  before = _facts_in(folder)
+  if changed := [n for n in _OF_DATA if before.get(n, facts[n]) != facts[n]]:
+    _LOG.warning(
+        '%s had results of other data, by %s: they are replaced. --output_dir'
+        ' keeps both.', folder, ', '.join(changed),
+    )
+  _remove_others(folder, facts, own)
   files.write(folder / 'config.gin', config)
 
   def write(name: str, result: Evaluation, how: Mapping[str, Any]) -> None:
     write_result(folder / name, ranked, result, options.k, {**facts, **how})
 
-  write('', results[''], own)
+  write('', found[''], own)
 
-  def embed_validation() -> EmbeddedSet:
-    other = _read_set(experiment, VALIDATION, options)
+  def validation() -> tuple[RetrievalSet, np.ndarray, Any]:
+    other = _set(experiment, VALIDATION, options)
     same = other.corpus.cache.header == ranked.corpus.cache.header
     return (
         other,
@@ -169,80 +189,92 @@ def evaluate(
         passages if same else corpus_embeddings(model, other.corpus),
     )
 
-  task = experiment.task
-  has_other = split != VALIDATION and VALIDATION in task.splits()
   for name, result, how in options.baselines.evaluate(
-      ranked, queries, passages, options.depth,
-      embed_validation if has_other else None,
+      ranked,
+      Dense(queries, passages, validation if may_choose else None),
+      options.depth,
   ):
-    results[name] = result
+    found[name] = result
     print(f'  {tables.describe_words(how)}')
     write(name, result, {**own, **how} if name == HYBRID_FOLDER else how)
   if options.codecs:
     table = codecs.evaluate(
-        options.codecs, results[''], queries, passages, ranked,
+        options.codecs, found[''], queries, passages, ranked,
         folder / codecs.FOLDER, {**facts, **own}, options.k, options.depth,
     )
     print(table_lib.text(table))
-  if options.teacher is not None:
-    results[RERANK_FOLDER] = reranked
-    write(RERANK_FOLDER, reranked, own | rerank_facts(options))
-  return results
+  if new is not None:
+    found[RERANK_FOLDER] = new
+    write(RERANK_FOLDER, new, own | rerank_facts(options))
+  return found
 
 
-def _remove_results(folder: pathlib.Path, facts: Mapping[str, Any]) -> None:
-  """Removes an earlier evaluation; warns if it was of other data."""
+def _remove_others(
+    folder: pathlib.Path, facts: Mapping[str, Any], own: Mapping[str, Any]
+) -> None:
+  """Removes earlier results beside a model's, of another model or data.
+
+  What is only not measured again stays; BM25 is of no model.
+  """
+  if not _is_of(folder / BM25_FOLDER, facts):
+    remove_result(folder / BM25_FOLDER)
+  if not _is_of(folder, {**facts, **own}):
+    for name in (HYBRID_FOLDER, RERANK_FOLDER):
+      remove_result(folder / name)
+    codecs.remove(folder / codecs.FOLDER)
+
+
+def _is_of(folder: pathlib.Path, facts: Mapping[str, Any]) -> bool:
+  """Whether a result is there and would have these facts, made again."""
+  before, now = _facts_in(folder), json.loads(json.dumps(facts))
+  names = {*before, *now} - {*_INCIDENTAL}
+  return all(before.get(name) == now.get(name) for name in names)
+
+
+def _facts_in(folder: pathlib.Path) -> dict[str, Any]:
+  """What a result says that it is of; {} for none that can be read."""
   try:
-    before = result_files.read_result(folder)
+    found = result_files.read_result(folder)
   except UserError:
-    known = {}
-  else:
-    known = {**before.key._asdict(), **before.provenance}
-  if changed := [n for n in _OF_DATA if known.get(n, facts[n]) != facts[n]]:
-    _LOG.warning(
-        '%s had results of other data, by %s: they are replaced. --output_dir'
-        ' keeps both.', folder, ', '.join(changed),
-    )
-  for name in result_files.SYSTEMS:
-    remove_result(folder / name)
-  codecs.remove(folder / codecs.FOLDER)
+    return {}
+  return {**found.key._asdict(), **found.provenance}
 
 
 def count_overlap(
-    queries: Sequence[str], train_queries: Sequence[str]
+    queries: Sequence[str], learnt: Sequence[str]
 ) -> dict[str, int]:
-  """Counts the queries that occur in training, exactly or nearly.
+  """How many queries a model is measured by and has learnt from, or nearly.
 
   Returns:
-    'queries' and 'learnt', the numbers of evaluation and training queries;
-    'queries_same' and 'learnt_same', those with all the words, in any case, of
-    one on the other side; 'queries_near' and 'learnt_near', those near one by
-    `near_pairs`, these included.
+    'queries' and 'learnt', how many there are; 'queries_same' and
+    'learnt_same', those with all the words, in any case, of one of the others;
+    'queries_near' and 'learnt_near', as of `near_pairs`, these included.
   """
   texts = [
-      [' '.join(words(text)) or text for text in side]
-      for side in (queries, train_queries)
+      [' '.join(words(text)) or text for text in own]
+      for own in (queries, learnt)
   ]
   counts = {}
   near = near_pairs(texts[0], texts[1])
   sides = zip(('queries', 'learnt'), texts, texts[::-1], near)
-  for what, side, others, places in sides:
+  for what, own, others, places in sides:
     known = {*others}
-    same = {i for i, text in enumerate(side) if text in known}
-    counts[what] = len(side)
+    same = {i for i, text in enumerate(own) if text in known}
+    counts[what] = len(own)
     counts[f'{what}_same'] = len(same)
     counts[f'{what}_near'] = len(same.union(places.tolist()))
   return counts
 
 
 def rerank_facts(options: Options) -> dict[str, Any]:
-  """The additional facts that a re-ranked result depends on."""
-  facts = {'system': RERANK_FOLDER, 'rerank_depth': options.rerank_depth}
-  return facts | teacher_facts(options.teacher)
+  """What a re-ranked result depends on beside what is re-ranked."""
+  depth = options.rerank_depth
+  own = {'system': RERANK_FOLDER, 'rerank_depth': depth}
+  return own | teacher_facts(options.teacher)
 
 
 def teacher_facts(teacher: Any) -> dict[str, Any]:
-  """The facts that a teacher's scores depend on."""
+  """What scores depend on."""
   if not isinstance(teacher, Teacher):
     return {'teacher': {'scores': teacher.name}}
   own = teacher.provenance
@@ -253,11 +285,11 @@ def evaluate_bm25(
     experiment: Any, split: str, folder: pathlib.Path, command: str,
     options: Options = Options(), overwrite: bool = False,
 ) -> Evaluation:
-  """Evaluates BM25 alone; `experiment` needs only a task and caches.
+  """Evaluates BM25 alone; `experiment` needs no more than task and cache.
 
   Only `overwrite` replaces results of other data.
   """
-  ranked = _open_set(experiment, split, folder, options)
+  ranked = _opened(experiment, split, folder, options)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   if not overwrite:
     now = {name: facts[name] for name in _OF_DATA}
@@ -271,50 +303,51 @@ def evaluate_bm25(
   return result
 
 
-def _read_set(experiment: Any, split: str, options: Options) -> RetrievalSet:
-  return dataclasses.replace(
-      RetrievalSet.of_split(experiment, split),
-      relevance_level=options.relevance_level,
-  )
+def _set(experiment: Any, split: str, options: Options) -> RetrievalSet:
+  ranked = RetrievalSet.of_split(experiment, split, options.document_separator)
+  ranked = dataclasses.replace(ranked, relevance_level=options.relevance_level)
+  return ranked.with_equal_texts_as_one() if options.equal_texts else ranked
 
 
-def _open_set(
+def _opened(
     experiment: Any, split: str, folder: pathlib.Path, options: Options
 ) -> RetrievalSet:
-  """Opens the retrieval set and checks what would fail after the encoding."""
-  ranked = _read_set(experiment, split, options)
+  """What is ranked; what would stop it later stops it before the encoding."""
+  ranked = _set(experiment, split, options)
   files.make_folder(folder, 'another --output_dir')
   trec.check_ids('query id', ranked.query_ids)
-  trec.check_ids('id', ranked.corpus.ids)
+  trec.check_ids('id', ranked.ranked_ids)
   return ranked
 
 
 def facts_of(
     experiment: Any, split: str, ranked: RetrievalSet, options: Options
 ) -> dict[str, Any]:
-  """The facts that the numbers of every system depend on."""
+  """What the numbers of every system depend on."""
   task = experiment.task.for_split(split)
   corpus = ranked.corpus.cache.header
-  identity = task.identity(split)
+  own = task.identity(split)
   named = {*task.FILES} - {'hard_negatives'}
   level, copies = options.relevance_level, ranked.unjudged_copies()
   facts = {
       'task': task.task_name,
       'dataset': task.dataset,
-      'label': task.label,
+      'label': options.label(task),
       'split': split,
-      'files': {n: identity[n] for n in sorted(named) if identity.get(n)},
+      'files': {name: own[name] for name in sorted(named) if own.get(name)},
       'queries': len(ranked.query_ids),
       'passages': len(ranked.corpus),
       'k': options.k,
       'depth': options.depth,
+      'document_separator': options.document_separator,
       'source': ranked.cache.header['source'],
       'corpus': {name: corpus[name] for name in ('split', 'source')},
-      # `compare` leaves the usual level out, too.
+      # As `compare` has it: the usual value is not there.
       **({'relevance_level': level} if level > 1 else {}),
+      **({'equal_texts': 'one'} if options.equal_texts else {}),
       **({result_files.COPIES: copies} if copies else {}),
   }
   print(f'  {tables.size(facts)}')
-  if sentence := result_files.describe_copies(facts):
-    _LOG.warning(sentence)
+  if told := result_files.describe_copies(facts):
+    _LOG.warning(told)
   return facts

@@ -52,7 +52,7 @@ def rerank_run(
   )
   run = trec.read_run(path)
   queries, passages = trec.numbers(
-      run, ranked.query_ids, ranked.corpus.ids, path
+      run, ranked.query_ids, ranked.ranked_ids, path
   )
   order = {query: best_first(hits) for query, hits in run.items()}
   depth = options.rerank_depth
@@ -95,7 +95,7 @@ def _write(
     facts: Mapping[str, Any],
 ) -> Scores:
   """Writes run.trec, per_query.tsv and metrics.json."""
-  ids = ranked.corpus.ids
+  ids = ranked.ranked_ids
   qrels = {
       # What is judged and not in the corpus counts as not found.
       trec.field(query): {

@@ -30,6 +30,9 @@ BASELINES = ('bm25', 'hybrid')
 SYSTEMS = (*BASELINES, 'rerank')
 # Sums in another order differ by less.
 _TOLERANCE = 1e-9
+# Ends of the labels of results that rank documents by their best passage, and
+# of those that rank passages of one text as one.
+DOCUMENTS, EQUAL_TEXTS = '-documents', '-equal-texts'
 # Key: overlap of evaluation and training queries.
 TRAIN_OVERLAP = 'seen_queries'
 # Key: number of queries with a relevant passage that has an unjudged copy.
@@ -127,7 +130,9 @@ def read_per_query(path: pathlib.Path) -> PerQuery:
 class Key(NamedTuple):
   """A task, such as 'beir', its data set, or None, a label and a split.
 
-  The label joins task and data set: 'beir-scifact'.
+  The label is 'beir-scifact'; 'beir-scifact-documents' where documents were
+  ranked by the best of their passages, and 'beir-scifact-equal-texts' where
+  passages of one text were ranked as one.
   """
 
   task: str
@@ -137,6 +142,11 @@ class Key(NamedTuple):
 
   def __str__(self) -> str:
     return f'{self.label} {self.split}'.strip()
+
+  @property
+  def as_in_papers(self) -> bool:
+    """Whether passages were ranked, each on its own."""
+    return not self.label.endswith((DOCUMENTS, EQUAL_TEXTS))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -262,7 +272,7 @@ def describe_copies(facts: Mapping[str, Any]) -> str:
   return (
       f'For {copies:,} of {facts.get("queries") or 0:,} queries a relevant'
       ' passage has a copy in the corpus that is not judged relevant, and ids'
-      ' decide which ranks first.'
+      ' decide which ranks first. --equal_texts=one ranks them as one.'
   )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.results.result_files import (
+  EQUAL_TEXTS,
   EXAMPLES,
   METRICS,
   PER_QUERY,
@@ -39,7 +40,8 @@ def write_result(
       folder / RUN,
       Ranking(*(part[:, :k] for part in result.ranking)),
       ranked.query_ids,
-      ranked.corpus.ids,
+      ranked.ranked_ids,
+      'dualenc' + EQUAL_TEXTS * ('equal_texts' in facts),
   )
   query_ids, values = values_by_query(ranked, result)
   write_per_query(folder / PER_QUERY, query_ids, values)
@@ -111,9 +113,13 @@ def _example(
   }
 
 
-def _item(ranked: RetrievalSet, passage: int) -> dict[str, str]:
+def _item(ranked: RetrievalSet, item: int) -> dict[str, str]:
+  """A passage, or the first passage of a document."""
+  passage, documents = item, ranked.documents
+  if documents is not None:
+    passage = int(np.argmax(documents.of_passage == item))
   return {
-      'id': str(ranked.corpus.ids[passage]),
+      'id': str(ranked.ranked_ids[item]),
       'name': ranked.corpus.name(passage),
       'text': _cut(ranked.corpus.texts[passage]),
   }

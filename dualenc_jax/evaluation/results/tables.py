@@ -30,7 +30,7 @@ def paper_tables(models: _Models) -> list[Table]:
     P@1 and MRR by set, and their averages.
   - BEIR, as SamToNe's table 2: a row a set, nDCG@10 by model, the average.
   - Open NQ, as Dong 2022's table 3: top-k accuracy by model; a table a split.
-  - All other results: a row a split and model.
+  - All other results, rankings of documents too: a row a split and model.
 
   Notes say where a model's figures are not all of one checkpoint or run.
   """
@@ -250,8 +250,9 @@ def _notes(
 def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
   """What differs between results, by the model's name, of one table.
 
-  There is a sentence for each model whose results are of several checkpoints or
-  training runs, for each relevance level above 1, and for each BM25.
+  A sentence for each model whose results are of several checkpoints or training
+  runs, or of passages and of documents; none where all are alike. One for each
+  grade beyond 1 from which passages are relevant, and for each BM25.
   """
   figures = (
       f'Figures{f" of {name}" if len(results) > 1 else ""} are of {what}.'
@@ -284,15 +285,19 @@ def _by_value(
 
 
 def _mixed(results: Sequence[Result]) -> Iterator[str]:
-  steps, runs = (
+  steps, runs, separators = (
       {result.provenance.get(fact) for result in results}
-      for fact in ('checkpoint_step', 'run_id')
+      for fact in ('checkpoint_step', 'run_id', 'document_separator')
   )
   # A result without its step or run may be of the others'.
   if len(known := sorted(filter(None, steps))) > 1:
     yield f'steps {_listed([f"{step:,}" for step in known])}'
   if len(runs - {None}) > 1:
     yield f'{len(runs - {None})} training runs'
+  if len(separators) > 1:
+    documents = sorted(filter(None, separators))
+    names = [f'documents (ids up to {s!r})' for s in documents]
+    yield _listed([*['passages'] * (None in separators), *names])
 
 
 def _listed(words: Sequence[str]) -> str:
