@@ -87,7 +87,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
       'changed', array.shape, lambda: array
   )
   convert.write_model_dir(weights, model)
-  message = "this model's encoder is not that of the passage tower"
+  message = "by another passage tower, with another encoder"
   argv = ['search', 'map', f'--model_dir={model}', f'--index_dir={index}']
   assert cli.main(argv) == 2
   said = capsys.readouterr().err
@@ -97,7 +97,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
       [str(model), '--to=jax_export', '--tower=query', f'--output_dir={alone}']
   )
   for folder in (model, alone):
-    with pytest.raises(UserError, match="model's encoder is not that of the p"):
+    with pytest.raises(UserError, match="another passage tower, with another enc"):
       Retriever.from_dir(folder, index=index)
 
 
@@ -192,9 +192,6 @@ def test_an_index_of_queries_is_of_the_query_tower(runs, tmp_path):
   corpus = pathlib.Path(__file__).parents[1] / 'data' / 'beir' / 'toy'
   flags = '--tower=query', f'--corpus={corpus}', f'--index_dir={tmp_path / "q"}'
   encode.main([f'--model_dir={runs / "light"}', *flags])
-  message = (
-      "model's encoder and token_embedder are not those of the query tower that"
-  )
-  with pytest.raises(UserError, match=message) as error:
+  message = 'another query tower, with another encoder and token_embedder'
+  with pytest.raises(UserError, match=message):
     encode.main([f'--model_dir={runs / "teacher"}', *flags])
-  assert 'aligned' not in str(error.value)

@@ -54,7 +54,7 @@ def copied(written, tmp_path) -> pathlib.Path:
 def opened(written):
   """Its chunks are of few texts."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(towers_lib, 'CPU', towers_lib.Grid(80, 8))
+    patch.setattr(towers_lib, 'CPU', towers_lib.Shapes(80, 8))
     return serving.Artifact.open(written)
 
 
@@ -187,7 +187,6 @@ def refused(folder, *words):
     (['towers', 'query', 'length'], '12', "length is '12'"),
     (['towers', 'query', 'length'], 10**9, 'the lengths'),
     (['platforms'], ['tpu'], 'run on tpu, but JAX runs on cpu'),
-    (['calling_convention'], 99, 'calling convention 99'),
     (['files', PROGRAM], {}, f"{PROGRAM} lacks 'bytes'"),
     (['files', 'programs/query-12.bin'], {'bytes': 0, 'sha256': ''}, 'bytes'),
 ])

@@ -5,10 +5,10 @@ import pytest
 
 from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.retrieval.encoding import towers
-from dualenc_jax.retrieval.encoding.towers import Chunk, cut, deal, Fixed, Grid
+from dualenc_jax.retrieval.encoding.towers import Chunk, cut, deal, Shapes
 
 
-@pytest.mark.parametrize('shapes', [Grid(64, 8), Fixed(64, (8, 16, 64))])
+@pytest.mark.parametrize('shapes', [Shapes(64, 8), Shapes(64, (8, 16, 64))])
 @pytest.mark.parametrize('devices', [1, 3])
 def test_a_program_sees_each_text_once_and_results_are_put_back(
     shapes, devices
@@ -32,7 +32,7 @@ def test_a_program_sees_each_text_once_and_results_are_put_back(
   assert lengths <= {shapes.padded_length(n) for n in range(1, 61)}
 
 
-SHAPES = Grid(max_tokens=2048, lengths=4)
+SHAPES = Shapes(max_tokens=2048, lengths=4)
 
 
 @pytest.mark.parametrize('count', [0, 1, 2, 5, 16, 17, 700, 3001])

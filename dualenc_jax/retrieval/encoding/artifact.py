@@ -67,7 +67,6 @@ _TYPES = {
     'towers': {'query': _TOWER},
     'params': {str: [int]},
     'platforms': [str],
-    'calling_convention': int,
     'versions': {str: str},
     'files': {str: {'bytes': int, 'sha256': str}},
     'provenance': dict,
@@ -101,7 +100,6 @@ class Manifest:
     towers: 'query' and 'passage', or 'query' alone.
     params: shapes of the parameters, float32.
     platforms: targets of the programs: 'cpu', 'cuda', 'tpu'.
-    calling_convention: version of `jax.export`'s.
     versions: of the libraries that wrote it.
     files: size and SHA-256 of every file, of an index too, by its path.
     provenance: JSON that determines the vectors.
@@ -113,7 +111,6 @@ class Manifest:
   towers: Mapping[str, Tower]
   params: Mapping[str, Sequence[int]]
   platforms: Sequence[str]
-  calling_convention: int
   versions: Mapping[str, str]
   files: Mapping[str, Mapping[str, Any]]
   provenance: Mapping[str, Any]
@@ -347,7 +344,6 @@ def fill(
       towers,
       {name: value.shape for name, value in own.items()},
       tuple(platforms),
-      jax_export.maximum_supported_calling_convention_version,
       machine.versions(),
       {},
       dict(model.provenance),
@@ -425,21 +421,12 @@ def _make(kind: type, facts: Mapping[str, Any]) -> Any:
 
 
 def _check_runs_here(folder: pathlib.Path, manifest: Manifest) -> None:
-  """Raises UserError if this JAX or this kind of device is not its own."""
-  path = folder / FILE
-  version = manifest.calling_convention
-  oldest = jax_export.minimum_supported_calling_convention_version
-  newest = jax_export.maximum_supported_calling_convention_version
-  if not oldest <= version <= newest:
-    raise UserError(
-        f'{path}: its programs follow calling convention {version} of'
-        f' jax.export; JAX {jax.__version__} here knows {oldest} to {newest}.'
-        f' Install the JAX that wrote them, {manifest.versions.get("jax")}.'
-    )
+  """Raises UserError if JAX runs on another platform here."""
   platform = jax_export.default_export_platform()
   if platform not in manifest.platforms:
     raise UserError(
-        f"{path}: its programs run on {', '.join(manifest.platforms)}, but JAX"
-        f' runs on {platform} here. Write the artifact with'
+        f'{folder / FILE}: its programs run on'
+        f' {", ".join(manifest.platforms)}, but JAX runs on {platform} here.'
+        ' Write the artifact with'
         f' platforms={(*manifest.platforms, platform)!r}.'
     )

@@ -179,7 +179,7 @@ class ExportedTowers(towers.Towers):
       return run(own, jax.device_put(host, sharding))
 
     lengths = sorted(length for name, length in self._files if name == tower)
-    shapes = towers.Fixed(self._max_tokens, lengths)
+    shapes = towers.Shapes(self._max_tokens, lengths)
     return towers.batches(
         program, tokens, self._max_tokens, shapes, rows, self._mesh.size
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,55 +28,39 @@ AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Shapes(abc.ABC):
+class Shapes:
   """Shapes of chunks.
 
   Attributes:
     max_tokens: most tokens of a chunk, padding included; it has more than half
       of them unless the batch size is smaller.
-    least_chunks: least number of chunks of one length, while texts are left.
+    lengths: the lengths of rows, ascending, if programs exist for these alone;
+      or, for programs that compile when first needed, their number for each
+      doubling. No two are then closer than 8, and small sets have few.
   """
 
   max_tokens: int
-  least_chunks: ClassVar[int] = 1
+  lengths: int | Sequence[int]
 
-  @abc.abstractmethod
+  @property
+  def least_chunks(self) -> int:
+    """Least number of chunks of one length, while texts are left."""
+    return 8 if isinstance(self.lengths, int) else 1
+
   def padded_length(self, longest: int) -> int:
     """Length of the rows that hold a text of `longest` tokens."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Grid(Shapes):
-  """Lengths for programs that compile when first needed; small sets have few.
-
-  Attributes:
-    lengths: number of lengths for each doubling; no two are closer than 8.
-  """
-
-  lengths: int
-  least_chunks: ClassVar[int] = 8
-
-  def padded_length(self, longest: int) -> int:
+    if not isinstance(self.lengths, int):
+      return next(length for length in self.lengths if length >= longest)
     step = max((1 << (longest - 1).bit_length()) // (2 * self.lengths), 8)
     return max(-(-longest // step), 1) * step
 
 
-@dataclasses.dataclass(frozen=True)
-class Fixed(Shapes):
-  """The shortest of given lengths, ascending."""
-
-  lengths: Sequence[int]
-
-  def padded_length(self, longest: int) -> int:
-    return next(length for length in self.lengths if length >= longest)
-
-
 # On a CPU the activations of small chunks stay in the cache, padding is
 # expensive, and a program compiles in about a second.
-CPU = Grid(max_tokens=2048, lengths=8)
+CPU = Shapes(max_tokens=2048, lengths=8)
 # An accelerator needs products large enough to fill it, calls long enough to
 # hide the host behind them, and few programs, which take longer to compile.
-ACCELERATOR = Grid(max_tokens=32768, lengths=4)
+ACCELERATOR = Shapes(max_tokens=32768, lengths=4)
 
 
 class Chunk(NamedTuple):
