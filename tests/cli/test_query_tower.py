@@ -97,7 +97,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
       [str(model), '--to=jax_export', '--tower=query', f'--output_dir={alone}']
   )
   for folder in (model, alone):
-    with pytest.raises(UserError, match="another passage tower, with another enc"):
+    with pytest.raises(UserError, match="by another passage tower, with"):
       Retriever.from_dir(folder, index=index)
 
 
