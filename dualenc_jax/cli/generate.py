@@ -23,38 +23,30 @@ import logging
 import pathlib
 import shlex
 
-from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config, flags, runtime
 from dualenc_jax.pipelines.generation import (
   corpus,
-  filters,
-  loading as generators,
+  generator as generators,
   output,
+  quality,
 )
-from dualenc_jax.pipelines.generation.generator import Query
 from dualenc_jax.pipelines.generation.sampling import Sampling
-from dualenc_jax.pipelines.generation.shards import Passage, Shards
+from dualenc_jax.pipelines.generation.shards import Shards
 from dualenc_jax.pipelines.generation.writer import LENGTHS
-from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import expect, UserError
 
-_FILTERS = (
-    'max_copied', 'min_log_probability', 'round_trip', 'round_trip_depth',
-)
 _LOG = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
-  rules, sampling = check_flags(args)
+  sampling = _check_flags(args)
   runtime.start(args)
   host = runtime.host(args)
   folder = pathlib.Path(args.output_dir)
-  passages, fingerprint = corpus.read(args.corpus, not args.skip_bad_rows)
-  chosen, count = corpus.budget(
-      passages, args.queries_per_passage, args.passages, args.seed
-  )
+  passages, fingerprint = corpus.read(args.corpus)
+  chosen, count = corpus.budget(passages, args.queries_per_passage, args.seed)
   generator = generators.load(
       args.generator, args.generator_vocabulary, args.passage_length,
       args.batch_size, dtype=args.dtype,
@@ -88,24 +80,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     return
   counts: Counter[str] = Counter()
-  queries = list(
-      filters.kept(written.read(), lambda i: chosen[i].text, rules, counts)
-  )
-  if args.round_trip is not None:
-    before, depth = len(queries), args.round_trip_depth or 1
-    queries = round_trip(queries, chosen, args.round_trip, depth)
-    counts['whose passage is not found'] = before - len(queries)
+  queries = list(quality.keep(
+      written.read(), lambda i: chosen[i].text, args.max_copied, counts
+  ))
   if not queries:
     causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
     raise UserError(
-        f'No query is left: {causes}. Give other filters; all generated queries'
-        f' are in {written.folder}.'
+        f'No query is left: {causes}. Give another --max_copied; all generated'
+        f' queries are in {written.folder}.'
     )
   # Hosts that have joined end together: all filter, and the first writes.
   if args.multihost and host.index:
     return
   facts |= {
-      **{name: getattr(args, name) for name in _FILTERS},
+      'max_copied': args.max_copied,
       'command': shlex.join(['dualenc', 'generate', *(argv or ())]),
   }
   said = output.write(folder, chosen, queries, counts, facts, not in_place)
@@ -122,17 +110,12 @@ def make_parser() -> flags.Parser:
       help="the generator's SentencePiece file, if none is beside it")
   add('--corpus', required=True, metavar='PATH',
       help='the passages; see above')
-  add('--skip_bad_rows', action='store_true',
-      help='leave out unreadable rows and repeated ids of --corpus')
   add('--output_dir', default='generated',
       help='folder of the results (default %(default)s)')
   add('--queries_per_passage', type=flags.whole(), metavar='N',
       help=f"queries per passage (default GPL's rule: {corpus.BUDGET:,} in all"
       f' and at least {corpus.LEAST} per passage; passages beyond are left out'
       ' at random)')
-  add('--passages', type=flags.whole(), metavar='N',
-      help='number of passages to draw from the corpus (default as many as the'
-      ' rule of --queries_per_passage allows)')
   add('--passage_length', type=flags.whole(2),
       help='maximum tokens read of a passage (default as trained; 512 for'
       ' released generators)')
@@ -151,13 +134,6 @@ def make_parser() -> flags.Parser:
   add('--max_copied', type=flags.number, default=1.0, metavar='SHARE',
       help='leave out queries that copy more than this share of their words, in'
       ' one piece, from the passage (default %(default)s; such as 0.8)')
-  add('--min_log_probability', type=flags.number, metavar='X',
-      help='leave out queries whose mean log-probability per token is lower')
-  add('--round_trip', metavar='MODEL',
-      help='leave out queries whose passage this dual encoder does not find'
-      ' (Promptagator, Dai et al. 2022)')
-  add('--round_trip_depth', type=flags.whole(), metavar='K',
-      help='lowest rank at which --round_trip may find the passage (default 1)')
   add('--batch_size', type=flags.whole(), metavar='N',
       help='queries that a device generates at once (default 64 on a CPU, else'
       ' 1024)')
@@ -172,10 +148,12 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
-  """What is asked of queries, and how they are drawn."""
-  rules = filters.Rules(args.max_copied, args.min_log_probability)
-  sampling = Sampling(args.temperature, args.top_k or None, args.top_p)
+def _check_flags(args: argparse.Namespace) -> Sampling:
+  """How tokens are drawn; UserError for flags that do not go together."""
+  expect(
+      0 < args.max_copied <= 1, '--max_copied', args.max_copied,
+      'a share above 0, at most 1',
+  )
   if not args.temperature:
     if args.queries_per_passage not in (None, 1):
       raise UserError(
@@ -194,29 +172,4 @@ def check_flags(args: argparse.Namespace) -> tuple[filters.Rules, Sampling]:
   )
   expect(args.seed < 2**32, '--seed', args.seed, 'less than 2^32')
   flags.check_hosts(args)
-  if args.round_trip is None and args.round_trip_depth is not None:
-    raise UserError('--round_trip_depth: give --round_trip, or leave it out.')
-  model = pathlib.Path(args.round_trip or '')
-  if args.round_trip is not None and checkpoint_reader.is_model_dir(model):
-    check_dual_encoder('round_trip', model)
-  return rules, sampling
-
-
-def check_dual_encoder(flag: str, model: pathlib.Path) -> None:
-  """Raises UserError for a model_dir of something else."""
-  kind = checkpoint_reader.kind_of(checkpoint_reader.read_facts(model))
-  if kind in (checkpoint_reader.CROSS_ENCODER, checkpoint_reader.GENERATOR):
-    raise UserError(f'--{flag} is {model}, a {kind}; expected a dual encoder.')
-
-
-def round_trip(
-    queries: Sequence[Query], passages: Sequence[Passage], model: str,
-    depth: int,
-) -> list[Query]:
-  """Keeps the queries whose passage is among the `depth` best of a model."""
-  ids = [passage.id for passage in passages]
-  retriever = Retriever.from_dir(model)
-  retriever.index([passage.text for passage in passages], ids)
-  texts = [query.text for query in queries]
-  hits = retriever.search(texts, min(depth, len(ids))).ids
-  return [q for q, best in zip(queries, hits) if ids[q.passage] in best]
+  return Sampling(args.temperature, args.top_k or None, args.top_p)

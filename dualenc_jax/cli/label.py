@@ -84,7 +84,7 @@ def _label(
       'counts': found.counts,
       'command': command,
   }
-  # First: without them a run that is killed would leave files of nobody.
+  # Written first: a killed run would leave files without their description.
   files.write_json(folder / labels.FACTS, facts)
   files.write_json_lines(
       folder / labels.PAIRS, labels.rows(ranked, found.written)

@@ -27,7 +27,7 @@ import numpy as np
 
 from dualenc_jax.cli import candidate_sources, config, flags, rerank, runtime
 from dualenc_jax.cli.candidate_sources import Request
-from dualenc_jax.pipelines.mining import filters, negatives, output
+from dualenc_jax.pipelines.mining import filters, negatives
 from dualenc_jax.retrieval.encoding.teacher import check_spread
 from dualenc_jax.utils.errors import UserError
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.min_spread is not None and args.teacher is None:
     raise UserError('--min_spread needs --teacher: give both.')
   with candidate_sources.opened(
-      args, 'mines', output.FACTS, output.PAIRS
+      args, 'mines', negatives.FACTS, negatives.PAIRS
   ) as request:
     _mine(args, rules, request, shlex.join(['dualenc', 'mine', *(argv or ())]))
 
@@ -89,11 +89,13 @@ def _mine(
       'flags': {name: getattr(args, name) for name in _FLAGS},
       'command': command,
   }
-  output.write(folder, ranked, kept, taken, score is not None, facts, margins)
-  print('\n'.join(output.counted(kept)))
+  negatives.write(
+      folder, ranked, kept, taken, score is not None, facts, margins
+  )
+  print('\n'.join(negatives.counted(kept)))
   if margins:
     print(margins)
-  print(f'{output.summary(taken)} Written to {folder}.')
+  print(f'{negatives.summary(taken)} Written to {folder}.')
   if not any(taken):
     print('WARNING: nothing is left; the table says which rule took it.')
     return
@@ -105,7 +107,7 @@ def _mine(
   elif labelled:
     runtime.next_step(
         'Train on them with --gin_file=tasks/pairs.gin'
-        f' --gin.TRAIN_FILE={folder / output.PAIRS}'
+        f' --gin.TRAIN_FILE={folder / negatives.PAIRS}'
         f' --gin.NUM_NEGATIVES={args.num_negatives}'
         + (f' {_SCORES}.' if score is not None else '.')
     )

@@ -21,7 +21,7 @@ from dualenc_jax.models import (
   TokenEmbedder,
 )
 from dualenc_jax.objectives import Contrastive, Generation
-from dualenc_jax.pipelines.generation import loading as generators
+from dualenc_jax.pipelines.generation import generator as generators
 from dualenc_jax.training import initial_checkpoint, Optimizer, step as step_lib
 from dualenc_jax.utils.errors import UserError
 

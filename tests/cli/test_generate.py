@@ -1,20 +1,24 @@
 """`dualenc generate`, as a user runs it."""
 
+from collections import Counter
 import json
 import shutil
 
 import hugging_face_models
 import pytest
 import small_vocabulary
-import tiny_towers
 import torch
 import two_hosts
 
 from dualenc_jax.cli import main as cli
 from dualenc_jax.data.readers import Beir
-from dualenc_jax.pipelines.generation import corpus as corpus_lib, shards
-from dualenc_jax.pipelines.generation.filters import is_copied, words
-from dualenc_jax.retriever import Retriever
+from dualenc_jax.data.text.words import words
+from dualenc_jax.pipelines.generation import (
+  corpus as corpus_lib,
+  quality,
+  shards,
+)
+from dualenc_jax.pipelines.generation.generator import Query
 
 ROWS = 384  # Of the vocabulary of 300 pieces.
 THREE = '--queries_per_passage=3'
@@ -63,7 +67,7 @@ def run(*given):
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
   monkeypatch.setattr(shards, 'SHARD', 16)
-  monkeypatch.setattr(shards, '_JUDGED', 16)
+  monkeypatch.setattr(quality, '_JUDGED', 16)
 
 
 @pytest.fixture(scope='module')
@@ -134,20 +138,21 @@ def test_processes_that_join_write_what_one_writes(
   ]
   corpus.write_text('\n'.join(lines))
   one, two = tmp_path / 'one', tmp_path / 'two'
-  flags = '--queries_per_passage=1', '--min_log_probability=-4'
-  assert run(generator, corpus, one, *flags) == 0
-  said = two_hosts.run(*command(generator, corpus, two, *flags), devices=1)
+  flag = '--queries_per_passage=1'
+  assert run(generator, corpus, one, flag) == 0
+  said = two_hosts.run(*command(generator, corpus, two, flag), devices=1)
   assert ['Written to' in each for each in said] == [True, False]
   for name in (*FILES, 'shards/00000.jsonl', 'shards/00001.jsonl'):
     assert (one / name).read_bytes() == (two / name).read_bytes(), name
-  assert 0 < len(rows(one / FILES[1])) < len(lines)
+  assert 0 < len(rows(one / FILES[1])) <= len(lines)
 
 
 def test_some_passages_have_the_queries_they_have_among_all(
     generator, corpus, written, tmp_path
 ):
-  flags = '--queries_per_passage=2', '--passages=5'
-  assert run(generator, corpus, tmp_path, *flags) == 0
+  some = tmp_path / 'some.jsonl'
+  some.write_text(''.join(corpus.read_text().splitlines(True)[3:8]))
+  assert run(generator, some, tmp_path, '--queries_per_passage=2') == 0
   few, every = (
       {
           row['_id']: [q[0] for q in row['queries']]
@@ -160,28 +165,14 @@ def test_some_passages_have_the_queries_they_have_among_all(
   assert few == {name: every[name][:2] for name in few}
 
 
-def test_filters_take_what_was_generated(
-    generator, corpus, written, tmp_path, capsys
-):
-  out, model = shutil.copytree(written, tmp_path / 'out'), tmp_path / 'dense'
-
-  def left(*flags):
-    assert run(generator, corpus, out, THREE, *flags) == 0
-    queries = rows(out / FILES[1])
-    return [q['metadata']['log_probability'] for q in queries]
-
-  every = left()
-  few = left('--min_log_probability=-2.5')
-  assert few == [chance for chance in every if chance >= -2.5] != every
-  assert run(generator, corpus, out, THREE, '--min_log_probability=-.01') == 2
-  assert 'No query is left' in capsys.readouterr().err
-  # A model keeps what finds its passage.
-  Retriever(tiny_towers.loaded()).save(model)
-  dense = f'--round_trip={model}'
-  assert left(dense, '--round_trip_depth=40') == every
-  assert contents(out) == contents(written)
-  assert 0 < len(left(dense, '--round_trip_depth=3')) < len(every)
-  assert 'whose passage is not found' in capsys.readouterr().out
+def test_queries_that_are_left_out_are_counted():
+  texts = [(0, 'what is it'), (0, ''), (0, 'What is it?'), (1, 'what is it')]
+  texts += [(1, 'the cat sat'), (1, 'who sat on it')]
+  queries = [Query(p, i, text, -1.0, True) for i, (p, text) in enumerate(texts)]
+  counts = Counter()
+  kept = quality.keep(queries, lambda _: 'There the cat sat.', 0.8, counts)
+  assert [query.number for query in kept] == [0, 3, 5]
+  assert sorted(counts.values()) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +183,6 @@ def test_filters_take_what_was_generated(
         (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
         (['--temperature=0'], '--queries_per_passage=3'),
         (['--max_copied=1.5'], '--max_copied is 1.5'),
-        (['--round_trip_depth=3'], 'give --round_trip, or leave it out'),
     ],
 )
 def test_other_queries_and_odd_flags_are_refused(
@@ -244,10 +234,11 @@ def test_what_is_no_query_is_told():
       (['two three', 'Three, four', 'one', 'why'], 'are copied from'),
   ):
     pairs = [(query, passage) for passage in passages for query in queries]
-    assert message in shards.problem_of(pairs)
+    assert message in quality.find_problem(pairs)
   fine = ['a', '', 'b', 'one two']
-  assert shards.problem_of([(q, p) for p in passages for q in fine]) is None
-  assert shards.problem_of([('a', 'b'), ('a', 'c')]) is None
+  pairs = [(q, p) for p in passages for q in fine]
+  assert quality.find_problem(pairs) is None
+  assert quality.find_problem([('a', 'b'), ('a', 'c')]) is None
 
 
 def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):
@@ -274,7 +265,8 @@ def test_copies_are_spans_of_the_passage():
       ('cat on mat', 0.5, False),
       ('cat', 0.8, True),
   ):
-    assert is_copied(words(query), f' {passage} ', share) == expected, query
+    found = quality.is_copied(words(query), f' {passage} ', share)
+    assert found == expected, query
 
 
 def test_gpls_budget():
@@ -283,6 +275,6 @@ def test_gpls_budget():
       (5_183, 5_183, 49), (83_333, 83_333, 4), (83_334, 83_334, 3),
       (200_000, 83_334, 3),
   ):
-    some, each = corpus_lib.budget(range(passages), None, None, seed=0)
+    some, each = corpus_lib.budget(range(passages), None, seed=0)
     assert (len(some), each) == (chosen, count)
     assert sorted({*some}) == [*some]

@@ -7,7 +7,7 @@ import pytest
 import tiny_run
 
 from dualenc_jax.cli import check, main as cli, train
-from dualenc_jax.pipelines.generation import loading as generators
+from dualenc_jax.pipelines.generation import generator as generators
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils.errors import UserError
 

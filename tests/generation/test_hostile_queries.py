@@ -7,9 +7,10 @@ import pytest
 
 from dualenc_jax.data.readers import Beir
 from dualenc_jax.pipelines.generation import output
+from dualenc_jax.pipelines.generation.corpus import Passage
 from dualenc_jax.pipelines.generation.generator import Query
 from dualenc_jax.pipelines.generation.sampling import Sampling
-from dualenc_jax.pipelines.generation.shards import Passage, Shards
+from dualenc_jax.pipelines.generation.shards import Shards
 from dualenc_jax.utils.errors import UserError
 
 

@@ -13,7 +13,7 @@ import tiny_evaluation
 
 from dualenc_jax.cli import main as cli, mine
 from dualenc_jax.data.readers import Pairs
-from dualenc_jax.pipelines.mining import candidates, negatives, output
+from dualenc_jax.pipelines.mining import candidates, negatives
 from dualenc_jax.retrieval.search import exact_search, ranking
 from dualenc_jax.utils import progress
 from dualenc_jax.utils.errors import UserError
@@ -255,8 +255,9 @@ def test_queries_without_labels(tiny, tmp_path):
 
 
 def test_counts_are_told_in_sentences():
-  assert output.summary([[1], [1, 2]]).startswith('All 2 queries have hard neg')
-  assert '1 of 2 queries have' in (said := output.summary([[1, 2], []]))
+  said = negatives.summary([[1], [1, 2]])
+  assert said.startswith('All 2 queries have hard neg')
+  assert '1 of 2 queries have' in (said := negatives.summary([[1, 2], []]))
   assert said.endswith(' 2 in all; the other 1 have none.')
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 import logging
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from dualenc_jax.data.readers import Texts
-from dualenc_jax.pipelines.generation.shards import Passage
 from dualenc_jax.utils.errors import UserError
 
 # GPL's rule: so many queries in all, and at least three of a passage.
@@ -15,12 +15,23 @@ BUDGET, LEAST = 250_000, 3
 _LOG = logging.getLogger(__name__)
 
 
-def read(path: str, strict: bool) -> tuple[list[Passage], str]:
-  """The passages of a corpus that have a text, and a hash of its file.
+class Passage(NamedTuple):
+  """A passage of the corpus.
 
-  Unless `strict`, bad rows are left out.
+  Attributes:
+    id: on one line.
+    title: '' without one.
+    text: as models read it, the title in front.
   """
-  task = Texts(path, strict)
+
+  id: str
+  title: str
+  text: str
+
+
+def read(path: str) -> tuple[list[Passage], str]:
+  """The passages of a corpus that have a text, and a hash of its file."""
+  task = Texts(path)
   passages, blank = [], 0
   for row in task.examples('corpus'):
     name, text = row['passage_id'], row['passage']
@@ -41,21 +52,21 @@ def read(path: str, strict: bool) -> tuple[list[Passage], str]:
 
 
 def budget(
-    passages: Sequence[Passage], count: int | None, most: int | None, seed: int
+    passages: Sequence[Passage], count: int | None, seed: int
 ) -> tuple[Sequence[Passage], int]:
   """The passages that get queries, and the number of queries of each.
 
   Args:
     passages: all of them.
-    count: queries of a passage; None for GPL's rule.
-    most: passages to draw at random; None for as many as the rule allows.
+    count: queries of a passage; None for GPL's rule, which draws passages at
+      random where the corpus has more than its budget serves.
     seed: of the draw.
   """
-  if count is None:
-    most = math.ceil(BUDGET / LEAST) if most is None else most
-    count = max(math.ceil(BUDGET / min(len(passages), most)), LEAST)
-  if most is not None and most < len(passages):
+  if count is not None:
+    return passages, count
+  most = math.ceil(BUDGET / LEAST)
+  if len(passages) > most:
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.permutation(len(passages))[:most])
     passages = [passages[i] for i in rows.tolist()]
-  return passages, count
+  return passages, max(math.ceil(BUDGET / len(passages)), LEAST)

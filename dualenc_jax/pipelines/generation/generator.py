@@ -1,16 +1,33 @@
-"""A T5 with its parameters, ready to write queries of passages."""
+"""A T5 that writes queries of passages, from a model_dir, T5X, Hugging Face."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
+import os
+import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dualenc_jax.checkpoints import (
+  checkpoint_reader,
+  formats,
+  loading,
+  released_models,
+)
+from dualenc_jax.checkpoints.vocabulary import make_tokenizer
+from dualenc_jax.checkpoints.weights import EMBEDDING
 from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.data.text.tokenizer import EOS, Tokenizer
+from dualenc_jax.models import Seq2Seq, TokenEmbedder
+from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.pipelines.generation.sampling import Sampling
 from dualenc_jax.pipelines.generation.writer import LENGTHS, Writer
+from dualenc_jax.utils.errors import UserError
+
+# Most tokens of passages and queries where a checkpoint does not say, as
+# docT5query was trained.
+_PASSAGE_LENGTH, _QUERY_LENGTH = 512, 64
 
 
 class Query(NamedTuple):
@@ -95,3 +112,79 @@ class Generator:
 def _number(name: str) -> int:
   digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
   return int.from_bytes(digest, 'little')
+
+
+def load(
+    path: str | os.PathLike[str],
+    vocabulary: str | os.PathLike[str] | None = None,
+    length: int | None = None, batch_size: int | None = None,
+    partitioner: Partitioner | None = None, dtype: str | None = None,
+) -> Generator:
+  """A generator on the devices of a mesh.
+
+  Args:
+    path: a model_dir, of which the best or newest checkpoint that can be read
+      is taken, a T5X checkpoint, or a Hugging Face folder with its decoder.
+    vocabulary: a SentencePiece file; None for the one of the model_dir, or
+      beside the checkpoint.
+    length: most tokens of a passage; None for what it was trained with, else
+      512.
+    batch_size: as of `Writer`.
+    partitioner: the mesh and its rules; None for the devices of this host, all
+      of which get all parameters.
+    dtype: of activations, 'float32' or 'bfloat16'; None for what it was trained
+      with, else float32.
+
+  Raises:
+    UserError: it has no decoder, or cannot be read; or the vocabulary is
+      missing, or not the checkpoint's.
+  """
+  mesh = partitioner or HostPartitioner()
+
+  def use(checkpoint: checkpoint_reader.Checkpoint) -> Generator:
+    facts = dict(checkpoint.meta['model'])
+    checkpoint_reader.check_kind(facts, checkpoint_reader.GENERATOR, path)
+    facts.pop(checkpoint_reader.GENERATOR)
+    model = _of_dtype(checkpoint_reader.build_model(facts, str(path)), dtype)
+    tokenizer = checkpoint.tokenizer()
+    if length is not None:
+      tokenizer = dataclasses.replace(tokenizer, passage_length=length)
+    params = loading.place_params(model, checkpoint.tensors, str(path), mesh)
+    provenance = checkpoint.provenance(model, tokenizer)
+    writer = Writer(model, mesh, batch_size)
+    return Generator(params, tokenizer, writer, provenance)
+
+  if formats.detect(path) == formats.MODEL_DIR:
+    if vocabulary is not None:
+      raise UserError(f'{path} has its own vocabulary: leave out {vocabulary}.')
+    return checkpoint_reader.restore(pathlib.Path(path).expanduser(), None, use)
+  weights, decoder = formats.read_with_decoder(path)
+  if not decoder:
+    raise UserError(
+        f'{path} ({weights.kind}) has no decoder, so it cannot write queries.'
+        ' Give a whole T5, or a model_dir of --gin_file=runs/doc2query.gin.'
+    )
+  usage = weights.usage
+  tokenizer = make_tokenizer(
+      weights, vocabulary, usage.query_length or _QUERY_LENGTH,
+      length or usage.passage_length or _PASSAGE_LENGTH,
+  )
+  stack = released_models.make_decoder(weights, decoder)
+  embedder = TokenEmbedder(*weights.tensors[EMBEDDING].shape)
+  model = _of_dtype(Seq2Seq(embedder, weights.encoder, stack), dtype)
+  tensors = {**weights.tensors, **decoder}
+  params = loading.place_params(model, tensors, weights.path, mesh)
+  provenance = released_models.provenance(
+      weights, tensors, tokenizer, model.encoder.dtype
+  )
+  writer = Writer(model, mesh, batch_size)
+  return Generator(params, tokenizer, writer, provenance)
+
+
+def _of_dtype(model: Seq2Seq, dtype: str | None) -> Seq2Seq:
+  """The same model with other activations; None for those it has."""
+  if dtype is None:
+    return model
+  stacks = (s.clone(dtype=dtype) for s in (model.encoder, model.decoder))
+  encoder, decoder = stacks
+  return model.clone(encoder=encoder, decoder=decoder)

@@ -8,9 +8,9 @@ import numpy as np
 
 from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.qrels import cell
-from dualenc_jax.pipelines.generation import self_retrieval
+from dualenc_jax.pipelines.generation import quality
+from dualenc_jax.pipelines.generation.corpus import Passage
 from dualenc_jax.pipelines.generation.generator import Query
-from dualenc_jax.pipelines.generation.shards import Passage
 from dualenc_jax.utils import files
 
 CORPUS, REPORT, FACTS = 'corpus.jsonl', 'report.md', 'generated.json'
@@ -105,10 +105,10 @@ def _counted(
   }.items():
     yield f'| {what} | {count:,} |'
   texts = [passage.text for passage in passages]
-  found = self_retrieval.found(texts, queries)
+  found = quality.self_retrieval(texts, queries)
   if found is not None:
     yield (
-        f'| whose passage is among the best {self_retrieval.DEPTH} of'
+        f'| whose passage is among the best {quality.DEPTH} of'
         f' {found.passages:,} by BM25, of {found.queries:,} queries |'
         f' {found.share:.1%} (chance: {found.chance:.1%}) |'
     )

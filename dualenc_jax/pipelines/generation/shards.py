@@ -1,19 +1,17 @@
 """Generation of queries shard by shard, so that a kill costs one shard."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import json
 import logging
-import math
 import os
 import pathlib
 import shutil
-from typing import Any, NamedTuple
+from typing import Any
 
-from dualenc_jax.data.text.words import words
 from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.pipelines.generation import filters
+from dualenc_jax.pipelines.generation import quality
+from dualenc_jax.pipelines.generation.corpus import Passage
 from dualenc_jax.pipelines.generation.generator import Generator, Query
 from dualenc_jax.pipelines.generation.sampling import Sampling
 from dualenc_jax.utils import files, json_file, untrusted
@@ -23,24 +21,7 @@ from dualenc_jax.utils.progress import Progress
 FACTS = 'facts.json'
 # Passages of a shard.
 SHARD = 1024
-# A useless generator is refused early: by the share of the queries of a shard
-# of at least so many, plus two standard errors.
-_MOST, _JUDGED = 0.5, 20
 _LOG = logging.getLogger(__name__)
-
-
-class Passage(NamedTuple):
-  """A passage of the corpus.
-
-  Attributes:
-    id: on one line.
-    title: '' without one.
-    text: what models read, the title in front.
-  """
-
-  id: str
-  title: str
-  text: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +120,7 @@ class Shards:
         ):
           found[query.passage].append(query)
           progress(1)
-        problem = problem_of([
+        problem = quality.find_problem([
             (query.text, passage.text)
             for passage, each in zip(some, found)
             for query in each
@@ -195,37 +176,3 @@ class Shards:
 
   def some(self, shard: int) -> Sequence[Passage]:
     return self.passages[shard * SHARD : (shard + 1) * SHARD]
-
-
-def problem_of(pairs: Sequence[tuple[str, str]]) -> str | None:
-  """Why a retriever cannot learn from (query, passage) pairs, or None."""
-  count = len(pairs)
-  if count < _JUDGED:
-    return None
-  most = _MOST + 1 / math.sqrt(count)
-  empty = sum(not query for query, _ in pairs) / count
-  if empty > most:
-    return (
-        f'{empty:.0%} of {count:,} queries are empty: the generator has not'
-        ' learnt to write. Train it longer, or give one that was trained to'
-        ' write queries of passages.'
-    )
-  (text, times), = Counter(query for query, _ in pairs).most_common(1)
-  several = len({passage for _, passage in pairs}) > 1
-  if several and times / count > most:
-    return (
-        f'{times / count:.0%} of {count:,} queries are {text!r}, whatever the'
-        ' passage says: the generator does not read it. Train it longer, or'
-        ' give another.'
-    )
-  copied = sum(
-      filters.is_copied(words(query), f' {" ".join(words(passage))} ', 0.8)
-      for query, passage in pairs
-  )
-  if copied / count > most:
-    return (
-        f'{copied / count:.0%} of {count:,} queries are copied from their'
-        ' passage: the generator has not learnt to ask. Train it longer, or'
-        ' give another.'
-    )
-  return None
