@@ -202,22 +202,17 @@ def _largest_tile(shard: int) -> int:
 
 
 def _axes(mesh: AbstractMesh | None, sizes: Sequence[int]) -> tuple[str, ...]:
-  """The mesh axes that the rows of all vectors are sharded over."""
+  """Returns the mesh axes that the rows of all vectors are sharded over."""
   if mesh is None:
     return ()
   if all(size % mesh.size == 0 for size in sizes):
     return mesh.axis_names
-  if 'data' not in mesh.axis_names:
-    raise UserError(
-        f"The mesh in scope has the axes {', '.join(mesh.axis_names)}, whose"
-        f' {mesh.size} devices do not divide the {sizes} rows of the loss. Give'
-        ' the axis that shards the rows the name data.'
-    )
+  devices = mesh.shape.get('data', mesh.size)
   for size in sizes:
-    if size % mesh.shape['data']:
+    if size % devices:
       raise UserError(
-          f'The loss of {size} rows does not divide among the'
-          f' {mesh.shape["data"]} devices on the data axis of the mesh. Make'
-          ' the global batch a multiple of them.'
+          f'The loss of {size} rows does not divide among the {devices} devices'
+          ' on the data axis of the mesh. Make the global batch a multiple of'
+          ' them.'
       )
   return ('data',)

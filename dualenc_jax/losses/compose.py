@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import numbers
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,7 +17,7 @@ from dualenc_jax.losses.loss import (
   Result,
   Similarity,
 )
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import expect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +33,13 @@ class Sum(Loss):
   parts: Sequence[tuple[Loss, float]]
 
   def __post_init__(self):
-    for part in self.parts or ((),):
-      match part:
-        case (loss, numbers.Real()):
-          loss_lib.check('A loss in Sum.parts', loss)
-        case _:
-          raise UserError(
-              f'Sum.parts has {part!r}; expected pairs (loss, weight), at least'
-              ' one.'
-          )
+    pairs = all(isinstance(x, Sequence) and len(x) == 2 for x in self.parts)
+    expect(
+        self.parts and pairs, 'Sum.parts', self.parts,
+        'pairs (loss, weight), at least one',
+    )
+    for loss, _ in self.parts:
+      loss_lib.check('A loss in Sum.parts', loss)
 
   @property
   def names(self) -> list[str]:
@@ -97,11 +93,6 @@ class AtTemperature(LossWrapper):
 
   def __post_init__(self):
     loss_lib.check('AtTemperature.loss', self.loss)
-    expect(
-        not isinstance(self.temperature, jax.Array),
-        'AtTemperature.temperature', self.temperature,
-        'a number above 0 or a LearnableTemperature',
-    )
     Similarity(self.temperature)
 
   def init(self) -> Params:
@@ -113,7 +104,7 @@ class AtTemperature(LossWrapper):
   def __call__(
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
-    """Computes the loss, and logs the temperature; see `Loss`."""
+    """Returns the loss, and metrics with the temperature."""
     similarity = dataclasses.replace(
         similarity, temperature=self.temperature
     ).at(params)

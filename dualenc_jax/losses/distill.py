@@ -26,16 +26,17 @@ _EPSILON = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class _Taught(Loss):
+class _Distillation(Loss):
   """A loss over the passage of a query and its own hard negatives.
 
-  The batch has the column `teacher_scores` [B, 1 + K], the passage's first. A
-  candidate without a score (NaN), or that is no negative, is left out of its
-  list; a pair whose passage has no score, or no negative, out of the mean.
+  The batch has the column `teacher_scores` [B, 1 + K], the passage's first.
+  Candidates without a score (NaN) do not count, nor do pairs whose passage, or
+  all of whose negatives, have none.
 
-  Scores are 'logits', of any size; 'probabilities', of which the logits are
-  taken; or 'cosines'. The student's are divided by the temperature of the
-  `Similarity`, the teacher's by `teacher_temperature`.
+  Attributes:
+    teacher: 'logits', 'probabilities', whose logits are used, or 'cosines'.
+    teacher_temperature: divides the teacher's scores; the temperature of the
+      `Similarity` divides the student's.
   """
 
   teacher: str = 'logits'
@@ -51,14 +52,13 @@ class _Taught(Loss):
     return True
 
   def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
-    """Raises UserError for teacher's scores [n, 1 + K] that teach nothing."""
     name = type(self).__name__
     if TEACHER_SCORES.name not in columns:
       raise UserError(
           f"{name} learns from a teacher's scores, but the training data has"
-          ' none. In gin, POSITIVE_SCORES_COLUMN and NEGATIVE_SCORES_COLUMN of'
-          ' tasks/pairs.gin name their columns, and BEIR_SCORES and'
-          ' MSMARCO_SCORES take those in files of hard negatives.'
+          ' none. Name their columns by POSITIVE_SCORES_COLUMN and'
+          ' NEGATIVE_SCORES_COLUMN, or their file by BEIR_SCORES or'
+          ' MSMARCO_SCORES.'
       )
     scores = columns[TEACHER_SCORES.name]
     known = ~np.isnan(scores)
@@ -66,18 +66,16 @@ class _Taught(Loss):
     if not lists.any():
       raise UserError(
           f'{name}: none of the first {len(scores):,} examples has scores of'
-          ' its passage and of a hard negative. Expected two or more; set'
-          ' NUM_NEGATIVES to 1 or more, and give the teacher\'s scores.'
+          ' its passage and of a hard negative. Set NUM_NEGATIVES to 1 or more,'
+          " and give the teacher's scores."
       )
     chosen = np.where(known, scores, scores[:, :1])[lists]
     if not np.ptp(chosen, axis=1).any():
       raise UserError(
           f'{name}: the teacher gives all candidates of a query the same score,'
-          f' {chosen[0, 0]:g}: flat labels teach nothing. Expected one score'
-          ' per candidate, as from a cross-encoder.'
+          f' {chosen[0, 0]:g}: flat labels teach nothing.'
       )
-    found = scores[known]
-    least, most = found.min(), found.max()
+    least, most = scores[known].min(), scores[known].max()
     if self.teacher == 'logits' and least >= 0.0 and most <= 1.0:
       raise UserError(
           f'{name}: all scores of the teacher are {least:g} to {most:g}, like'
@@ -120,8 +118,8 @@ class _Taught(Loss):
 class _Lists(NamedTuple):
   """The lists of B pairs, [B, 1 + K] each.
 
-  `teacher` is 0, and `counted` False, where there is no score or no such hard
-  negative; `taught` is 1.0 for a pair that has a list, float32 [B].
+  `counted` is False, and `teacher` 0, without a score or a hard negative;
+  `taught` is 1.0 for a pair that has a list, float32 [B].
   """
 
   student: jax.Array
@@ -133,7 +131,7 @@ class _Lists(NamedTuple):
     return jnp.where(self.counted, scores, MASKED)
 
   def result(self, batch: Embeddings, values: jax.Array) -> Result:
-    """The mean of values [B] over the pairs with a list, and metrics."""
+    """Averages values [B] over the pairs with a list; adds metrics."""
     share = mean(batch, self.taught)
 
     def over_taught(x: jax.Array) -> jax.Array:
@@ -152,7 +150,7 @@ class _Lists(NamedTuple):
     }
 
 
-class Distill(_Taught):
+class Distill(_Distillation):
   """KL divergence of the student's list from the teacher's (ListKD).
 
   The mean over pairs i of
@@ -176,7 +174,7 @@ class Distill(_Taught):
     return lists.result(batch, divergence)
 
 
-class MarginMSE(_Taught):
+class MarginMSE(_Distillation):
   """Squared error of the margins of passage over negative (Hofstätter 2020).
 
   The mean over pairs i, and over its hard negatives k, of
@@ -198,7 +196,7 @@ class MarginMSE(_Taught):
 def margin_errors(
     student: jax.Array, teacher: jax.Array, counted: jax.Array
 ) -> jax.Array:
-  """The mean over k of the squared errors of margins, [B]; 0 without any.
+  """Returns the mean over k of squared errors of margins, [B]; 0 without any.
 
   Scores are [B, 1 + K], the passage's first; `counted` is bool [B, K].
   """

@@ -31,22 +31,19 @@ _SATURATED = 0.9
 class Hashed(LossWrapper):
   """L_dense + L_cand of Yamada et al. 2021 (Thakur et al. 2022, equation 1).
 
-  The code of a text is the sign of its embedding x, sign(0) = +1. In training,
-  at step t,
+  The code of a text is the sign of its embedding x, sign(0) = +1. Training at
+  step t uses
 
     h(x) = tanh(beta_t sqrt(D) x),  beta_t = sqrt(1 + gamma (start + t)),
 
-  stands in for it. The factor sqrt(D) is that of rows of norm one, whose
-  components are of the order 1/sqrt(D): without it tanh would stay linear for
-  thousands of steps. Passages and hard negatives are hashed in both parts,
-  queries in the second alone, as in a search, which finds candidates by codes
-  and orders them by the dense query.
+  in its place; sqrt(D) makes up for components of the order 1/sqrt(D). Passages
+  and hard negatives are hashed in both parts, queries in L_cand alone: a search
+  finds candidates by codes and orders them by the dense query.
 
-  L_dense is any loss of e(q) and h(p) / sqrt(D), whose norm is 1 once all bits
-  are saturated. Its scores, e(q) . h(p) / sqrt(D) / temperature, are the
-  paper's at the temperature 1 / sqrt(D), and the paper's loss is
+  L_dense is any loss of e(q) and h(p) / sqrt(D). Its scores are the paper's at
+  the temperature 1 / sqrt(D), and the paper's loss is
   `InBatchSoftmax(bidirectional=False)`. With `MarginMSE` it is BPR's part in
-  GPL, of the passage and the hard negatives of each query.
+  GPL.
 
   L_cand is the mean over pairs i, and over all p_j but p_i and all hard
   negatives, of
@@ -54,16 +51,16 @@ class Hashed(LossWrapper):
     max(0, alpha - h(q_i) . h(p_i) + h(q_i) . h(p_j)).
 
   The paper adds up the hinges of a query; their mean does not grow with the
-  batch. As in the paper these products are of codes of +-1, from -D to D,
-  whatever the temperature: a bit that differs takes 2 off, so that with alpha =
-  2 the positive is to be nearer by one bit. Masks are those of `Similarity`;
-  its `false_negative_margin` takes h(q) . h(p) / D for the cosine.
+  batch. The products go from -D to D at any temperature: alpha = 2 asks for one
+  bit. Masks are those of `Similarity`; its `false_negative_margin` takes
+  h(q) . h(p) / D for the cosine.
 
   Attributes:
+    loss: L_dense.
     alpha: margin of the codes' products, 2 in the paper.
-    gamma: how fast tanh comes closer to the sign; 0 keeps beta at 1.
-    start: steps that the model was trained before this run; beta goes on from
-      there. A resumed run counts its own steps.
+    gamma: how fast tanh approaches the sign; 0 keeps beta at 1.
+    start: steps that the model was trained before this run. A resumed run
+      counts its own steps.
   """
 
   loss: Loss = InBatchSoftmax()
@@ -84,7 +81,7 @@ class Hashed(LossWrapper):
     return None if dense is None else dense + self.alpha
 
   def beta(self, step: jax.Array) -> jax.Array:
-    """The steepness of tanh after `step` steps of this run, float32 []."""
+    """Returns the steepness of tanh after `step` steps, float32 []."""
     steps = self.start + step.astype(jnp.float32)
     return jnp.sqrt(1.0 + self.gamma * steps)
 
@@ -93,16 +90,15 @@ class Hashed(LossWrapper):
   ) -> Result:
     if batch.step is None:
       raise UserError(
-          'losses.Hashed depends on the step, but the batch has none. `dualenc'
-          ' train` sets it; otherwise set Embeddings.step, an int32 scalar'
-          ' array.'
+          'losses.Hashed depends on the step, but the batch has none. Set'
+          ' Embeddings.step, an int32 scalar array.'
       )
     beta, dim = self.beta(batch.step), batch.query.shape[1]
     vectors = batch.vectors()
     soft: dict[str, Any] = {
         k: jnp.tanh(beta * math.sqrt(dim) * x) for k, x in vectors.items()
     }
-    # As an index has them: 0 is +1.
+    # An index takes 0 for +1, too.
     codes = {k: jnp.where(x >= 0.0, 1.0, -1.0) for k, x in vectors.items()}
     scaled: dict[str, Any] = {
         k: x / math.sqrt(dim) for k, x in soft.items() if k != 'query'
@@ -118,7 +114,7 @@ class Hashed(LossWrapper):
     }
 
   def _candidate_loss(self, hashed, similarity: Similarity) -> Result:
-    """L_cand of hashed vectors, by the primitive of all losses.
+    """Returns L_cand of hashed vectors, by the primitive of all losses.
 
     The primitive adds up the scores that are no more than some margin above
     the positive's. With one more component,
@@ -150,7 +146,7 @@ class Hashed(LossWrapper):
     total, count = inside.total, inside.count
     negatives = count + inside.above
     if similarity.false_negative_margin is not None:
-      # What is more like the query than its positive has the lowest scores.
+      # Candidates more like the query than its positive have the lowest scores.
       dim = hashed.query.shape[1]
       margin = dim * similarity.false_negative_margin
       false = up_to(min(self.alpha, -margin))
@@ -163,7 +159,7 @@ class Hashed(LossWrapper):
 
 
 def _of_bits(batch, soft, codes) -> dict[str, jax.Array]:
-  """Metrics of h and of the codes, [B, D] of queries and passages.
+  """Returns metrics of h and of the codes, [B, D] of queries and passages.
 
   bit_balance is 4/D sum_d P_d (1 - P_d), where P_d is the share of passages
   whose bit d is 1 (Thakur et al. 2022, equation 3).

@@ -20,8 +20,8 @@ from dualenc_jax.losses.loss import (
 from dualenc_jax.losses.score_matrix import combine, Partition
 from dualenc_jax.utils.errors import expect, UserError
 
-# Cosines as close as this are a tie, which is not a hit: equal vectors scored
-# in another order of summation differ by a few 1e-7 in float32.
+# Cosines as close as this are a tie, which is no hit: sums of another order
+# differ by a few 1e-7 in float32.
 _ROUNDING = 1e-6
 
 
@@ -127,7 +127,7 @@ class InBatchSoftmax(Loss):
       self, term: Term, positive: jax.Array, negatives: Partition,
       temperature: jax.Array | float,
   ) -> jax.Array:
-    """Cross-entropy [B] of each positive against its negatives."""
+    """Returns the cross-entropy [B] of each positive against its negatives."""
     target = (positive - self.margin) / temperature
     if term.positive_in_denominator:
       # log(exp target + exp lse) - target, exact where that is nearly 0, too.
@@ -153,15 +153,15 @@ def _metrics_of_negatives(
     partitions: Mapping[blocks.Block, Partition],
     temperature: jax.Array | float,
 ) -> dict[str, jax.Array]:
-  """Metrics of the queries: ranks of their positives, counts of negatives.
+  """Returns metrics of the queries.
 
   The accuracy is the share of queries whose positive scores above all passages;
   `masked_fraction` is the share of negatives that are masked out or missing.
   """
-  found = [block for block in query_blocks if block in partitions]
+  present = [block for block in query_blocks if block in partitions]
   size = batch.query.shape[0], batch.num_negatives
-  possible = sum(block.size(*size) for block in found)
-  everything = combine([partitions[b] for b in found])
+  possible = sum(block.size(*size) for block in present)
+  everything = combine([partitions[b] for b in present])
   count = everything.count
   # Means of whole numbers round: none masked shall read 0, and all 1.
   masked = jnp.where(
@@ -172,7 +172,7 @@ def _metrics_of_negatives(
     result['false_negative_fraction'] = (
         mean(batch, everything.above) / possible
     )
-  passages = [partitions[b] for b in found if b.candidates != 'query']
+  passages = [partitions[b] for b in present if b.candidates != 'query']
   if passages:
     best_negative = combine(passages).maximum * temperature
     hit = positive - best_negative > _ROUNDING

@@ -100,7 +100,7 @@ class Embeddings(NamedTuple):
     return vectors
 
   def mapped(self, function: Callable[[jax.Array], Any]) -> 'Embeddings':
-    """A copy with function(x) in place of each array x of embeddings."""
+    """Returns a copy with function(x) in place of each array of vectors."""
     return self._replace(**{n: function(x) for n, x in self.vectors().items()})
 
   def in_float32(self) -> 'Embeddings':
@@ -342,7 +342,7 @@ def evaluate(
   `params` are those of `init`, as trained so far. The metrics are `loss`, those
   of the loss itself, the temperature and mean similarities.
   """
-  # On a mesh whose axes are in the types of arrays, XLA places these, too.
+  # XLA places the arrays on a mesh whose axes are in their types, too.
   if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
 
     def automatic(params, batch, temperature):
@@ -354,32 +354,24 @@ def evaluate(
         params, batch, temperature
     )
   batch.check()
-  # Once for all losses: parts of a bfloat16 gradient would be rounded one by
-  # one.
+  # Converted once: else the parts of a bfloat16 gradient would each be rounded.
   batch, similarity = batch.in_float32(), similarity.at(params)
-  result = loss(params, batch, similarity)
-  if not isinstance(result, tuple) or len(result) != 2:
-    raise UserError(
-        f'{type(loss).__name__} returned {type(result).__name__}; expected a'
-        ' value and metrics by name, {} for none.'
-    )
-  value, metrics = result
-  if jnp.shape(value):
-    raise UserError(
-        f'{type(loss).__name__} returned a value of shape {jnp.shape(value)};'
-        ' expected a scalar, such as the mean over the pairs.'
-    )
-  own = {'loss': value, **metrics}
-  return value, {**metrics_of_batch(batch, similarity), **own}
+  value, metrics = loss(params, batch, similarity)
+  return value, {
+      **metrics_of_batch(batch, similarity), 'loss': value, **metrics
+  }
 
 
 def mean(batch: Embeddings, values: jax.Array) -> jax.Array:
-  """Weighted mean of float32 [B] over the pairs; 0 if no weight is above 0."""
+  """Returns the weighted mean of float32 [B]; 0 if no weight is above 0."""
   return weighted_mean(values, batch.weights)
 
 
 def weighted_mean(values: jax.Array, weights: jax.Array | None) -> jax.Array:
-  """Mean of float32 [B]; `weights` None are equal; 0 if they add up to 0."""
+  """Returns the mean of float32 [B], unweighted if `weights` are None.
+
+  It is 0 if the weights add up to 0.
+  """
   if weights is None:
     return jnp.mean(values)
   total = jnp.sum(weights)
@@ -387,14 +379,14 @@ def weighted_mean(values: jax.Array, weights: jax.Array | None) -> jax.Array:
 
 
 def positive_similarity(batch: Embeddings) -> jax.Array:
-  """cos(q_i, p_i), float32 [B]."""
+  """Returns cos(q_i, p_i), float32 [B]."""
   return jnp.sum(batch.query * batch.passage, axis=1)
 
 
 def metrics_of_batch(
     batch: Embeddings, similarity: Similarity
 ) -> dict[str, jax.Array]:
-  """Temperature, and mean cosines of positives and of distinct rows.
+  """Returns the temperature, and mean cosines of positives and distinct rows.
 
   No array is B x B.
   """
@@ -409,7 +401,7 @@ def metrics_of_batch(
 
 
 def mean_of_distinct(a: jax.Array, b: jax.Array) -> jax.Array:
-  """Mean of a_i . b_j over i != j, of two [B, D]; no array is B x B."""
+  """Returns the mean of a_i . b_j over i != j, of two [B, D]."""
   size = a.shape[0]
   everything = jnp.dot(a.sum(0), b.sum(0), precision='highest')
   return (everything - jnp.sum(a * b)) / max(size * (size - 1.0), 1.0)

@@ -26,11 +26,10 @@ class Matryoshka(LossWrapper):
 
     L = sum_d weight_d * loss(first d components, of length one again)
 
-  Texts are encoded once; each dim's loss is computed on its own, with the same
-  parameters. The whole embeddings, of D components, must be among the dims:
-  without them the last components learn nothing. They are taken as they are.
-
-  Metrics are those of the whole embeddings, and <dim>/loss of each dim.
+  Texts are encoded once; each dim's loss has the same parameters. The whole
+  embeddings must be among the dims: without them the last components learn
+  nothing. Metrics are those of the whole embeddings, and <dim>/loss of each
+  dim.
 
   Attributes:
     dims: different whole numbers, D among them and none above it; None for D
@@ -101,8 +100,8 @@ class Matryoshka(LossWrapper):
 
 
 def first_components(batch: Embeddings, dim: int) -> Embeddings:
-  """The batch with the first `dim` components, scaled to length one."""
+  """Returns the first `dim` components, scaled to length one."""
   if dim == batch.query.shape[-1]:
     return batch
-  # A hard negative that is missing is zero, and stays so.
+  # A missing hard negative is zero, and stays so.
   return batch.mapped(lambda x: l2_normalize(x[..., :dim]))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dualenc_jax.losses import (
-  AtTemperature,
   LearnableTemperature,
   PAIR,
   SamToNe,
@@ -73,8 +72,6 @@ def test_arrays_as_temperatures():
   for wrong, message in (jnp.ones(3), 'one number'), (-jnp.ones(()), 'is -1'):
     with pytest.raises(UserError, match=f'Similarity.temperature .*{message}'):
       Similarity(wrong)
-  with pytest.raises(UserError, match='AtTemperature.*a LearnableTemperature'):
-    AtTemperature(PAIR(), jnp.ones(()))
 
 
 def test_a_batch_that_the_data_axis_does_not_divide():
