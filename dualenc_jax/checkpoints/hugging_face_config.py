@@ -85,7 +85,7 @@ def read_activations(
     config: Mapping[str, Any], where: pathlib.Path
 ) -> tuple[str, ...]:
   """The activations of a config; UserError if it computes something else."""
-  check_settings({'model_type': None} | config, _ACCEPTED, where)
+  check_settings({'model_type': None, **config}, _ACCEPTED, where)
   # transformers has the same default.
   feed_forward = config.get(_FEED_FORWARD, 'relu')
   # A dense_act_fn that differs is what transformers computes.

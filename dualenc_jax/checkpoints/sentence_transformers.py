@@ -191,9 +191,10 @@ def _read_routes(router: pathlib.Path) -> tuple[list[_Module], list[_Module]]:
   """The modules that a router sends queries and passages through."""
   file = router / ROUTER_CONFIG
   file = file if file.is_file() else router / 'config.json'
-  config = json_file.read(
-      file, types={str: str}, structure={str: [str]}, **{'parameters?': dict}
-  )
+  types: dict[str, Any] = {
+      'types': {str: str}, 'structure': {str: [str]}, 'parameters?': dict
+  }
+  config = json_file.read(file, **types)
   kinds, structure = config['types'], config['structure']
   passage = [route for route in structure if route in _PASSAGE_ROUTES]
   if (
@@ -398,7 +399,7 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
   file = path / CONFIG
   if not file.is_file():
     return {}
-  types = {
+  types: dict[str, Any] = {
       'prompts?': dict | None,
       'default_prompt_name?': str | None,
       'similarity_fn_name?': str | None,

@@ -72,6 +72,7 @@ def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
           ' was trained with.'
       )
   beside, pieces = weights.usage.vocabulary, weights.usage.pieces
+  theirs: list[tuple[Any, ...]]
   if beside is not None:
     if hashlib.sha256(beside.read_bytes()).hexdigest() == vocabulary.sha256:
       return
