@@ -1,8 +1,8 @@
 """The tokenizer files beside a Hugging Face model.
 
 `write` makes a tokenizer.json that gives the ids of the SentencePiece file.
-The T5 tokenizer of transformers does not quite: it takes '</s>' in a text for
-the end of it, has 100 more such words, and knows no normalisation but T5's.
+The T5 tokenizer of transformers gives others: it takes '</s>' in a text for the
+end of it, has 100 more such words, and knows T5's normalisation alone.
 """
 
 import base64
@@ -39,12 +39,12 @@ _UNIGRAM, _NORMAL, _USER_DEFINED, _UNUSED = 1, 1, 4, 5
 # Keep characters apart, and stand for the end of a text: neither is a
 # character, so that no text has it.
 _APART, _END = '\ufdd0', '\ufdd1'
-# What joins the character before it, inside of a character class.
+# Characters that join the one before them, as a character class.
 _JOINING = r'\n\p{M}\x{200c}\x{200d}\x{ff9e}\x{ff9f}\x{1f3fb}-\x{1f3ff}'
 
 
 def read(folder: pathlib.Path) -> Usage:
-  """Vocabulary and length of a folder, as far as its files say so.
+  """The vocabulary and the length of a folder, where its files have them.
 
   Pieces are those of SentencePiece, without T5's extra ids after them.
   """
@@ -59,7 +59,7 @@ def read(folder: pathlib.Path) -> Usage:
 
 
 def _read_length(path: pathlib.Path) -> int | None:
-  """Most tokens of a text; None where tokenizer_config.json has no limit."""
+  """Maximum tokens of a text; None where tokenizer_config.json has no limit."""
   length = json_file.read(path).get(_LENGTH)
   if length is None or type(length) in (int, float) and not (
       0 < length < _NO_LENGTH
@@ -128,7 +128,7 @@ def adds_end(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
-  """What tokenizer.json holds."""
+  """The content of tokenizer.json."""
   control = [proto.pieces[i].piece for i in range(UNK + 1)]
   eos = control[EOS]
   end = {'SpecialToken': {'id': eos, 'type_id': 0}}
@@ -158,20 +158,20 @@ def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
 
 
 def _rounded(score: float) -> float:
-  """A score with so few digits that tokenizers reads it as it is written.
+  """Rounds a score to digits that tokenizers reads exactly.
 
-  Its JSON reader is off by a bit for longer ones, and the sum of the same
-  scores in another order is then no longer the same: of two equally good
-  splits, '-' '---' and '---' '-', it would not take SentencePiece's.
+  Its JSON reader is off by a bit for longer scores, and then sums of the same
+  scores in another order differ: it would not choose SentencePiece's of two
+  equally good splits, '-' '---' and '---' '-'.
   """
   return round(score * 2**14) / 2**14
 
 
 def _pre_tokenizer(model: _Model) -> dict[str, Any]:
-  """Cuts before each space, and inside of what reads like a special piece.
+  """Cuts before each space, and within texts that spell a special piece.
 
-  Their model would match '</s>' and '<0x41>'; SentencePiece never does. Where
-  pieces go on beyond a space, nothing is cut before it.
+  Their model would match '</s>' and '<0x41>'; SentencePiece never does. Nothing
+  is cut before a space where pieces go on beyond it.
   """
   special = [p.piece for p in model.pieces if p.type != _NORMAL]
   beyond = any(_SPACE in p.piece[1:] for p in model.pieces)
@@ -199,15 +199,15 @@ def _read_model(path: pathlib.Path) -> _Model:
       or not proto.normalizer_spec.escape_whitespaces
   ):
     raise UserError(
-        f"{path} is not a plain unigram model of SentencePiece, like T5's (with"
-        ' spaces before words, no unused or user-defined pieces); no other'
-        ' becomes a tokenizer of transformers.'
+        f"{path} is not a plain unigram model of SentencePiece; expected one"
+        " like T5's, with spaces before words and without unused or"
+        ' user-defined pieces.'
     )
   return proto
 
 
 def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
-  """Pieces in the order of their ids, without extra ids at the end."""
+  """Pieces in the order of their ids, without the extra ids at the end."""
   again = 'Copy it again.'
   found = json_file.read(path, again)
   json_file.check(found, {'model': {'vocab': dict | list}}, path, again)
@@ -225,16 +225,16 @@ def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
-  """The normalizer of tokenizer.json that does what a model file says."""
+  """The normalizer of tokenizer.json that equals that of a model file."""
   spec = model.normalizer_spec
   steps = []
   if spec.name == 'user_defined':
     shipped = read_model(Vocabulary(_SHIPPED).file).normalizer_spec
     if spec.precompiled_charsmap != shipped.precompiled_charsmap:
       raise UserError(
-          f'{path} has custom normalisation rules, which tokenizers of'
-          f' transformers cannot apply. Expected those of {_SHIPPED} or a rule'
-          ' of SentencePiece, such as nmt_nfkc.'
+          f'{path} has custom normalisation rules, which transformers cannot'
+          f' apply; expected those of {_SHIPPED} or of SentencePiece, such as'
+          ' nmt_nfkc.'
       )
     # `Precompiled` takes a letter with its marks for one character, and drops
     # the marks where a rule is for the letter: these rules are steps of others.
@@ -270,7 +270,7 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
 
 
 def _composed() -> str:
-  """Marks behind what they become one character with, in NFC."""
+  """A pattern of marks behind characters that NFC composes them with."""
   before: dict[str, set[str]] = {}
   for char in map(chr, range(sys.maxunicode + 1)):
     for base, mark in _decomposed(char):
@@ -282,7 +282,7 @@ def _composed() -> str:
 
 
 def _decomposed(char: str) -> list[tuple[str, str]]:
-  """What NFC makes this character of, marks in order: the last one apart."""
+  """The sequences that NFC composes to a character, the last mark apart."""
   parts = unicodedata.decomposition(char).split()
   if (
       len(parts) != 2
@@ -295,18 +295,18 @@ def _decomposed(char: str) -> list[tuple[str, str]]:
 
 
 def _between_words() -> str:
-  """Where `cli.vocabulary.normalization_rules` put a space into a text.
+  """A pattern of the places where `vocabulary --code` puts a space.
 
-  The rules are applied from the left, and a letter that one of them has matched
+  Its rules are applied from the left, and a letter that one of them has matched
   is not the first of another match: 'aB', 'ABc' and '.a' become 'a b', 'a bc'
-  and '. a', but '.aB' becomes '. ab'. So whether a rule applies depends on what
-  precedes it. A regular expression looks back over a bounded length: texts that
-  alternate single lower-case letters with pairs of capitals, 'ABcDEfGHi', may
-  be split otherwise.
+  and '. a', but '.aB' becomes '. ab'. So a match depends on the text before it,
+  of which a regular expression sees a bounded length: 'ABcDEfGHi', which
+  alternates single lower-case letters with pairs of capitals, may be split
+  otherwise.
   """
   upper, lower, pair = '[A-Z]', '[a-z]', '[A-Z][A-Z]'
   mark = f'[{_MARKS}]'
-  # Neither a mark nor a letter: or the start.
+  # Neither a mark nor a letter, or the start.
   other = [f'[^A-Za-z{_MARKS}]', r'\A']
   no_upper = ['[^A-Z]', r'\A']
   # Lower-case letters that begin a match, if a capital follows.

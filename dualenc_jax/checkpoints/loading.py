@@ -23,7 +23,7 @@ from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
-# Most rows that a device encodes at once, as `Experiment.eval_batch_size`.
+# Maximum rows that a device encodes at once, as `Experiment.eval_batch_size`.
 _BATCH_SIZE = 256
 
 
@@ -31,15 +31,15 @@ def load(
     weights: Weights, vocabulary: str | os.PathLike[str] | None = None,
     query_length: int | None = None, passage_length: int | None = None,
 ) -> Loaded:
-  """Puts a checkpoint on the devices of this host, tensor by tensor.
+  """Loads a checkpoint on the devices of this host, tensor by tensor.
 
   Args:
-    weights: what a reader of `interop` returned.
+    weights: the result of a reader.
     vocabulary: a SentencePiece file, or the name of a shipped vocabulary; None
-      for the one that lies with the checkpoint.
-    query_length: most tokens of a query, EOS included; None for what the
-      checkpoint says, else 64.
-    passage_length: the same of a passage, else 256.
+      for the one beside the checkpoint.
+    query_length: maximum tokens of a query, EOS included; None for that of the
+      checkpoint, or 64.
+    passage_length: the same of a passage, or 256.
 
   Raises:
     UserError: there is no projection or no vocabulary; the vocabulary is not
@@ -47,9 +47,8 @@ def load(
   """
   if not weights.has_projection:
     raise UserError(
-        f'{weights} has no projection: it is a pretrained encoder or a'
-        ' cross-encoder, not a dual encoder. Train one from it, with'
-        f' --gin.INITIAL_CHECKPOINT_PATH={weights.path}.'
+        f'{weights} has no projection; expected a dual encoder. Train one from'
+        f' it, with --gin.INITIAL_CHECKPOINT_PATH={weights.path}.'
     )
   provenance: dict[str, Any] = {
       'checkpoint': pathlib.Path(weights.path).name,
@@ -67,7 +66,7 @@ def load(
 def load_model_dir(
     path: pathlib.Path, step: int | None = None, dim: int | None = None
 ) -> Loaded:
-  """A model_dir as it was trained, at its newest readable checkpoint.
+  """Loads a model_dir as it was trained, at its newest readable checkpoint.
 
   `step` and `dim` are as of `formats.read`.
   """
@@ -90,7 +89,7 @@ def load_model_dir(
 def load_teacher(
     path: pathlib.Path, step: int | None = None, *prompts: str | None
 ) -> Teacher:
-  """The cross-encoder of a model_dir; arguments and errors of `load_model_dir`.
+  """Loads the cross-encoder of a model_dir, as `load_model_dir` does.
 
   `prompts` are those of `Tokenizer.prompted`.
   """
@@ -116,18 +115,19 @@ def place(
     partitioner: Partitioner | None = None, batch_size: int = _BATCH_SIZE,
     make: Callable[..., Any] = Embedder,
 ) -> tuple[Any, Any]:
-  """Puts tensors where a model wants them on a mesh, one at a time.
+  """Places tensors on a mesh as the parameters of a model, one at a time.
 
   Args:
-    model: the dual encoder or another model, perhaps of the user's own.
+    model: a dual encoder or another model, perhaps of a user's own class.
     tensors: its parameters by name, one for each layer.
     path: of the checkpoint, for messages.
-    partitioner: the mesh and its rules; None for the devices of this host, all
-      of which get all parameters.
-    batch_size: as of `make`, which is `Embedder` or `Scorer`.
+    partitioner: the mesh and its rules; None for the devices of this host,
+      each with all parameters.
+    batch_size: maximum rows that a device encodes at once.
+    make: `Embedder` or `Scorer`.
 
   Returns:
-    The parameters, as `model.apply` takes them, and the program.
+    The parameters, as `model.apply` takes them, and the result of `make`.
   """
   partitioner = partitioner or HostPartitioner()
   params = place_params(model, tensors, path, partitioner)
@@ -166,10 +166,12 @@ def place_array(
     shape: tuple[int, ...], sharding: jax.sharding.Sharding,
     layers: Sequence[Tensor],
 ) -> jax.Array:
-  """An array out of a tensor, or of those of its layers, on a sharding.
+  """Places an array of one tensor, or of those of its layers.
 
-  `layers` are one of that shape, or as many as its first axis is long. Other
-  hosts call this, too.
+  Args:
+    shape: of the array.
+    sharding: of the array; other hosts call this, too.
+    layers: one tensor of that shape, or one for each entry of the first axis.
   """
   if layers[0].shape == tuple(shape):
     host = layers[0].read()

@@ -28,8 +28,7 @@ from dualenc_jax.utils import machine
 from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
-# Most tokens of a text in their training, and of a query, which is longer in
-# no collection but those whose queries are documents.
+# Maximum tokens of a text in their training, and of a query.
 LENGTH, _QUERY_LENGTH = 512, 128
 _PIECES = {TRUE: '▁true', FALSE: '▁false'}
 
@@ -41,7 +40,7 @@ class Form:
   Attributes:
     tokens: as of `Seq2SeqRanker`.
     text: as of `Template`.
-    calibration: from scores to probabilities; None where none is known.
+    calibration: from scores to probabilities, if known.
   """
 
   tokens: Sequence[int]
@@ -62,13 +61,13 @@ def load_ranker(
     path: str | os.PathLike[str], form: str,
     vocabulary: str | os.PathLike[str] | None = None, length: int = LENGTH,
 ) -> Teacher:
-  """A released ranker, in float32 on the devices of this host.
+  """Loads a released ranker, in float32 on the devices of this host.
 
   Args:
     path: a T5X checkpoint or a Hugging Face folder, with its decoder.
     form: a key of `FORMS`.
     vocabulary: a SentencePiece file; None for the one beside the checkpoint.
-    length: most tokens of query, passage and template together.
+    length: maximum tokens of query, passage and template together.
 
   Raises:
     UserError: it has no decoder, is of other sizes, or is of another vocabulary
@@ -80,8 +79,7 @@ def load_ranker(
   if not decoder:
     raise UserError(
         f'{path} has no decoder, whose first token is the score of a {form}.'
-        ' Give the whole T5X checkpoint or Hugging Face folder; for a'
-        ' cross-encoder of this library, leave out --teacher_form.'
+        ' Give the whole T5.'
     )
   if vocabulary is None and weights.usage.vocabulary is None:
     raise UserError(
@@ -125,8 +123,7 @@ def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
     if found != repr(expected):
       raise UserError(
           f'{weights}: piece {number} of {vocabulary.path} is {found}; expected'
-          f' {expected!r}, as in the vocabulary of T5, of which monoT5 and'
-          ' RankT5 are.'
+          f' {expected!r}, as in the vocabulary of T5.'
       )
 
 
@@ -151,7 +148,7 @@ def provenance(
     weights: Weights, tensors: Mapping[str, Tensor], tokenizer: Tokenizer,
     dtype: str,
 ) -> dict[str, Any]:
-  """The facts that outputs of a released model depend on, as JSON."""
+  """Facts that the outputs of a released model depend on, as JSON."""
   digest = hashlib.sha256()
   for name in sorted(tensors):
     digest.update(np.ascontiguousarray(tensors[name].read()).data)

@@ -44,7 +44,7 @@ scores = model.encode_query(queries) @ model.encode_document(passages).T
 
 | | queries | passages |
 |---|---|---|
-| most tokens | {query_length} | {passage_length} |
+| maximum tokens | {query_length} | {passage_length} |
 | prompt | {query_prompt} | {passage_prompt} |
 | layers of the T5 encoder | {query_layers} | {passage_layers} |
 """

@@ -26,7 +26,7 @@ from dualenc_jax.utils.tensor_files import safetensors_file
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 KIND = 'static embeddings'
-# By these the libraries name the table in a file.
+# Names of the table in files of the two libraries.
 _TABLE, _TABLES = 'embeddings', ('embeddings', 'embedding.weight')
 _SCALE = 'encoder/encoder_norm/scale'
 _BIAS = 'encoder/relpos_bias/rel_embedding'
@@ -93,7 +93,7 @@ def _bag(table: np.ndarray) -> Weights:
   arrays = {
       EMBEDDING: embedding,
       _SCALE: scale,
-      # Of attention, which a bag does not have.
+      # Attention has it, which a bag does not have.
       _BIAS: np.zeros((1, encoder.num_buckets)),
       PROJECTION: np.eye(width, table.shape[1]),
   }

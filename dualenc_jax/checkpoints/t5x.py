@@ -211,7 +211,7 @@ def _check_family(
 def _left_out(
     tree: Collection[str], parameters: Collection[str], where: str
 ) -> dict[str, str]:
-  """What is no parameter, with reasons, such as the optimizer's statistics."""
+  """Names of all except parameters, with a reason such as 'optimizer'."""
   left_out = {}
   for path in tree:
     match = _STATISTIC.fullmatch(path)

@@ -136,7 +136,7 @@ def compare(
     )
   lines = []
   for other, encode in others:
-    # Programs of a side that is done take memory, too.
+    # Programs of the side before take memory, too.
     jax.clear_caches()
     gc.collect()
     vectors = encode(texts)[towers, :, : first.shape[-1]]
@@ -179,7 +179,7 @@ def missing(packages: Sequence[str]) -> list[str]:
 
 
 def our_encoder(weights: Weights) -> Encode:
-  """This library's side. A pretrained T5 is pooled, without a projection."""
+  """This library, on one device. A T5 without a projection is pooled."""
 
   def encode(texts: Sequence[str]) -> np.ndarray:
     whole = weights
@@ -204,7 +204,7 @@ def our_encoder(weights: Weights) -> Encode:
 
 
 class _OneDevice(Partitioner):
-  """The CPU, whose memory holds a model of any size, if JAX may use it."""
+  """The CPU, whose memory is the largest, if JAX may use it."""
 
   def devices(self) -> Sequence[jax.Device]:
     try:
@@ -214,9 +214,9 @@ class _OneDevice(Partitioner):
 
 
 def exported_encoder(folder: pathlib.Path, usage: Usage) -> Encode:
-  """The programs of `jax.export`, which bring their own tokenizer.
+  """The programs of `jax.export`, with their own tokenizer.
 
-  A query tower alone encodes queries in the place of passages, too.
+  A query tower alone encodes the texts as queries twice.
   """
   del usage
 

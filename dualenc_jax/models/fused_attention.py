@@ -5,10 +5,10 @@ neither written nor read: the backward pass computes them again, and sums the
 gradient of the bias over the rows there. Shapes: R rows, L tokens, H heads,
 K head_dim, G heads of a block, W = G K its lanes.
 
-Within a block heads stay side by side, as the products before and after leave
-and take them: entries of other heads are set to zero instead of cut off, which
-costs nothing, as a product over fewer than 128 lanes takes as long.
-Logits lie with the keys first, [key, query], so that sums over keys are sums of
+Within a block heads stay side by side, in the layout of the products before and
+after: entries of other heads are set to zero instead of cut off, which costs
+nothing, as a product over fewer than 128 lanes takes as long.
+Logits have the keys first, [key, query], so that sums over keys are sums of
 registers, and only one product of the backward pass needs a transpose.
 """
 
@@ -29,7 +29,7 @@ from dualenc_jax.parallel.accelerators import current_backend
 _LANES = 128
 # Tokens of a row come in registers of so many bfloat16.
 _SUBLANES = 16
-# Longer rows would not leave room for the next one's arrays.
+# Longer rows would leave no room for the arrays of the next row.
 _LONGEST = 512
 _LOWEST = -0.7 * np.finfo(np.float32).max
 
@@ -52,14 +52,14 @@ def _weights(scale, query, key, bias, mask) -> jax.Array:
   return weights * (scale / jnp.sum(weights, axis=0, keepdims=True))
 
 
-def _is_of(head: int, head_dim: int, shape: tuple[int, ...]) -> jax.Array:
-  """The lanes of a head."""
+def _head_mask(head: int, head_dim: int, shape: tuple[int, ...]) -> jax.Array:
+  """True in the lanes of a head."""
   lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
   return (lane >= head * head_dim) & (lane < (head + 1) * head_dim)
 
 
 def _parts(length: int) -> list[slice]:
-  """Queries a lane each, as many at once as registers have lanes."""
+  """Slices of as many queries as registers have lanes."""
   return [slice(i, min(i + _LANES, length)) for i in range(0, length, _LANES)]
 
 
@@ -70,7 +70,7 @@ def _forward(head_dim, scale, bias, mask, query, key, value, out):
     seen = mask[0, :, part].astype(jnp.int32) != 0
     result = jnp.zeros(q.shape, jnp.float32)
     for head in range(bias.shape[0]):
-      own = _is_of(head, head_dim, q.shape)
+      own = _head_mask(head, head_dim, q.shape)
       own_q = jnp.where(own, q, 0)
       weights = _weights(scale, own_q, k, bias[head, :, part], seen)
       result = jnp.where(own, _dot(weights.astype(v.dtype), v, _LEFT), result)
@@ -92,7 +92,7 @@ def _backward(
     seen = mask[0, :, part].astype(jnp.int32) != 0
     d_q = jnp.zeros(q.shape, jnp.float32)
     for head in range(bias.shape[0]):
-      own = _is_of(head, head_dim, q.shape)
+      own = _head_mask(head, head_dim, q.shape)
       own_q, own_d = (jnp.where(own, x, 0) for x in (q, d))
       weights = _weights(scale, own_q, k, bias[head, :, part], seen)
       d_weights = _dot(v, own_d, _RIGHT)
@@ -109,10 +109,10 @@ def _backward(
 
 
 def fits(query: jax.Array, bias: jax.Array) -> bool:
-  """Whether the kernel can take arrays of such shapes, where they live now.
+  """Whether the kernel can take arrays of such shapes on the mesh in scope.
 
-  A TPU's compiler cannot split a kernel among devices; the mesh and the rules
-  of `Partitioner.scope` say how. Without them, only one device will do.
+  A TPU's compiler cannot split a kernel among devices: the kernel follows the
+  mesh and the rules of `Partitioner.scope`, and without them needs one device.
   """
   rows, length, num_heads, head_dim = query.shape
   # A program for any number of rows is one for any platform, too.
@@ -220,7 +220,7 @@ def _on_devices(
         axis_names=free,
         in_specs=(bias, PartitionSpec(batch), *[tokens] * (len(arrays) - 2)),
         out_specs=(*[tokens] * outputs, *[bias] * of_bias),
-        # Of what a kernel does when it is interpreted, JAX cannot tell.
+        # JAX cannot check a kernel that is interpreted.
         check_vma=current_backend() == 'tpu',
     )(*arrays)
 
@@ -270,7 +270,7 @@ def _call(
       (bias.shape[0] // blocks, length, length), lambda h, r: (h, 0, 0)
   )
   of_mask = pl.BlockSpec((1, length, length), lambda h, r: (r, 0, 0))
-  # Else it would be asked for what is the same on all devices.
+  # All inputs must vary along the same axes of the mesh.
   varying = jax.typeof(tokens[0]).manual_axis_type
   bias, mask = (
       jax.lax.pcast(x, tuple(varying.varying - _varying(x)), to='varying')

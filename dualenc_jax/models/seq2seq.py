@@ -1,4 +1,4 @@
-"""T5, encoder and decoder, which reads a text and writes another.
+"""T5 with encoder and decoder, which reads a text and writes another.
 
 Shapes: R rows, S texts a row, L source tokens, T target tokens, n targets a
 source, E model dim, V vocabulary.
@@ -60,7 +60,7 @@ class Seq2Seq(nn.Module):
             (sources, targets), (source_lengths, target_lengths)
         )
     )
-    # Each text starts with the padding token, and so on by its own.
+    # The input of each text is the padding token, then its own tokens.
     inputs = jnp.where(target.positions == 0, PAD, jnp.roll(targets, 1, axis=1))
     length = targets.shape[1]
     own = target.slots[:, :, None] == target.slots[:, None, :]
@@ -94,8 +94,8 @@ class Seq2Seq(nn.Module):
   ) -> tuple[jax.Array, list[t5_decoder.Cache]]:
     """Logits float32 [R, n, V] of each target's next token, and the caches.
 
-    Arguments are those of `T5Decoder.step`, but for tokens int32 [R, n] at
-    `positions`; the token at position 0 is 0.
+    Arguments are those of `T5Decoder.step`, with tokens int32 [R, n] at
+    `positions` in place of `x`; the token at position 0 is 0.
     """
     x, caches = self.decoder.step(
         self.token_embedder(tokens), caches, positions, biases, source_mask
