@@ -121,18 +121,6 @@ def path(text: str) -> pathlib.Path:
   return pathlib.Path(text).expanduser()
 
 
-def seconds(text: str) -> float:
-  """The type of a flag that is a time, HH:MM or HH:MM:SS, above 0."""
-  found = re.fullmatch('([0-9]+):([0-5][0-9])(?::([0-5][0-9]))?', text)
-  hours, minutes, rest = map(int, found.groups('0')) if found else (0, 0, 0)
-  if not (hours or minutes or rest):
-    raise argparse.ArgumentTypeError(
-        f'is {text}; expected hours and minutes above 0, such as 03:55, or'
-        ' with seconds, 03:55:30'
-    )
-  return 3600.0 * hours + 60 * minutes + rest
-
-
 def add_dim(parser: argparse.ArgumentParser) -> None:
   """Adds --dim."""
   parser.add_argument(

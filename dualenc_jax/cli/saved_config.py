@@ -27,8 +27,8 @@ _FREE_TO_CHANGE = re.compile('|'.join([
     r'(.*[./])?T5Encoder\.remat',
     # How many texts are encoded at once in evaluations; when the state is
     # saved, and how often it is kept.
-    r'(.*[./])?Experiment\.(eval_batch_size|checkpoint_every(_hours)?'
-    r'|keep_checkpoints)|CHECKPOINT_EVERY(_HOURS)?',
+    r'(.*[./])?Experiment\.(eval_batch_size|checkpoint_every'
+    r'|keep_checkpoints)|CHECKPOINT_EVERY',
     # Whether a step that is not finite ends the run.
     r'SKIP_NON_FINITE|.*\.skip_non_finite',
     # Names; that queries begin with the same is checked by the data.

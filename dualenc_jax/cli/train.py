@@ -2,10 +2,10 @@
 
   dualenc train --gin_file=runs/quickstart.gin --model_dir=my_model
 
-SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (SLURM's --signal=USR1@60) and --stop_after
-stop a run: it ends the current step and evaluations that have begun, saves a
-checkpoint (the same step on all hosts) and exits with status 75, after Ctrl-C
-130. The same command then resumes, bit for bit as if it had not stopped. A
+SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 (SLURM's --signal=USR1@60) stop a run: it
+ends the current step and evaluations that have begun, saves a checkpoint (the
+same step on all hosts) and exits with status 75, after Ctrl-C 130. The same
+command then resumes, bit for bit as if it had not stopped. A
 second signal, a second or more after the first, stops it at once, with status
 128 + number. Before the first step nothing needs saving, and one signal is
 enough (Ctrl-C: 130).
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   started = time.perf_counter()
   args = config.parse_args(make_parser(), argv)
   runtime.start(args)
-  stopping = Stopping(args.stop_after)
+  stopping = Stopping()
   with stopping.handle_signals():
     experiment = build(args)
     train(experiment, args, started, stopping)
@@ -76,9 +76,6 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add('--model_dir', help='short for --gin.MODEL_DIR')
   add_change_flags(parser)
-  add('--stop_after', type=flags.seconds, metavar='HH:MM[:SS]',
-      help='time after the start by which the run has saved a checkpoint and'
-      ' ended')
   runtime.add_flags(parser)
   return parser
 

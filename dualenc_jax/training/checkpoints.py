@@ -76,11 +76,6 @@ class Checkpoints:
     """Returns the steps of the complete checkpoints, oldest first."""
     return sorted(self.manager.all_steps()) if self.folder.exists() else []
 
-  @property
-  def is_saving(self) -> bool:
-    """Whether a checkpoint is being written."""
-    return self.manager.is_saving_in_progress()
-
   def save(self, state: TrainState, step: int, meta: Mapping[str, Any]) -> None:
     """Starts to save; the state may be donated as soon as this returns.
 

@@ -9,7 +9,6 @@ import functools
 import json
 import logging
 import math
-import numbers
 import shlex
 from typing import Any
 import uuid
@@ -48,8 +47,6 @@ class Experiment:
     batch_size: B, examples in the global batch.
     seed: seed of parameters, dropout and the order of examples.
     checkpoint_every: steps between checkpoints; the last step has one, too.
-    checkpoint_every_hours: hours after which a checkpoint is due whatever the
-      step; None for steps alone.
     keep_checkpoints: how many of the newest to keep.
     keep_best: a metric of the evaluations on the validation split, 'nDCG@10';
       the checkpoint with its best value (the lowest of a perplexity, else the
@@ -78,7 +75,6 @@ class Experiment:
   batch_size: int
   seed: int = 0
   checkpoint_every: int = 1000
-  checkpoint_every_hours: float | None = None
   keep_checkpoints: int = 3
   keep_best: str | None = None
   patience: int | None = None
@@ -100,13 +96,6 @@ class Experiment:
         'eval_batch_size',
     ):
       check_whole(f'Experiment.{name}', getattr(self, name), 1)
-    hours = self.checkpoint_every_hours
-    expect(
-        hours is None
-        or isinstance(hours, numbers.Real) and 0 < hours < math.inf,
-        'CHECKPOINT_EVERY_HOURS', hours,
-        'a number of hours above 0, such as 0.5, or None',
-    )
     if self.patience is not None:
       check_whole('Experiment.patience (PATIENCE)', self.patience, 1)
       expect(

@@ -2,23 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import enum
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
-import numpy as np
 
 from dualenc_jax.training.reporting import Reporter
-
-
-class Request(enum.IntEnum):
-  """A host's request at the end of a step, the weakest first."""
-
-  CONTINUE = 0
-  SAVE = 1
-  STOP = 2
 
 
 @dataclasses.dataclass
@@ -82,7 +70,7 @@ class Hooks:
 
   def __init__(
       self, hooks: Sequence[Hook], first: int, last: int, reporter: Reporter,
-      request: Callable[[], Request] = lambda: Request.CONTINUE,
+      stop: Callable[[], bool] = lambda: False,
       notes: dict[str, Any] | None = None,
   ):
     """Takes the hooks of the steps from `first`, already taken, to `last`.
@@ -92,14 +80,14 @@ class Hooks:
       first: steps taken so far.
       last: steps of the whole run.
       reporter: shows numbers that hooks return.
-      request: called once a step, before any hook.
+      stop: asked once a step, before any hook, whether to stop the run.
       notes: those of the checkpoint that the run resumes from. Hooks due at its
         step, where the run had stopped, are called first.
     """
     self._late = [hook for hook in hooks if hook.late]
     self._others = [hook for hook in hooks if not hook.late]
     self._first, self._last = first, last
-    self._reporter, self._request = reporter, request
+    self._reporter, self._stop_is_requested = reporter, stop
     self._waiting: Training | None = None
     self.left = bool((notes or {}).pop(_LEFT, False))
 
@@ -114,19 +102,18 @@ class Hooks:
       self._waiting = dataclasses.replace(now, state=None)
     due = [hook for hook in self._others if self._is_due(hook, now.step)]
     rest = any(not hook.saves for hook in due)
-    request = self._request()
-    if request is Request.STOP and (rest or now.step < self._last):
+    if self._stop_is_requested() and (rest or now.step < self._last):
       self._stop(now, rest)
       return
-    now.save = request is Request.SAVE and now.step > self._first
-    if due or now.save or now.step == self._last:
+    now.save = False
+    if due or now.step == self._last:
       self._call_late()
     for hook in self._others:
       if self._is_due(hook, now.step) or (hook.saves and now.save):
         self._call(hook, now)
       if now.ended:
         self._last = now.step
-    if due or now.save:
+    if due:
       self._reporter.pause()
 
   def _stop(self, now: Training, rest: bool) -> None:
@@ -166,39 +153,3 @@ class Hooks:
         return hook.saves
     on_the_way = hook.every and step % hook.every == 0
     return bool(on_the_way) or (hook.at_end and step == self._last)
-
-
-class Agreement:
-  """The strongest request of all hosts, once a step.
-
-  One host has its own request. Several have that of the step before, which
-  devices compute behind that step, so that no host waits; each must ask at each
-  step.
-  """
-
-  def __init__(self, request: Callable[[], Request]):
-    """`request` is this host's."""
-    self._own = request
-    self._pending: jax.Array | None = None
-    if jax.process_count() > 1:
-      axis = 'device'
-      mesh = jax.make_mesh((jax.device_count(),), (axis,))
-      self._each = NamedSharding(mesh, PartitionSpec(axis))
-      self._greatest = jax.jit(
-          jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec())
-      )
-
-  def __call__(self) -> Request:
-    own = self._own()
-    if jax.process_count() == 1:
-      return own
-    before = self._pending
-    each = np.full(jax.local_device_count(), own, np.int32)
-    self._pending = self._greatest(
-        jax.make_array_from_process_local_data(self._each, each)
-    )
-    agreed = Request.CONTINUE if before is None else Request(int(before))
-    if agreed is not Request.CONTINUE:
-      # The pending one was made before anybody knew of this one.
-      self._pending = None
-    return agreed

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import logging
 import pathlib
-import time
 from typing import Any, NamedTuple
 
 import jax
@@ -13,16 +12,10 @@ from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.training import experiment as experiment_lib, monitors
 from dualenc_jax.training.checkpoints import Checkpoints, write_vocabulary
 from dualenc_jax.training.experiment import Experiment
-from dualenc_jax.training.hooks import (
-  Agreement,
-  Hook,
-  Hooks,
-  Request,
-  Training,
-)
+from dualenc_jax.training.hooks import Hook, Hooks, Training
 from dualenc_jax.training.reporting import Reporter
 from dualenc_jax.training.step import Plan
-from dualenc_jax.training.stopping import Clock, Stopping
+from dualenc_jax.training.stopping import AnyHost, Stopping
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,7 +63,6 @@ def train(
   """
   stopping = stopping or Stopping()
   plan = plan or experiment_lib.make_plan(experiment)
-  began = time.perf_counter() if started is None else started
   objective, partitioner = experiment.objective, experiment.partitioner
 
   # Each part is checked before the next, which takes longer.
@@ -112,17 +104,8 @@ def train(
   )
   run = Training(first, state, notes=notes)
   del state  # The first step takes it.
-  clock = Clock(checkpoints, experiment.checkpoint_every_hours)
   timer = monitors.InputTimer()
   shapes = monitors.BatchShapes(len(batches.shapes), reporter.leave_out)
-
-  def request() -> Request:
-    clock.end_step()
-    # At least one step is taken, so that runs of short times advance, too.
-    spent = time.perf_counter() - began if run.step > first else 0.0
-    if stopping.check(spent, clock.step, clock.save):
-      return Request.STOP
-    return Request.SAVE if clock.save_is_due else Request.CONTINUE
 
   def save(now: Training) -> None:
     """Saves a checkpoint, or new notes in that which the run resumes from."""
@@ -134,7 +117,6 @@ def train(
     if first and now.step == first:
       checkpoints.rewrite_meta(now.step, kept)
       return
-    clock.start_save()
     checkpoints.save(now.state, now.step, kept)
 
   every = [
@@ -143,7 +125,8 @@ def train(
       *hooks,
       Hook(save, experiment.checkpoint_every, saves=True),
   ]
-  call_hooks = Hooks(every, first, steps, reporter, Agreement(request), notes)
+  stop = AnyHost(lambda: stopping.cause is not None)
+  call_hooks = Hooks(every, first, steps, reporter, stop, notes)
   with contextlib.ExitStack() as ends:
     ends.enter_context(stopping.between_steps())
     for end in (checkpoints.wait, reporter.close, timer.close):

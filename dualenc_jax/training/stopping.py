@@ -1,6 +1,6 @@
-"""What ends a run before its last step: a criterion, signals, its time."""
+"""What ends a run before its last step: a criterion, or signals on any host."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import logging
@@ -13,7 +13,11 @@ import threading
 import time
 from typing import Any
 
-from dualenc_jax.training.checkpoints import Checkpoints
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+
 from dualenc_jax.utils.errors import (
   check_whole,
   expect,
@@ -30,9 +34,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 # One notice may come twice: to a launcher, which passes it on, and to the group
 # of its processes. Later than this a second one is meant.
 _SAME_SECONDS = 1.0
-# What a time to stop at leaves free, beside a step and a checkpoint: so much of
-# it, but no more than a minute.
-_SPARE_SHARE, _SPARE_SECONDS = 0.05, 60.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -110,7 +111,7 @@ class UntilAligned:
 
 
 class Stopping:
-  """Requests to stop a run at the end of a step, by signals or by its time.
+  """A request to stop a run at the end of a step, by a signal.
 
   Within `handle_signals`, SIGTERM, SIGINT and SIGUSR1 request a stop. Within
   `between_steps` of a run the first signal waits for the end of a step, and a
@@ -119,13 +120,11 @@ class Stopping:
   the others end the program with status 75 (`errors.RUN_AGAIN`).
 
   Attributes:
-    cause: the signal or time that requested a stop; None without a request.
+    cause: the name of the signal; None without a request.
   """
 
-  def __init__(self, seconds: float | None = None):
-    """`seconds` is the time from the program's start; None for no limit."""
+  def __init__(self):
     self.cause: str | None = None
-    self._seconds = seconds
     self._stepping = False
     self._signalled_at: float | None = None
 
@@ -133,21 +132,6 @@ class Stopping:
   def status(self) -> int:
     """The exit status of a program that has stopped."""
     return INTERRUPTED if self.cause == 'SIGINT' else RUN_AGAIN
-
-  def check(self, spent: float, step: float, save: float) -> str | None:
-    """Returns the cause of a stop, which may be that time runs out.
-
-    Args:
-      spent: seconds since the program's start.
-      step: seconds of the longest step so far.
-      save: seconds of the longest checkpoint so far.
-    """
-    if self.cause is None and self._seconds is not None:
-      spare = min(_SPARE_SHARE * self._seconds, _SPARE_SECONDS)
-      left = self._seconds - spent
-      if left < step + 2 * save + spare:
-        self.cause = f'{max(left, 0):.0f} s are left of --stop_after'
-    return self.cause
 
   @contextlib.contextmanager
   def between_steps(self) -> Iterator[None]:
@@ -194,56 +178,44 @@ class Stopping:
   def _signalled(self, number: int) -> None:
     name, now = signal.Signals(number).name, time.monotonic()
     if self._signalled_at is None:
-      self._signalled_at = now
-      if self.cause is None:
-        self._stop(name)
+      self._signalled_at, self.cause = now, name
+      _LOG.warning(
+          '%s: the run stops at the end of a step and saves a checkpoint of it.'
+          ' A second signal stops it at once.',
+          name,
+      )
     elif now - self._signalled_at >= _SAME_SECONDS:
       os.write(2, f'{name} again: stopping at once.\n'.encode())
       os._exit(128 + number)
 
-  def _stop(self, by: str) -> None:
-    self.cause = by
-    _LOG.warning(
-        '%s: the run stops at the end of a step and saves a checkpoint of it. A'
-        ' second signal stops it at once.',
-        by,
-    )
 
+class AnyHost:
+  """Whether any host has requested a stop, asked once a step.
 
-class Clock:
-  """Times of a run, in seconds, that decide when it saves and stops.
-
-  Attributes:
-    step: the longest time from the end of a step to the end of the next, with
-      evaluations; the first, which compiles, does not count.
-    save: an upper bound of the longest time from a checkpoint to its files.
+  One host has its own answer. Several have that of the step before, which
+  devices compute behind that step, so that no host waits; each must ask at each
+  step.
   """
 
-  def __init__(self, checkpoints: Checkpoints, every_hours: float | None):
-    """`every_hours`: the most between checkpoints; None for no limit."""
-    self.step = self.save = 0.0
-    self._checkpoints = checkpoints
-    self._every = None if every_hours is None else every_hours * 3600
-    self._saved = time.monotonic()
-    self._saving = False
-    self._ends: list[float] = []
+  def __init__(self, own: Callable[[], bool]):
+    """`own` returns this host's answer."""
+    self._own = own
+    self._pending: jax.Array | None = None
+    if jax.process_count() > 1:
+      axis = 'device'
+      mesh = jax.make_mesh((jax.device_count(),), (axis,))
+      self._each = NamedSharding(mesh, PartitionSpec(axis))
+      self._any = jax.jit(
+          jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec())
+      )
 
-  def end_step(self) -> None:
-    """Takes the time of the end of a step."""
-    now = time.monotonic()
-    self._ends = [*self._ends[-2:], now]
-    if len(self._ends) == 3:
-      self.step = max(self.step, now - self._ends[-2])
-    if self._saving and not self._checkpoints.is_saving:
-      self._saving = False
-      self.save = max(self.save, now - self._saved)
-
-  def start_save(self) -> None:
-    """Takes the time of the start of a checkpoint."""
-    self._saved, self._saving = time.monotonic(), True
-
-  @property
-  def save_is_due(self) -> bool:
-    """Whether the hours since the last checkpoint are over."""
-    since = time.monotonic() - self._saved
-    return self._every is not None and since >= self._every
+  def __call__(self) -> bool:
+    own = self._own()
+    if jax.process_count() == 1:
+      return own
+    before = self._pending
+    each = np.full(jax.local_device_count(), own)
+    self._pending = self._any(
+        jax.make_array_from_process_local_data(self._each, each)
+    )
+    return before is not None and bool(before)

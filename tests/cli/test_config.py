@@ -135,7 +135,6 @@ def test_a_wrong_file_or_a_wrong_line_is_named(tmp_path):
         ('TEMPERATURE = 0', ['temperature (TEMPERATURE) is 0', 'above 0']),
         ('LOSS = @losses.PAIR', ['class PAIR', '()']),
         ('STEPS = (1', ['--gin.STEPS = (1: a bracket or a quote is not']),
-        ('CHECKPOINT_EVERY_HOURS = 0', ['is 0; expected a number of hours']),
         ('LR_MULTIPLIERS = ((".*", "x"),)', ["'x'", 'expected pairs']),
     ],
 )

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.cli import config, flags, train
+from dualenc_jax.cli import flags
 from dualenc_jax.utils.errors import UserError
 
 
@@ -48,17 +48,3 @@ def test_what_is_refused(parser, flag, expected):
     parser.parse_args([flag])
   assert expected in str(error.value)
   assert '`dualenc test --help`' in str(error.value)
-
-
-def asked(*argv):
-  return config.parse_args(train.make_parser(), ['--model_dir=m', *argv])
-
-
-def test_a_time_to_stop_is_hours_and_minutes():
-  assert asked().stop_after is None
-  assert asked('--stop_after=03:55').stop_after == (3 * 60 + 55) * 60
-  assert asked('--stop_after=100:00').stop_after == 360_000
-  assert asked('--stop_after=0:00:30').stop_after == 30
-  for text in ('4', '1:60', '00:00', '-1:00', '1:2', 'x'):
-    with pytest.raises(UserError, match=f'--stop_after is {text}; expected h'):
-      asked(f'--stop_after={text}')

@@ -116,19 +116,6 @@ def test_other_signals(tmp_path, capfd, at_first_save, number, status):
   assert f'{STEPS}: {signal.Signals(number).name}. Its checkpoint' in said
 
 
-def test_no_time_left(tmp_path, capfd):
-  # A second is over when the first step has ended.
-  argv = '--stop_after=00:00:01', *flags(tmp_path, 'model')
-  assert 'of --stop_after. Its che' in stopped(argv, 75, capfd)
-
-
-def test_a_save_by_the_clock(tmp_path, capfd, at_first_save):
-  # By their count no step is saved before the hundred thousandth.
-  at_first_save(lambda: os.kill(os.getpid(), signal.SIGTERM))
-  argv = flags(tmp_path, 'model', '--gin.CHECKPOINT_EVERY_HOURS=1e-4')
-  assert 'SIGTERM. Its checkpoint' in stopped(argv, 75, capfd)
-
-
 def test_a_folder_that_goes(tmp_path, monkeypatch, at_first_save):
   monkeypatch.setattr(train, '_LOOK_SECONDS', 0.0)
   model = tmp_path / 'model'

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import two_hosts
 
-from dualenc_jax.training.hooks import Hook, Hooks, Request, Training
+from dualenc_jax.training.hooks import Hook, Hooks, Training
 
 
 class Said:
@@ -27,9 +27,9 @@ class Said:
     self.calls.append('pause')
 
 
-def run(hooks, first, last, requests=(), notes=None):
+def run(hooks, first, last, stop_at=None, notes=None):
   """(name, step) of each call and each step, what is said, and the run."""
-  calls, said, requests = [], Said(), iter(requests)
+  calls, said = [], Said()
   notes = {} if notes is None else notes
 
   def hook(name, result=None, **when):
@@ -43,7 +43,7 @@ def run(hooks, first, last, requests=(), notes=None):
 
   call_hooks = Hooks(
       [hook(name, **when) for name, when in hooks.items()],
-      first, last, said, lambda: next(requests, Request.CONTINUE), notes,
+      first, last, said, lambda: now.step == stop_at, notes,
   )
   now = Training(first, np.zeros(1), {'at': first}, notes=notes)
   if call_hooks.left or first < last:
@@ -97,35 +97,34 @@ HOOKS = {
 
 def test_a_run_that_stops_reports_and_saves_and_leaves_the_rest():
   notes = {}
-  requests = [Request.CONTINUE, Request.SAVE, Request.STOP]
-  assert called(HOOKS, 0, 9, requests, notes) == ([
-      ('evaluate', 0), ('report', 1), ('save', 1), ('report', 2), ('save', 2)
+  assert called(HOOKS, 0, 9, 2, notes) == ([
+      ('evaluate', 0), ('report', 1), ('report', 2), ('save', 2)
   ], True)
   # The evaluation that was due comes first when the run goes on.
   assert notes == {'left': True}
-  assert called(HOOKS, 2, 4, [], notes) == ([
+  assert called(HOOKS, 2, 4, None, notes) == ([
       ('evaluate', 2), ('save', 2), ('report', 3), ('report', 4),
       ('evaluate', 4), ('save', 4),
   ], False)
   assert not notes
   # Told before its first step, a run has nothing new to save.
-  assert called(HOOKS, 3, 9, [Request.STOP], notes) == ([], True) and not notes
+  assert called(HOOKS, 3, 9, 3, notes) == ([], True) and not notes
 
 
 def test_a_stop_at_the_last_step():
   """The evaluation at the end may take long: it is for the next process."""
-  notes, requests = {}, [Request.CONTINUE] * 5 + [Request.STOP]
-  calls, is_stopped = called(HOOKS, 0, 5, requests, notes)
+  notes = {}
+  calls, is_stopped = called(HOOKS, 0, 5, 5, notes)
   assert is_stopped and calls[-2:] == [('report', 5), ('save', 5)]
   left = [('evaluate', 5), ('save', 5)]
-  assert called(HOOKS, 5, 5, [], notes) == (left, False)
+  assert called(HOOKS, 5, 5, None, notes) == (left, False)
   # With none there is nothing to stop.
   only = {'save': HOOKS['save']}
-  assert called(only, 0, 5, requests, {}) == ([('save', 4), ('save', 5)], False)
+  assert called(only, 0, 5, 5, {}) == ([('save', 4), ('save', 5)], False)
 
 
-@pytest.mark.parametrize('asked', Request)
-def test_what_is_wrong_is_seen_before_it_is_saved(asked):
+@pytest.mark.parametrize('is_stopped', [False, True])
+def test_what_is_wrong_is_seen_before_it_is_saved(is_stopped):
   saved = []
 
   def look(now):
@@ -137,10 +136,10 @@ def test_what_is_wrong_is_seen_before_it_is_saved(asked):
           Hook(look, every=1, late=True),
           Hook(lambda now: saved.append(now.step), every=4, saves=True),
       ],
-      3, 9, Said(), lambda: asked,
+      3, 9, Said(), lambda: is_stopped,
   )
   now = Training(3, np.zeros(1))
-  if asked is not Request.STOP:
+  if not is_stopped:
     hooks(now)
   now.step = 4
   with pytest.raises(ValueError, match='bad'):
@@ -153,25 +152,19 @@ import sys
 import jax
 address, index = sys.argv[1], int(sys.argv[2])
 jax.distributed.initialize(address, 2, index)
-from dualenc_jax.training.hooks import Agreement, Request
+from dualenc_jax.training.stopping import AnyHost
 
-step = 0
-def request():
-  # One asks for a checkpoint until there is one, the other tells to stop.
-  if index and step >= 6:
-    return Request.STOP
-  return Request.SAVE if not index and 2 <= step < 4 else Request.CONTINUE
-
-agree, found = Agreement(request), []
-while not found or found[-1] is not Request.STOP:
+step, found = 0, []
+stop = AnyHost(lambda: index == 1 and step >= 4)
+while not found or not found[-1]:
   step += 1
-  found.append(agree())
+  found.append(stop())
 print('found', [int(each) for each in found])
 """
 
 
 @pytest.mark.slow
-def test_what_one_host_requests_all_do_a_step_later():
+def test_where_one_host_stops_all_do_a_step_later():
   address = f'localhost:{two_hosts.free_port()}'
   hosts = [
       subprocess.Popen(
@@ -183,5 +176,4 @@ def test_what_one_host_requests_all_do_a_step_later():
       for index in range(2)
   ]
   for _, said in two_hosts.ends(hosts):
-    # Requested at step 2 and at 3, when nobody knew yet, and saved once.
-    assert 'found [0, 0, 1, 0, 0, 0, 2]' in said, said[-3000:]
+    assert 'found [0, 0, 0, 0, 1]' in said, said[-3000:]
