@@ -108,8 +108,8 @@ def make_parser() -> flags.Parser:
       ' about five sizes',
   )
   add('--topology', metavar='v5e:4x4',
-      help='compile for these TPUs (generation and chips per side), without'
-      ' having them')
+      help='compile for these TPUs (generation and chips per side) or GPUs'
+      ' (h100:8), without having them')
   add('--whole', action='store_true',
       help='with --topology: compile all layers, not two per encoder')
   add('--device_memory_gib', type=flags.gib,

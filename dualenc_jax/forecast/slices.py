@@ -1,4 +1,4 @@
-"""Slices of TPUs that are not there: devices for a compiler alone.
+"""Slices of TPUs and GPUs that are not there: devices for a compiler alone.
 
 `libtpu` compiles for any slice on a machine without one. Usable memory is from
 its own messages.
@@ -15,13 +15,14 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from dualenc_jax.forecast import gpus
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.utils.errors import did_you_mean_or_known, UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """A generation of TPUs; figures are of one of JAX's devices.
+  """A generation of TPUs or GPUs; figures are of one of JAX's devices.
 
   Attributes:
     memory: bytes that a program may use.
@@ -46,7 +47,11 @@ GENERATIONS = {
     'v5p': Generation(_gib(95.74), 459e12),
     'v6e': Generation(_gib(31.25), 918e12),
     'tpu7x': Generation(_gib(94.75), 1153.5e12, 2),
+    # JAX takes three quarters of what the driver leaves.
+    'h100': Generation(_gib(0.75 * 79.1), 989e12),
+    'h200': Generation(_gib(0.75 * 139.8), 989e12),
 }
+_GPUS = 'h100', 'h200'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Slice:
   """Chips with wires between them.
 
   Attributes:
-    name: 'v5e:4x4'.
+    name: 'v5e:4x4' or 'h100:8'.
     generation: that of each chip.
     devices: JAX's; they compute nothing.
     compiler: 'libtpu 0.0.42.1'.
@@ -86,7 +91,7 @@ def on_slice(partitioner: Partitioner, slice_: Slice) -> Partitioner:
 
 
 def find_slice(name: str) -> Slice:
-  """Returns the slice of a name, such as 'v5e:4x4' or 'v5p:2x2x2'.
+  """Returns the slice of a name, such as 'v5e:4x4', 'v5p:2x2x2' or 'h100:8'.
 
   Raises:
     UserError: an unknown slice, or the compiler is not installed.
@@ -94,10 +99,18 @@ def find_slice(name: str) -> Slice:
   kind, _, sides = name.partition(':')
   if kind not in GENERATIONS:
     raise UserError(
-        f'--topology={name}: there is no such TPU as {kind!r}; expected a'
-        ' generation and its chips, such as v5e:4x4 or v5p:2x2x2.'
+        f'--topology={name}: there is no such TPU or GPU as {kind!r};'
+        ' expected a generation and its chips, such as v5e:4x4, v5p:2x2x2 or'
+        ' h100:8.'
         + did_you_mean_or_known(kind, GENERATIONS)
     )
+  if kind in _GPUS:
+    compiler = gpus.check_compiler(kind)
+    prepare_environment()
+    with quiet():
+      return Slice(
+          name, GENERATIONS[kind], gpus.make_devices(kind, sides), compiler
+      )
   compiler = check_compiler()
   prepare_environment()
   bounds = {}

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.forecast import slices
+from dualenc_jax.forecast import gpus, slices
 from dualenc_jax.training import Partitioner
 from dualenc_jax.utils.errors import UserError
 
@@ -13,7 +13,7 @@ from dualenc_jax.utils.errors import UserError
     ('name', 'message'),
     [
         ('v5e', 'the compiler refuses it: .*Expected the chips of each'),
-        ('v5:4x4', "no such TPU as 'v5'.*Did you mean 'v5"),
+        ('v5:4x4', "no such TPU or GPU as 'v5'.*Did you mean 'v5"),
         ('v5e:3x3', 'the compiler refuses it: .*not divisible'),
     ],
 )
@@ -49,6 +49,12 @@ def test_devices(name, devices, kind, model):
     hops = around - np.roll(around, 1, axis=0)
   assert np.all(np.abs(hops).sum(axis=-1) == (devices > 1))
   assert jax.default_backend() == 'cpu'
+
+
+@pytest.mark.parametrize('number', ['12', '0', '2x4', ''])
+def test_numbers_of_gpus(number):
+  with pytest.raises(UserError, match='h200:.* has no number of GPUs.*h200:8'):
+    gpus.make_devices('h200', number)
 
 
 def test_peaks_are_the_makers():
