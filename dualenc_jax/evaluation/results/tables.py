@@ -42,9 +42,31 @@ def paper_tables(models: _Models) -> list[Table]:
   qa, beir, open_nq, other = (
       [s for s in sets if s.benchmark is benchmark] for benchmark in Benchmark
   )
-  tables = [_qa(models, qa), _beir(models, beir)]
-  tables += [_open_nq(models, evaluated) for evaluated in open_nq]
-  tables.append(_other(models, other))
+  tables = [
+      _paper_table(
+          'qa-retrieval',
+          'Precision at 1 (P@1) (%) and mean reciprocal rank (MRR) (%) on QA'
+          ' retrieval tasks',
+          'Model', models, qa, benchmarks.QA_METRICS,
+          (benchmarks.QA_NAMES, "SamToNe's table 1"),
+      ),
+      _paper_table(
+          'beir', 'nDCG@10 (%) on the BEIR benchmark',
+          'Task', models, beir, benchmarks.BEIR_METRICS,
+          (benchmarks.BEIR_NAMES, 'BEIR'),
+      ),
+      *[
+          _paper_table(
+              f'open-nq-{one.split}',
+              'Retrieval accuracy (%) on open-domain Natural Questions'
+              f' ({one.split})',
+              'Metric', models, [one],
+              benchmarks.OPEN_NQ_METRICS + benchmarks.QA_METRICS,
+          )
+          for one in open_nq
+      ],
+      _other(models, other),
+  ]
   return [table for table in tables if table.rows]
 
 
@@ -54,7 +76,7 @@ def metric_lines(systems: Mapping[str, Mapping[str, float]]) -> str:
   if any(systems):
     lines.append(f'  {"":<12}' + ''.join(f'{name:>10}' for name in systems))
   for metric in next(iter(systems.values())):
-    values = [own.get(metric) for own in systems.values()]
+    values = [metrics.get(metric) for metrics in systems.values()]
     cells = ['' if value is None else f'{value:.4f}' for value in values]
     lines.append(f'  {metric:<12}' + ''.join(f'{cell:>10}' for cell in cells))
   return '\n'.join(lines)
@@ -69,82 +91,63 @@ def size(facts: Mapping[str, Any]) -> str:
 
 
 def describe_words(facts: Mapping[str, Any]) -> str:
-  """'BM25: k1 1.5, b 0.75, language english'; '' where it has no part."""
+  """'BM25: k1 1.5, b 0.75, language english'; '' for other systems."""
   if 'k1' not in facts:
     return ''
   own = {n: facts[n] for n in ('weight', 'k1', 'b', 'language') if n in facts}
-  told = (f'{n} {"none" if v is None else v}' for n, v in own.items())
-  return f'{"Hybrid" if "weight" in own else "BM25"}: {", ".join(told)}'
+  parts = (f'{n} {"none" if v is None else v}' for n, v in own.items())
+  return f'{"Hybrid" if "weight" in own else "BM25"}: {", ".join(parts)}'
 
 
-def _qa(models: _Models, sets: _Sets) -> Table:
-  metrics = benchmarks.QA_METRICS
+def _paper_table(
+    name: str, title: str, head: str, models: _Models, sets: _Sets,
+    metrics: Sequence[str], averaged: tuple[Sequence[str], str] = ((), ''),
+) -> Table:
+  """A table of sets and metrics by model.
+
+  Args:
+    name: see `Table`.
+    title: see `Table`.
+    head: the table's rows: 'Model', 'Task' or 'Metric'.
+    models: models, of which those without a value are left out.
+    sets: sets of one benchmark.
+    metrics: metrics, of which those without a value are left out.
+    averaged: names of the sets of an average, and whose average it is.
+  """
+  metrics = _known(models, sets, metrics)
   models = _with_any(models, sets, metrics)
-  averaged, name, note = _averaged(
-      models, sets, metrics, benchmarks.QA_NAMES, "SamToNe's table 1"
-  )
-  columns = [(s.name, metric) for s in sets for metric in metrics]
-  columns += [(name, metric) for metric in metrics if averaged]
+  entries = [(s.name, metric, [s]) for s in sets for metric in metrics]
+  common = [
+      s
+      for s in sets
+      if s.name in averaged[0]
+      and all(s.value(m, k) is not None for m in models for k in metrics)
+  ]
+  notes = _notes(models, sets, metrics)
+  if len(common) > 1:
+    heading, note = _describe_average(common, *averaged)
+    entries += [(heading, metric, common) for metric in metrics]
+    notes += (note,)
+  if any(s.name == 'CQADupStack' for s in sets):
+    notes += ('CQADupStack is the mean of its 12 parts.',)
   values = [
-      [s.value(model, metric) for s in sets for metric in metrics]
-      + [_mean(averaged, model, metric) for metric in metrics if averaged]
+      [_mean(group, model, metric) for _, metric, group in entries]
       for model in models
   ]
-  rows = zip(models, percents_by_column(values))
-  return Table(
-      name='qa-retrieval',
-      title='Precision at 1 (P@1) (%) and mean reciprocal rank (MRR) (%) on QA'
-      ' retrieval tasks',
-      heads=('Model',),
-      columns=tuple(columns),
-      rows=tuple(Row((model.name,), cells) for model, cells in rows),
-      notes=_notes(models, sets, metrics) + note,
-  )
-
-
-def _beir(models: _Models, sets: _Sets) -> Table:
-  (metric,) = benchmarks.BEIR_METRICS
-  models = _with_any(models, sets, [metric])
-  averaged, name, note = _averaged(
-      models, sets, [metric], benchmarks.BEIR_NAMES, 'BEIR'
-  )
-  rows = [
-      Row((s.name,), percents([s.value(model, metric) for model in models]))
-      for s in sets
-  ]
-  if averaged:
-    means = [_mean(averaged, model, metric) for model in models]
-    rows.append(Row((name,), percents(means), ruled=True))
-  if 'CQADupStack' in {s.name for s in sets}:
-    note += ('CQADupStack is the mean of its 12 parts.',)
-  return Table(
-      name='beir',
-      title=f'{metric} (%) on the BEIR benchmark',
-      heads=('Task',),
-      columns=tuple(('', model.name) for model in models),
-      rows=tuple(rows),
-      notes=_notes(models, sets, [metric]) + note,
-  )
-
-
-def _open_nq(models: _Models, evaluated: EvaluatedSet) -> Table:
-  metrics = _known(
-      models, [evaluated], benchmarks.OPEN_NQ_METRICS + benchmarks.QA_METRICS
-  )
-  models = _with_any(models, [evaluated], metrics)
-  rows = [
-      Row((metric,), percents([evaluated.value(m, metric) for m in models]))
-      for metric in metrics
-  ]
-  return Table(
-      name=f'open-nq-{evaluated.split}',
-      title='Retrieval accuracy (%) on open-domain Natural Questions'
-      f' ({evaluated.split})',
-      heads=('Metric',),
-      columns=tuple(('', model.name) for model in models),
-      rows=tuple(rows),
-      notes=_notes(models, [evaluated], metrics),
-  )
+  if head == 'Model':
+    columns = tuple((set_name, metric) for set_name, metric, _ in entries)
+    by_model = zip(models, percents_by_column(values))
+    rows = [Row((model.name,), cells) for model, cells in by_model]
+  else:
+    columns = tuple(('', model.name) for model in models)
+    rows = [
+        Row(
+            (metric if head == 'Metric' else set_name,), percents(column),
+            ruled=group is common,
+        )
+        for (set_name, metric, group), column in zip(entries, zip(*values))
+    ]
+  return Table(name, title, (head,), columns, tuple(rows), notes)
 
 
 def _other(models: _Models, sets: _Sets) -> Table:
@@ -152,14 +155,14 @@ def _other(models: _Models, sets: _Sets) -> Table:
   split = any(s.split for s in sets)
   rows: list[Row] = []
   for evaluated in sets:
-    those = _with_any(models, [evaluated], metrics)
+    shown = _with_any(models, [evaluated], metrics)
     cells = percents_by_column(
-        [[evaluated.value(m, metric) for metric in metrics] for m in those]
+        [[evaluated.value(m, metric) for metric in metrics] for m in shown]
     )
-    what = (evaluated.name, *[evaluated.split] * split)
-    for model, row in zip(those, cells):
-      new = model is those[0] and bool(rows) and len(models) > 1
-      rows.append(Row((*what, model.name), row, ruled=new))
+    heads = (evaluated.name, *[evaluated.split] * split)
+    for model, row in zip(shown, cells):
+      new = model is shown[0] and bool(rows) and len(models) > 1
+      rows.append(Row((*heads, model.name), row, ruled=new))
   return Table(
       name='other',
       title='Retrieval metrics (%) by task and split',
@@ -177,11 +180,13 @@ def _sizes(models: _Models, sets: _Sets) -> Iterator[str]:
       for s in sets for key in s.keys for model in models
       if key in model.results
   ]
-  told = {
-      f'{r.key}, {own}': None for r in results if (own := size(r.provenance))
+  sizes = {
+      f'{r.key}, {words}': None
+      for r in results
+      if (words := size(r.provenance))
   }
-  if told:
-    yield f'Measured: {"; ".join(told)}.'
+  if sizes:
+    yield f'Measured: {"; ".join(sizes)}.'
 
 
 def _with_any(
@@ -199,36 +204,24 @@ def _known(models: _Models, sets: _Sets, metrics: Sequence[str]) -> list[str]:
   return [m for m in metrics if _with_any(models, sets, [m])]
 
 
-def _averaged(
-    models: _Models, sets: _Sets, metrics: Sequence[str], names: Sequence[str],
-    whose: str,
-) -> tuple[list[EvaluatedSet], str, tuple[str, ...]]:
-  """The sets of the paper's average that all models have; none if only one.
-
-  With them the average's heading, with their number if it is not the paper's,
-  and a note on what it is over.
-  """
-  common = [
-      s
-      for s in sets
-      if s.name in names
-      and all(s.value(m, k) is not None for m in models for k in metrics)
-  ]
-  if len(common) < 2:
-    return [], '', ()
+def _describe_average(
+    common: _Sets, names: Sequence[str], whose: str
+) -> tuple[str, str]:
+  """A heading, with the number of sets if it is not the paper's, and a note."""
   there = [s.name for s in common]
   missing = [name for name in names if name not in there]
   if not missing:
-    note = f'The average is over the {len(names)} sets of {whose}.'
-    return common, 'Average', (note,)
-  return common, f'Average of {len(common)}', (
+    return 'Average', f'The average is over the {len(names)} sets of {whose}.'
+  return f'Average of {len(common)}', (
       f'The average is over {", ".join(there)} only, which all models have;'
-      f' missing of the {len(names)} sets of {whose}: {", ".join(missing)}.',
+      f' missing of the {len(names)} sets of {whose}: {", ".join(missing)}.'
   )
 
 
-def _mean(sets: _Sets, model: Model, metric: str) -> float:
-  return sum(s.value(model, metric) or 0 for s in sets) / len(sets)
+def _mean(sets: _Sets, model: Model, metric: str) -> float | None:
+  values = [s.value(model, metric) for s in sets]
+  known = [value for value in values if value is not None]
+  return sum(known) / len(sets) if len(known) == len(sets) else None
 
 
 def _notes(
@@ -248,59 +241,58 @@ def _notes(
 
 
 def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
-  """What differs between results, by the model's name, of one table.
+  """Describes how the results of one table, by the model's name, differ.
 
-  A sentence for each model whose results are of several checkpoints or training
-  runs, or of passages and of documents; none where all are alike. One for each
-  grade beyond 1 from which passages are relevant, and for each BM25.
+  There is a sentence for each model whose results are of several checkpoints or
+  training runs, or of passages and of documents, for each relevance level above
+  1, and for each BM25.
   """
-  figures = (
-      f'Figures{f" of {name}" if len(results) > 1 else ""} are of {what}.'
-      for name, own in results.items()
-      for what in _mixed(own)
-  )
+  notes = []
+  for name, own in results.items():
+    model = f' of {name}' if len(results) > 1 else ''
+    steps, runs = (
+        # Results without a step or run may be of the others'.
+        sorted({r.provenance.get(fact) for r in own} - {None})
+        for fact in ('checkpoint_step', 'run_id')
+    )
+    if len(steps) > 1:
+      words = _join([f'{step:,}' for step in steps])
+      notes.append(f'Figures{model} are of steps {words}.')
+    if len(runs) > 1:
+      notes.append(f'Figures{model} are of {len(runs)} training runs.')
+    separators = {r.provenance.get('document_separator') for r in own}
+    if len(separators) > 1:
+      names = ['passages'] * (None in separators)
+      names += [
+          f'documents (ids up to {s!r})' for s in sorted(separators - {None})
+      ]
+      notes.append(f'Figures{model} are of {_join(names)}.')
   every = [r for own in results.values() for r in own]
-  levels = _by_value(every, lambda facts: facts.get('relevance_level') or 1)
-  relevant = (
-      f'Relevant{where} are passages of grade {level} or more; the gains of'
-      ' nDCG are the grades.'
-      for level, where in levels
-      if level > 1
-  )
-  systems = _by_value(every, describe_words)
-  words = (f'{told}{where}.' for told, where in systems if told)
-  return *figures, *relevant, *words
+  for level, where in _by_value(every, lambda f: f.get('relevance_level') or 1):
+    if level > 1:
+      notes.append(
+          f'Relevant{where} are passages of grade {level} or more; the gains of'
+          ' nDCG are the grades.'
+      )
+  for words, where in _by_value(every, describe_words):
+    if words:
+      notes.append(f'{words}{where}.')
+  return tuple(notes)
 
 
 def _by_value(
     results: Sequence[Result], value: Callable[[Mapping[str, Any]], Any]
 ) -> Iterator[tuple[Any, str]]:
-  """What facts say, and ' on beir-nq test' if not of all sets."""
+  """Yields values of facts, and ' on beir-nq test' if not of all sets."""
   sets: dict[Any, dict[str, None]] = {}
   for result in results:
     sets.setdefault(value(result.provenance), {})[str(result.key)] = None
   every = {str(result.key) for result in results}
-  for found, names in sets.items():
-    yield found, f' on {", ".join(names)}' * (len(names) < len(every))
+  for each, names in sets.items():
+    yield each, f' on {", ".join(names)}' * (len(names) < len(every))
 
 
-def _mixed(results: Sequence[Result]) -> Iterator[str]:
-  steps, runs, separators = (
-      {result.provenance.get(fact) for result in results}
-      for fact in ('checkpoint_step', 'run_id', 'document_separator')
-  )
-  # A result without its step or run may be of the others'.
-  if len(known := sorted(filter(None, steps))) > 1:
-    yield f'steps {_listed([f"{step:,}" for step in known])}'
-  if len(runs - {None}) > 1:
-    yield f'{len(runs - {None})} training runs'
-  if len(separators) > 1:
-    documents = sorted(filter(None, separators))
-    names = [f'documents (ids up to {s!r})' for s in documents]
-    yield _listed([*['passages'] * (None in separators), *names])
-
-
-def _listed(words: Sequence[str]) -> str:
+def _join(words: Sequence[str]) -> str:
   """'a, b and c'."""
   *first, last = words
   return f'{", ".join(first)} and {last}'
