@@ -56,7 +56,7 @@ def read(
       [path.resolve().name for path in folders], folders
   )
   for path, name in zip(others, names):
-    home, system = compared_systems.split(path)
+    home, system = compared_systems.split_system(path)
     # Curves are those of the model, not of BM25 beside it.
     read, problems = ({}, []) if system else curves.read(home / curves.FILE)
     runs |= {name: read} if read else {}

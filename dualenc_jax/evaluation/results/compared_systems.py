@@ -18,144 +18,8 @@ from dualenc_jax.retrieval.search import hybrid
 from dualenc_jax.retrieval.search.ranking import best_first
 from dualenc_jax.utils.errors import UserError
 
-# A path, and the system beside the model that is meant, '' for the model.
+# A path, and a system that was evaluated with the model, '' for the model.
 _Part = tuple[pathlib.Path, str]
-
-
-def read(
-    paths: Sequence[pathlib.Path], names: Sequence[str] | None = None,
-    qrels: pathlib.Path | None = None, k: int | None = None,
-    relevance_level: int | None = None,
-) -> list[Model]:
-  """Reads two systems or more, or one with qrels, under different names.
-
-  Args:
-    paths: folders with results of `dualenc evaluate`, with ':bm25', ':hybrid'
-      or ':rerank' after them for these beside the model, or TREC run files;
-      'one.trec+other.trec' for several fused by reciprocal ranks.
-    names: what to call the systems, '{codec}' being the codec of each; None for
-      what their folders or files say.
-    qrels: what run files are measured by, and the run.trec of folders; None
-      reads what was measured in folders.
-    k: how many of the best hits a query of the runs to use, None for all.
-    relevance_level: the least grade of a relevant passage, None for 1.
-
-  Raises:
-    UserError: too few, one that cannot be read, run files without qrels,
-      or names that do not fit.
-  """
-  if len(paths) < 2 and qrels is None:
-    raise UserError(
-        'Give two or more systems to compare, the baseline first, or --qrels to'
-        ' measure one.'
-    )
-  if names is not None and len(names) != len(paths):
-    raise UserError(
-        f'--names has {len(names)} names for {len(paths)} systems; expected as'
-        ' many.'
-    )
-  if names is not None and len({*names}) < len(names):
-    raise UserError(f'--names={",".join(names)} has a name twice.')
-  systems = list(map(_parts, paths))
-  for part, _ in sum(systems, []):
-    if not part.exists():
-      raise UserError(f'{part} does not exist.')
-  if qrels is not None:
-    judged = _Judgements.read(qrels, relevance_level or 1)
-    models = [
-        _of_runs([_run(*part, judged) for part in parts], judged, k)
-        for parts in systems
-    ]
-    return _named(models, names)
-  for path, parts in zip(paths, systems):
-    if len(parts) > 1 or parts[0][0].is_file():
-      what = 'fused of runs' if len(parts) > 1 else 'a run file'
-      raise UserError(f'{path} is {what}: give --qrels to measure it by.')
-  if k or relevance_level:
-    raise UserError(
-        '--k and --relevance_level need --qrels, to measure run files and the'
-        ' run.trec of folders.'
-    )
-  models = [
-      result_files.read_model(part, baseline=system)
-      for ((part, system),) in systems
-  ]
-  names = names and [*map(_with_codec, names, models)]
-  return _named(models, names)
-
-
-def _with_codec(name: str, model: Model) -> str:
-  every = {r.provenance.get('codec') or 'fp32' for r in model.results.values()}
-  return name.replace('{codec}', ' '.join(sorted(every)))
-
-
-def _parts(path: pathlib.Path) -> list[_Part]:
-  """The parts of 'one.trec+other.trec'; of any other path that alone."""
-  whole = split(path)
-  if whole[0].exists():
-    return [whole]
-  return [split(pathlib.Path(part)) for part in str(path).split('+')]
-
-
-def split(path: pathlib.Path) -> _Part:
-  """A folder or run, and the system after a colon, '' for none."""
-  stem, _, baseline = str(path).rpartition(':')
-  if baseline in result_files.SYSTEMS and not path.exists():
-    return pathlib.Path(stem), baseline
-  return path, ''
-
-
-def _named(models: list[Model], names: Sequence[str] | None) -> list[Model]:
-  """The models under different names.
-
-  By default they are called what their folders or files are; where names are
-  repeated, by what in their paths differs.
-  """
-  own = names or [m.name for m in models]
-  places = [m.where for m in models]
-  chosen = []
-  for name, short, place in zip(own, distinct(own, places), places):
-    # BM25 beside a model has the model's path.
-    beside = own.count(name) > 1 and places.count(place) > 1
-    chosen.append(f'{name} ({short})' if beside else short)
-  if len({*chosen}) < len(chosen):
-    chosen = places
-  results = [
-      pathlib.Path(result.where).resolve()
-      for model in models for result in model.results.values()
-  ]
-  twice = names is None and len({*results}) < len(results)
-  if twice or len({*chosen}) < len(chosen):
-    raise UserError(
-        f"{', '.join(places)}: one is given twice. Give different systems, or"
-        ' different --names.'
-    )
-  return [dataclasses.replace(m, name=n) for n, m in zip(chosen, models)]
-
-
-def distinct(
-    names: Sequence[str], paths: Sequence[str | pathlib.Path]
-) -> list[str]:
-  """The names of paths; of those with one name what differs in their paths."""
-  again = [i for i, name in enumerate(names) if names.count(name) > 1]
-  shorter = dict(zip(again, _differing([paths[i] for i in again])))
-  return [shorter.get(i, name) for i, name in enumerate(names)]
-
-
-def _differing(paths: Sequence[str | pathlib.Path]) -> list[str]:
-  """Paths without the folders that all of them begin and end with.
-
-  Something is left of each.
-  """
-  parts = [pathlib.Path(path).parts for path in paths]
-  for _ in range(2):
-    parts = [own[::-1] for own in parts]
-    # One of them may be within another.
-    while min(map(len, parts), default=0) > 1 and (
-        len({own[0] for own in parts}) == 1
-    ):
-      parts = [own[1:] for own in parts]
-  return ['/'.join(own) for own in parts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,24 +31,137 @@ class _Judgements:
   source: str
   level: int
 
-  @classmethod
-  def read(cls, path: pathlib.Path, level: int) -> '_Judgements':
-    if not path.is_file():
-      raise UserError(f'--qrels: {path} is not a file.')
-    source = hashlib.sha256(path.read_bytes()).hexdigest()
-    try:
-      found = trec.read_qrels(path)
-    except UserError as e:
-      raise UserError(f'--qrels: {e}') from e
-    qrels = {
-        trec.field(query): {trec.field(hit): g for hit, g in own.items()}
-        for query, own in found.items()
-    }
-    return cls(path, qrels, source, level)
+
+def read(
+    paths: Sequence[pathlib.Path], names: Sequence[str] | None = None,
+    qrels: pathlib.Path | None = None, k: int | None = None,
+    relevance_level: int | None = None,
+) -> list[Model]:
+  """Reads two systems or more, or one with qrels, under different names.
+
+  Args:
+    paths: folders with results of `dualenc evaluate`, with ':bm25', ':hybrid'
+      or ':rerank' at the end for these systems, or TREC run files;
+      'one.trec+other.trec' for several fused by reciprocal ranks.
+    names: the systems' names, where '{codec}' is replaced by the codec of each;
+      None for those of their folders or files.
+    qrels: judgements that run files, and the run.trec of folders, are measured
+      by; None reads the results in folders.
+    k: how many of the best hits a query of the runs to use, None for all.
+    relevance_level: the least grade of a relevant passage, None for 1.
+
+  Raises:
+    UserError: too few systems, one that cannot be read, run files without
+      qrels, or names that do not fit.
+  """
+  if len(paths) < 2 and qrels is None:
+    raise UserError(
+        'Give two or more systems to compare, the baseline first, or --qrels to'
+        ' measure one.'
+    )
+  if names is not None and len(names) != len(paths):
+    raise UserError(
+        f'--names has {len(names)} names for {len(paths)} systems; expected as'
+        ' many.'
+    )
+  if qrels is None and (k or relevance_level):
+    raise UserError('--k and --relevance_level need --qrels: give it, too.')
+  judged = None
+  if qrels is not None:
+    judged = _read_judgements(qrels, relevance_level or 1)
+  models = []
+  for path in paths:
+    parts = _split_parts(path)
+    for part, _ in parts:
+      if not part.exists():
+        raise UserError(f'{part} does not exist.')
+    if judged is not None:
+      runs = [_find_run(*part, judged) for part in parts]
+      models.append(_measure_runs(runs, judged, k))
+    elif len(parts) > 1 or parts[0][0].is_file():
+      kind = 'fused of runs' if len(parts) > 1 else 'a run file'
+      raise UserError(f'{path} is {kind}: give --qrels to measure it by.')
+    else:
+      ((folder, system),) = parts
+      models.append(result_files.read_model(folder, baseline=system))
+  results = {
+      pathlib.Path(result.where).resolve()
+      for model in models for result in model.results.values()
+  }
+  if names is None:
+    names = distinct([m.name for m in models], [m.where for m in models])
+    if len(results) < sum(len(model.results) for model in models):
+      names = []
+  names = [_with_codec(name, model) for name, model in zip(names, models)]
+  if len({*names}) < len(models):
+    raise UserError(
+        f'{", ".join(m.where for m in models)}: one is given twice, or a name'
+        ' is. Give different systems and --names.'
+    )
+  return [dataclasses.replace(m, name=n) for n, m in zip(names, models)]
 
 
-def _run(
-    path: pathlib.Path, baseline: str, judged: _Judgements
+def _with_codec(name: str, model: Model) -> str:
+  every = {r.provenance.get('codec') or 'fp32' for r in model.results.values()}
+  return name.replace('{codec}', ' '.join(sorted(every)))
+
+
+def _split_parts(path: pathlib.Path) -> list[_Part]:
+  """The parts of 'one.trec+other.trec'; a single one for any other path."""
+  whole = split_system(path)
+  if whole[0].exists():
+    return [whole]
+  return [split_system(pathlib.Path(part)) for part in str(path).split('+')]
+
+
+def split_system(path: pathlib.Path) -> _Part:
+  """A folder or run, and the system after a colon, '' for none."""
+  stem, _, system = str(path).rpartition(':')
+  if system in result_files.SYSTEMS and not path.exists():
+    return pathlib.Path(stem), system
+  return path, ''
+
+
+def distinct(
+    names: Sequence[str], paths: Sequence[str | pathlib.Path]
+) -> list[str]:
+  """The names; for repeated ones the part of their paths that differs."""
+  again = [i for i, name in enumerate(names) if names.count(name) > 1]
+  parts = [pathlib.Path(paths[i]).parts for i in again]
+  # The folders that all paths start with, and then those that all end with.
+  for _ in range(2):
+    parts = [each[::-1] for each in parts]
+    # Something is left of each path, as one may be within another.
+    while min(map(len, parts), default=0) > 1 and (
+        len({each[0] for each in parts}) == 1
+    ):
+      parts = [each[1:] for each in parts]
+  short = dict(zip(again, ['/'.join(each) for each in parts]))
+  chosen = list(names)
+  for i, path in short.items():
+    # Several systems may have one path, that of their model.
+    is_unique = list(short.values()).count(path) == 1
+    chosen[i] = path if is_unique else f'{names[i]} ({path})'
+  return chosen
+
+
+def _read_judgements(path: pathlib.Path, level: int) -> _Judgements:
+  if not path.is_file():
+    raise UserError(f'--qrels: {path} is not a file.')
+  source = hashlib.sha256(path.read_bytes()).hexdigest()
+  try:
+    grades = trec.read_qrels(path)
+  except UserError as e:
+    raise UserError(f'--qrels: {e}') from e
+  qrels = {
+      trec.field(query): {trec.field(hit): g for hit, g in own.items()}
+      for query, own in grades.items()
+  }
+  return _Judgements(path, qrels, source, level)
+
+
+def _find_run(
+    path: pathlib.Path, system: str, judged: _Judgements
 ) -> tuple[str, pathlib.Path]:
   """The name of a system and its run: a file, or the run.trec of a folder."""
   if path.is_file():
@@ -193,35 +170,32 @@ def _run(
       _check_copies(*model.results.values())
       return model.name, path
     return pathlib.Path(path.name.removesuffix('.gz')).stem, path
-  model = result_files.read_model(path, baseline=baseline)
-  results = {pathlib.Path(r.where, RUN): r for r in model.results.values()}
-  found = [
-      file for file in results
-      if file.exists() and judged.qrels.keys() & trec.read_run(file).keys()
+  model = result_files.read_model(path, baseline=system)
+  runs = {pathlib.Path(r.where, RUN): r for r in model.results.values()}
+  fitting = [
+      run for run in runs
+      if run.exists() and judged.qrels.keys() & trec.read_run(run).keys()
   ]
-  if len(found) == 1:
-    _check_copies(results[found[0]])
-    return model.name, found[0]
-  hint = 'Give one of these folders.'
-  raise UserError(
-      f'{path} has {len(found) or "no"} {RUN} with queries of --qrels'
-      f' {judged.path}; expected one. Its results:'
-      f' {", ".join(r.where for r in results.values())}. '
-      + (hint if found else 'Evaluate it on the set of the qrels.')
-  )
+  if len(fitting) != 1:
+    raise UserError(
+        f'{path} has {len(fitting) or "no"} {RUN} with queries of --qrels'
+        f' {judged.path}; expected one. Give one of its result folders:'
+        f' {", ".join(str(run.parent) for run in runs)}.'
+    )
+  _check_copies(runs[fitting[0]])
+  return model.name, fitting[0]
 
 
 def _check_copies(result: Result) -> None:
-  """Refuses a run of equal texts as one: its ids are not all judged ones."""
+  """Refuses a run of equal texts as one, which may lack judged ids."""
   if result.provenance.get('equal_texts'):
     raise UserError(
         f'{result.where} has equal texts as one, by the id of the first, which'
-        ' --qrels may not judge. Leave out --qrels, or evaluate it without'
-        ' --equal_texts.'
+        ' --qrels may not judge. Evaluate it without --equal_texts.'
     )
 
 
-def _of_runs(
+def _measure_runs(
     named: Sequence[tuple[str, pathlib.Path]], judged: _Judgements,
     k: int | None,
 ) -> Model:
