@@ -96,7 +96,10 @@ class JudgedTexts(FilesDataset):
 
   def __post_init__(self):
     super().__post_init__()
-    rows.check_choice('judged_ids', self.judged_ids, ('passages', 'documents'))
+    expect(
+        self.judged_ids in ('passages', 'documents'), 'judged_ids',
+        self.judged_ids, 'passages or documents',
+    )
     expect(
         self.max_negatives >= 1, 'max_negatives', self.max_negatives,
         'at least 1, or no hard_negatives',
