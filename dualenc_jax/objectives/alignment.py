@@ -12,8 +12,7 @@ from dualenc_jax.data import Layout, Packed
 from dualenc_jax.losses import blocks
 from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder, model_params
-from dualenc_jax.objectives import collapse
-from dualenc_jax.objectives.encoding import embed_queries
+from dualenc_jax.objectives import encoding
 from dualenc_jax.objectives.frozen_passages import FrozenPassages
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.pairs import PairObjective
@@ -69,7 +68,7 @@ class Alignment(PairObjective):
     return self.similarity.init()
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
-    query = embed_queries(
+    query = encoding.embed_queries(
         self.model, params, batch, key, self.micro_batch_size
     )
     passages = batch['states']
@@ -96,7 +95,7 @@ class Alignment(PairObjective):
         _OverCorpus(bidirectional=False), self.similarity,
         params.get('loss', {}), embeddings,
     )
-    ranks = collapse.watched(query, embeddings.passage)
+    ranks = encoding.collapse_metrics(query, embeddings.passage)
     return value, {**ranks, **metrics}
 
   def describe(self, run: Run) -> Iterator[str]:

@@ -7,9 +7,8 @@ from typing import Any
 from dualenc_jax import losses
 from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.losses.loss import Embeddings
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.objectives import collapse, encoding, pairs
+from dualenc_jax.objectives import encoding, pairs
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.utils.errors import expect
@@ -42,19 +41,16 @@ class Contrastive(PairObjective):
     embeddings = encoding.embed(
         self.model, params, batch, key, self.micro_batch_size
     )
-    value, metrics = self.value(params.get('loss', {}), embeddings)
-    return value, {
-        **collapse.watched(embeddings.query, embeddings.passage), **metrics
-    }
-
-  def value(self, params: Any, embeddings: Embeddings) -> Result:
-    """The loss, with its own parameters, of an embedded batch."""
-    return losses.evaluate(self.loss, self.similarity, params, embeddings)
+    value, metrics = losses.evaluate(
+        self.loss, self.similarity, params.get('loss', {}), embeddings
+    )
+    ranks = encoding.collapse_metrics(embeddings.query, embeddings.passage)
+    return value, {**ranks, **metrics}
 
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)
     yield f'Loss: {type(self.loss).__name__}.'
-    if dims := self._trained_dims:
+    if dims := self.facts.get(TRAINED_DIMS):
       yield f'Trained dims: {", ".join(map(str, dims))}.'
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
@@ -64,12 +60,8 @@ class Contrastive(PairObjective):
 
   @property
   def facts(self) -> dict[str, Any]:
-    dims = self._trained_dims
+    dims = self.loss.trained_dims(self.model.projection.features)
     return {**super().facts, **({TRAINED_DIMS: dims} if dims else {})}
-
-  @property
-  def _trained_dims(self) -> tuple[int, ...]:
-    return self.loss.trained_dims(self.model.projection.features)
 
   def chance(self, run: Run) -> float | None:
     return self.loss.chance(run.batch_size, self.num_negatives)

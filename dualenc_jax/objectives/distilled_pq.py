@@ -47,9 +47,6 @@ class DistilledPQ(PairObjective):
 
     L_q = mean over j of ((s_p - s_j) - (t_p - t_j))^2.
 
-  So a hit that is as good as the passage of a generated query costs nothing: it
-  has no margin.
-
   Attributes:
     depth: hits of a query's search, 25 in the paper.
     teacher: the model_dir of a cross-encoder of the same vocabulary, or a
@@ -95,9 +92,8 @@ class DistilledPQ(PairObjective):
     """The teacher, on the devices of this host; raises UserError."""
     if self.teacher is None:
       raise UserError(
-          'TEACHER_DIR is None; expected the model_dir of a cross-encoder,'
-          ' which --gin_file=architectures/cross_encoder.gin trains, or a'
-          ' released ranker with its TEACHER_FORM.'
+          'TEACHER_DIR is None; expected the model_dir of a cross-encoder, or'
+          ' a released ranker with its TEACHER_FORM.'
       )
     path = pathlib.Path(self.teacher).expanduser()
     if self.teacher_form is None:
@@ -121,12 +117,12 @@ class DistilledPQ(PairObjective):
           f' {teacher.prefixes}, and the run has {own.prefixes}. Expected the'
           ' same.'
       )
-    most = self.cross_encoder.around.room
-    if own.query_length > most:
+    room = self.cross_encoder.around.room
+    if own.query_length > room:
       raise UserError(
           f'TEACHER_DIR is {self.teacher}, whose pairs leave room for queries'
-          f' of {most} tokens, and QUERY_LENGTH is {own.query_length}. Lower it'
-          ' to that, or give a teacher of longer pairs.'
+          f' of {room} tokens, and QUERY_LENGTH is {own.query_length}. Lower it'
+          ' to that.'
       )
 
   def abstract_batch(self, run: Run) -> Any:
@@ -185,13 +181,13 @@ class DistilledPQ(PairObjective):
     return complete
 
   def _queries(self, params: Any, batch: Any, key: Key) -> jax.Array:
-    """The batch's queries under the map of the codec, float32 [B, d]."""
+    """Encodes the batch's queries and maps them by the codec, [B, d]."""
     micro = self.micro_batch_size
     query = embed_queries(self.model, params, batch, key, micro)
     return self.frozen_passages.map_queries(params, query)
 
   def _pair_scores(self, run: Run) -> PairScores:
-    """The teacher's scores, by fingerprints of queries and passages."""
+    """Returns the teacher's scores by fingerprints of queries and passages."""
     teacher, passages = self.cross_encoder, run.batches.all_passages
     queries = Distinct(
         [(c.query_tokens, c.query_fingerprints) for c in run.caches]
@@ -247,7 +243,7 @@ class DistilledPQ(PairObjective):
 
 
 def _local_rows(array: jax.Array) -> np.ndarray:
-  """This host's rows of an array whose leading axis goes over the data axis."""
+  """Returns this host's rows of an array that is sharded by rows."""
   shards = {
       shard.index[0].indices(len(array))[0]: shard
       for shard in array.addressable_shards

@@ -144,6 +144,33 @@ def encode_texts(
   )
 
 
+def collapse_metrics(
+    query: jax.Array, passage: jax.Array
+) -> dict[str, jax.Array]:
+  """Returns the rank and the spread of embeddings [B, D] of both towers.
+
+  The rank is effective, the participation ratio of the second moments
+  C = X^T X / B, (tr C)^2 / sum_ij C_ij^2: 1 if all are one vector, D if all
+  directions are alike. Devices send each other sums of [D, D] alone. The spread
+  is the mean of the standard deviations of the dims, times sqrt(D): from 0 to
+  1.
+  """
+  metrics = {}
+  for name, vectors in ('query', query), ('passage', passage):
+    vectors = jax.lax.stop_gradient(vectors).astype(jnp.float32)
+    moments = vectors.T @ vectors
+    metrics[f'{name}_rank'] = jnp.square(jnp.trace(moments)) / jnp.sum(
+        jnp.square(moments)
+    )
+    size, dim = vectors.shape
+    variances = jnp.diag(moments) / size - jnp.square(
+        jnp.sum(vectors, axis=0) / size
+    )
+    deviations = jnp.sqrt(jnp.maximum(variances, 0.0))
+    metrics[f'{name}_spread'] = jnp.mean(deviations) * dim**0.5
+  return metrics
+
+
 def number_candidates(numbers: jax.Array, count: int) -> jax.Array:
   """Returns the numbers of candidates, [c, P count], of pairs [c, P]."""
   candidates = numbers[:, :, None] * count

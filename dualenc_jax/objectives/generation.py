@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dualenc_jax.checkpoints.checkpoint_reader import GENERATOR
 from dualenc_jax.data import Batches, Layout, Packed
@@ -47,12 +46,10 @@ class Generation(PairObjective):
           ' encoder-decoder. In gin, give architectures/encoder_decoder.gin'
           ' after the other architectures.'
       )
-    for name, bound in (('z_loss', np.inf), ('label_smoothing', 1.0)):
-      value = getattr(self, name)
-      expect(
-          0.0 <= value < bound, f'Generation.{name}', value,
-          f'a number from 0 up to, not including, {bound}',
-      )
+    expect(
+        0.0 <= self.label_smoothing < 1.0, 'Generation.label_smoothing',
+        self.label_smoothing, 'a number from 0 up to, not including, 1',
+    )
 
   def batches(self, run: Run) -> Batches:
     for cache in run.caches:
@@ -69,11 +66,11 @@ class Generation(PairObjective):
     weights = batch.get('weights', jnp.ones(size, jnp.float32))
 
     def sum_cells(params, numbers, sources, targets, weights):
-      """Of c cells: [c, P], rows and [c, P] -> [c, 3]."""
+      """Maps numbers [c, P], rows and weights [c, P] to [c, 3]."""
       count, rows, _ = targets.lengths.shape
-      own = targets.texts.reshape(count, -1)
+      texts = targets.texts.reshape(count, -1)
       of_segments = (
-          jnp.take_along_axis(x, own, axis=1, mode='clip')
+          jnp.take_along_axis(x, texts, axis=1, mode='clip')
           for x in (numbers, weights)
       )
       sums = self._sum_rows(
@@ -89,7 +86,7 @@ class Generation(PairObjective):
         sources, batch['queries'], weights.reshape(cells, -1),
     )
     loss, correct, tokens = jnp.sum(sums, axis=0)
-    # A batch whose pairs all weigh nothing has the loss 0.
+    # The loss is 0 if all pairs weigh nothing.
     tokens = jnp.maximum(tokens, 1e-9)
     return loss / tokens, {
         'loss': loss / tokens,
@@ -101,14 +98,14 @@ class Generation(PairObjective):
       self, variables, sources, targets, source_lengths, target_lengths,
       numbers, weights, key,
   ):
-    """Sums over the tokens of rows: losses, correct ones, weights: [R, 3]."""
+    """Returns sums over the tokens: losses, correct ones, weights: [R, 3]."""
     logits = self.model.apply(
         variables, sources, targets, source_lengths, target_lengths,
         None if key is None else numbers,
         rngs=None if key is None else {'dropout': key},
     )
     slots = Segments.from_lengths(targets.shape[1], target_lengths).slots
-    # What is beyond the last text weighs nothing.
+    # Tokens beyond the last text weigh nothing.
     weights = jnp.pad(weights, ((0, 0), (0, 1)))
     weights = jnp.take_along_axis(weights, slots, axis=1)
     losses = token_losses(logits, targets, self.z_loss, self.label_smoothing)
@@ -122,12 +119,9 @@ class Generation(PairObjective):
         f' {run.tokenizer.passage_length} tokens at most are read, queries of'
         f' {run.tokenizer.query_length} are written.'
     )
-    decoder, output = self.model.decoder, 'tied to the token embeddings'
-    if decoder.vocab_size is not None:
-      output = f'a layer of its own, to {decoder.vocab_size} tokens'
     yield (
         f'Encoder of {self.model.encoder.num_layers} layers, decoder of'
-        f' {decoder.num_layers}, its output {output}.'
+        f' {self.model.decoder.num_layers}.'
     )
 
   @property
@@ -136,5 +130,5 @@ class Generation(PairObjective):
 
 
 def _flat(x: jax.Array) -> jax.Array:
-  """Rows of all cells: [c, R, ...] -> [c R, ...]."""
+  """Joins the rows of all cells: [c, R, ...] -> [c R, ...]."""
   return x.reshape(-1, x.shape[-1])

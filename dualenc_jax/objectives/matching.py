@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.models import DualEncoder
-from dualenc_jax.objectives import collapse, encoding
+from dualenc_jax.objectives import encoding
 from dualenc_jax.objectives.frozen_passages import (
   check_separate_encoders,
   passage_tower,
@@ -30,8 +30,10 @@ class Matching(PairObjective):
   The mean over queries q of 1 - cos(E_Q(q), E_P(q)), or of
   ||E_Q(q) - E_P(q)||_2, where E_P, the passage tower, is the teacher: frozen,
   without dropout, as is the shared projection. Passages take no part, and an
-  index of them stays valid. The query tower has an encoder of its own;
-  `distance` is 'cosine' or 'l2'.
+  index of them stays valid.
+
+  Attributes:
+    distance: 'cosine' or 'l2'.
   """
 
   model: DualEncoder
@@ -73,7 +75,7 @@ class Matching(PairObjective):
     loss = jnp.mean(distances)
     metrics = {'loss': loss, 'cosine': jnp.mean(cosines)}
     # Both towers embed queries: passages take no part.
-    return loss, {**collapse.watched(student, teacher), **metrics}
+    return loss, {**encoding.collapse_metrics(student, teacher), **metrics}
 
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)

@@ -20,7 +20,7 @@ from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
 from dualenc_jax.losses.negative_cache import NegativeCache
 from dualenc_jax.losses.score_matrix import MASKED
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
-from dualenc_jax.objectives import collapse, encoding
+from dualenc_jax.objectives import encoding
 from dualenc_jax.objectives.frozen_passages import (
   describe_memory,
   Passages,
@@ -33,7 +33,7 @@ from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.utils.errors import expect, UserError
 
-# Beside the run's seed, of the choice of passages.
+# The seed of the choice of passages, beside the run's.
 _CHOICE = 17
 
 
@@ -115,25 +115,12 @@ class CachedNegatives(PairObjective):
           f'CACHE_SIZE is {self.cache_size}; expected at least BATCH_SIZE,'
           f' {run.batch_size}, whose passages it takes in at each step.'
       )
-    self._takes(run)
-    self._passages(run)
-
-  def _passages(self, run: Run) -> Passages:
-    """The passages that fill the cache; raises UserError for too few."""
-    passages, size = Passages(run.caches), self.cache_size
-    if size > len(passages):
+    most = len(Passages(run.caches))
+    if self.cache_size > most:
       raise UserError(
-          f'CACHE_SIZE is {size}, but the training data has'
-          f' {len(passages)} different passages. Expected at most that many.'
+          f'CACHE_SIZE is {self.cache_size}, but the training data has'
+          f' {most} different passages. Expected at most that many.'
       )
-    return passages
-
-  def _takes(self, run: Run) -> str:
-    """A line on the memory; raises UserError where it does not suffice."""
-    return describe_memory(
-        f'The {self.cache_size:,} passages of the cache (CACHE_SIZE)',
-        self.extra_state(run), run.partitioner, 'a smaller one',
-    )
 
   def _empty(self, run: Run) -> Any:
     return negative_cache.empty(
@@ -150,7 +137,7 @@ class CachedNegatives(PairObjective):
     )
 
   def init_extra_state(self, run: Run, params: Any) -> NegativeCache:
-    passages, size = self._passages(run), self.cache_size
+    passages, size = Passages(run.caches), self.cache_size
     chosen = np.random.default_rng([run.seed, _CHOICE]).choice(
         len(passages), size, replace=False
     )
@@ -169,7 +156,7 @@ class CachedNegatives(PairObjective):
   def step(
       self, params: Any, extra: NegativeCache, batch: Any, key: Key
   ) -> tuple[jax.Array, dict[str, jax.Array], NegativeCache]:
-    """See `Objective`; the key is that of the draws, too."""
+    # The key of dropout is that of the draws, too.
     assert key is not None
     drawing, dropout, again = jax.random.split(key, 3)
     own = encoding.embed(
@@ -180,14 +167,14 @@ class CachedNegatives(PairObjective):
     drawn = self._drawn(extra, own, similarity, order, drawing)
     encoded = self._encode_drawn(params, batch, drawn, order, again)
     value, metrics = self._value(own, drawn, encoded, similarity)
-    # Whole numbers first: 1 - n / n is not always 0 where XLA divides.
+    # Whole numbers first: 1 - n / n is not always 0 by XLA's division.
     masked = (self.cache_size - drawn.unmasked) / jnp.float32(self.cache_size)
     metrics |= {
         'loss': value,
         'staleness': _staleness(drawn.rows, encoded),
         'cache_filled': jnp.mean(extra.valid.astype(jnp.float32)),
         'masked_fraction': mean(own, masked),
-        **collapse.watched(own.query, own.passage),
+        **encoding.collapse_metrics(own.query, own.passage),
         **metrics_of_batch(own, similarity),
     }
     refreshed = [(drawn.rows.slots, encoded)]
@@ -212,7 +199,7 @@ class CachedNegatives(PairObjective):
     )
 
   def _encode_drawn(self, params, batch, drawn, order, key) -> jax.Array:
-    """Embeddings of now, with dropout and gradients: [B, K, D]."""
+    """Encodes the slots drawn, with dropout and gradients: [B, K, D]."""
     queries, count = batch['queries'], self.sampled
     shape = queries.num_cells, queries.num_texts
     tokens = drawn.rows.tokens.reshape(shape[0], shape[1] * count, -1)
@@ -223,7 +210,7 @@ class CachedNegatives(PairObjective):
     return encoded.reshape(len(order), count, -1)
 
   def _encode_oldest(self, params: Any, cache: NegativeCache) -> Any:
-    """Slots and their embeddings of now, without dropout and gradients."""
+    """Encodes the oldest slots, without dropout and gradients."""
     micro = self.micro_batch_size
     if micro is not None and micro >= self._refreshed:
       micro = None
@@ -236,7 +223,7 @@ class CachedNegatives(PairObjective):
     return rows.slots, encoded[:, 0]
 
   def _encode(self, params, tokens, numbers, key, at_once) -> jax.Array:
-    """Passages of C cells, as `encode_side` does, `at_once` cells at once."""
+    """Encodes passages of C cells, `at_once` cells at once."""
 
     def encode_cells(params, texts, numbers):
       return encoding.encode_side(
@@ -270,9 +257,13 @@ class CachedNegatives(PairObjective):
     yield from super().describe(run)
     among = 'all' if self.top_k is None else f'the {self.top_k} most similar'
     more = f', and the {self._refreshed:,} oldest' if self._refreshed else ''
+    memory = describe_memory(
+        f'The {self.cache_size:,} passages of the cache (CACHE_SIZE)',
+        self.extra_state(run), run.partitioner, 'a smaller one',
+    )
     yield (
-        f'{self._takes(run)}. Each step draws {self.sampled} a query of {among}'
-        f' and encodes them again{more}.'
+        f'{memory}. Each step draws {self.sampled} a query of {among} and'
+        f' encodes them again{more}.'
     )
 
   def chance(self, run: Run) -> float | None:
@@ -283,10 +274,10 @@ class CachedNegatives(PairObjective):
 def _estimated(
     positive: jax.Array, negative: jax.Array, valid: jax.Array, lse: jax.Array
 ) -> jax.Array:
-  """-log p+ [B] with the gradient (1 - p+) (grad negative - grad positive).
+  """Returns -log p+ [B] with the gradient of the estimate.
 
-  Scores are present ones; the negative is the slot drawn, `valid` where one
-  could be; `lse` is that of the cached scores.
+  It is (1 - p+) (grad negative - grad positive). Scores are present ones; the
+  negative is the slot drawn, if it is `valid`; `lse` is of the cached scores.
   """
   odds = jax.lax.stop_gradient(lse - positive)
   difference = jnp.where(valid, negative - positive, 0.0)
@@ -296,7 +287,7 @@ def _estimated(
 
 
 def _staleness(rows: negative_cache.Rows, encoded: jax.Array) -> jax.Array:
-  """Mean |e_cached - e_now|^2 / |e_now|^2 of the slots drawn."""
+  """Returns the mean |e_cached - e_now|^2 / |e_now|^2 of the slots drawn."""
   encoded = jax.lax.stop_gradient(encoded)
   change = jnp.sum(jnp.square(rows.embeddings - encoded), axis=-1)
   change /= jnp.maximum(jnp.sum(jnp.square(encoded), axis=-1), 1e-12)

@@ -23,7 +23,7 @@ from dualenc_jax.objectives.frozen_passages import (
 from dualenc_jax.objectives.objective import Objective, Run
 from dualenc_jax.parallel import micro_batches
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.utils.errors import check_whole, expect, UserError
+from dualenc_jax.utils.errors import expect, UserError
 
 
 class PairObjective(Objective):
@@ -56,21 +56,22 @@ class PairObjective(Objective):
   def check_options(self) -> None:
     """Raises UserError for attributes that are out of range."""
     name = type(self).__name__
-    is_layout = (
-        hasattr(self.layout, 'place') and not isinstance(self.layout, type)
-    )
     expect(
-        is_layout, f'{name}.layout', self.layout,
+        not isinstance(self.layout, type), f'{name}.layout', self.layout,
         'a layout, in gin LAYOUT = @data.Packed() or @data.Padded()',
     )
     expect(
         isinstance(self.model, nn.Module), f'{name}.model', self.model,
         'a model, in gin @models.DualEncoder()',
     )
-    for field in ('num_negatives', 'num_others'):
-      check_whole(f'{name}.{field}', getattr(self, field), 0)
-    if self.micro_batch_size is not None:
-      check_whole(f'{name}.micro_batch_size', self.micro_batch_size, 1)
+    for field, least in (
+        ('num_negatives', 0), ('num_others', 0), ('micro_batch_size', 1)
+    ):
+      value = getattr(self, field)
+      expect(
+          value is None or value >= least, f'{name}.{field}', value,
+          f'{least} or more',
+      )
     if self.frozen_passages is not None:
       check_separate_encoders(name, self.model)
 
@@ -233,13 +234,13 @@ class PairObjective(Objective):
     return self.frozen_passages and self.frozen_passages.codec_of(params)
 
   def _cells(self, run: Run) -> int:
-    """C of the batch: as many a micro-batch as devices on the data axis."""
+    """Returns C: a micro-batch has as many cells as the data axis devices."""
     devices, size = run.partitioner.mesh.shape['data'], run.batch_size
     return devices * (size // (self.micro_batch_size or size))
 
 
 def first_columns(batches: Batches, step: int) -> dict[str, np.ndarray]:
-  """The columns of the three batches from a step on, concatenated."""
+  """Returns the columns of the three batches from a step on, concatenated."""
   steps = range(step, step + 3)
   parts = [batches.arrays(batches.indices(s)) for s in steps]
   names = [column.name for column in batches.columns]
@@ -249,10 +250,9 @@ def first_columns(batches: Batches, step: int) -> dict[str, np.ndarray]:
 def describe_cuts(
     caches: Sequence[Cache], sides: Sequence[str]
 ) -> Iterator[str]:
-  """Yields a line on each of `PairObjective.sides` that may be cut somewhere.
+  """Yields a line on each of `PairObjective.sides` whose texts may be cut.
 
-  It is of all pairs. How long a text was that fills its row, a cache does not
-  know.
+  A cache does not know how long a text was that fills its row.
   """
   for side in sides:
     name = {'queries': 'query', 'passages': 'passage'}[side]
@@ -267,18 +267,17 @@ def describe_cuts(
 
 
 def _describe_layout(batches: Batches, step: int) -> str:
-  """A line on rows and padding of the batch of a step."""
+  """Returns a line on rows and padding of the batch of a step."""
   batch = batches(step)
-  real = total = 0
-  rows = {}
-  for name in batches.names:
-    tokens = batch[name].tokens
-    real += int(batch[name].lengths.sum())
-    total += tokens.size
-    rows[name] = f'{tokens.shape[1]} x {tokens.shape[2]}'
-  cells = f' in each of {batches.cells} cells' if batches.cells > 1 else ''
-  texts = ', '.join(f'{name} {shapes}' for name, shapes in rows.items())
+  texts = {name: batch[name] for name in batches.names}
+  real = sum(int(rows.lengths.sum()) for rows in texts.values())
+  total = sum(rows.tokens.size for rows in texts.values())
+  shapes = ', '.join(
+      f'{name} {rows.tokens.shape[1]} x {rows.tokens.shape[2]}'
+      for name, rows in texts.items()
+  )
   return (
-      f'Layout: {type(batches.layout).__name__}, rows x tokens{cells}:'
-      f' {texts}; {real / total:.0%} of the tokens are real.'
+      f'Layout: {type(batches.layout).__name__}, rows x tokens in each of'
+      f' {batches.cells} cells: {shapes}; {real / total:.0%} of the tokens are'
+      ' real.'
   )

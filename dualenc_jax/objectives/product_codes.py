@@ -15,7 +15,7 @@ import numpy as np
 from dualenc_jax.losses import code_search
 from dualenc_jax.losses.code_search import Codes, Hits, Ranked
 from dualenc_jax.models import model_params
-from dualenc_jax.objectives import collapse
+from dualenc_jax.objectives import encoding
 from dualenc_jax.objectives.frozen_passages import (
   FrozenPassages,
   passage_tower,
@@ -151,5 +151,5 @@ class ProductCodes(FrozenPassages):
     own = unpacked(hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp)
     return relevant, others, {
         **code_search.metrics(relevant, others, hits.rows.shape[1]),
-        **collapse.watched(query, quantiser.values(own)),
+        **encoding.collapse_metrics(query, quantiser.values(own)),
     }

@@ -63,7 +63,7 @@ class Ranking(PairObjective):
     return losses.lists.evaluate(self.loss, lists_of(batch, scores))
 
   def scores(self, params: Any, batch: Any, key: Key = None) -> jax.Array:
-    """Scores of the lists of a batch, float32 [B, 1 + K]."""
+    """Returns the scores of the lists of a batch, float32 [B, 1 + K]."""
     pairs, size = batch['pairs'], batch['numbers'].shape[0]
     candidates = pairs.num_cells * pairs.num_texts // size
 
@@ -105,7 +105,7 @@ class Ranking(PairObjective):
 
 
 def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:
-  """Lists of a batch; no passage of a query is its negative."""
+  """Returns the lists of a batch; no passage of a query is its negative."""
   equal = batch['negative_ids'] == batch['passage_ids'][:, None]
   same = jnp.all(equal, axis=-1)
   if 'positive_ids' in batch:

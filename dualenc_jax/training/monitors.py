@@ -1,7 +1,7 @@
 """Hooks that watch the numbers of steps and the machine, and warn or stop."""
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import logging
 import queue
@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 
-from dualenc_jax.objectives import collapse
 from dualenc_jax.parallel.partitioning import path_string
 from dualenc_jax.training import step as step_lib
 from dualenc_jax.training.hooks import Hook, Training
@@ -22,6 +21,9 @@ from dualenc_jax.utils.errors import UserError
 # Steps after which the loss should be below chance, or a collapsed tower is
 # warned of; and those of it in a row after which a run is stopped.
 _WARM_UP, _COLLAPSED = 50, 500
+# A rank below this is a collapse if the loss is not lower than a constant map's
+# by more than that; it is about as high if towers collapse, with noise.
+_LOW_RANK, _NEAR_CHANCE = 2.0, 0.05
 _COLLAPSE = (
     'the {} tower gives all texts nearly one embedding (effective rank'
     ' {:.2f}) for {} steps in a row, and the loss, {:.3f}, is that of a model'
@@ -85,6 +87,23 @@ def stop_at_non_finite(
   return Hook(call, every=1, late=True)
 
 
+def _collapsed_tower(
+    metrics: Mapping[str, Any], chance: float | None
+) -> str | None:
+  """Returns the tower that looks collapsed by metrics of a step, if any.
+
+  Its rank is low, and the loss no lower than `chance`, a constant map's.
+  """
+  if chance is None or float(metrics['loss']) < chance - _NEAR_CHANCE:
+    return None
+  ranks = {
+      name: metrics.get(f'{name}_rank', _LOW_RANK)
+      for name in ('query', 'passage')
+  }
+  lowest = min(ranks, key=ranks.__getitem__)
+  return lowest if ranks[lowest] < _LOW_RANK else None
+
+
 def stop_at_collapse(chance: float | None, log: LogFn) -> Hook:
   """Returns a hook that warns of a collapsed tower, and then stops the run.
 
@@ -97,7 +116,7 @@ def stop_at_collapse(chance: float | None, log: LogFn) -> Hook:
     metrics = run.metrics
     if metrics.get('skipped'):
       return
-    tower = collapse.collapsed(metrics, chance)
+    tower = _collapsed_tower(metrics, chance)
     in_a_row = in_a_row + 1 if tower else 0
     if tower and in_a_row in (_WARM_UP, _COLLAPSED):
       text = _COLLAPSE.format(

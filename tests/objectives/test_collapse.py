@@ -9,7 +9,7 @@ import pytest
 import tiny_run
 
 from dualenc_jax.cli import train
-from dualenc_jax.objectives import collapse
+from dualenc_jax.objectives.encoding import collapse_metrics
 from dualenc_jax.training import monitors
 from dualenc_jax.utils.errors import UserError
 
@@ -19,7 +19,7 @@ def unit(x):
 
 
 def of(x):
-  found = jax.device_get(collapse.watched(x, x[:1]))
+  found = jax.device_get(collapse_metrics(x, x[:1]))
   assert found['passage_rank'] == pytest.approx(1, abs=1e-5)
   return found['query_rank']
 
@@ -38,7 +38,7 @@ def test_against_singular_values():
 def test_the_spread_against_numpy():
   rng = np.random.default_rng(1)
   x = unit(rng.normal(size=(500, 16)) + rng.normal(size=16))
-  found = jax.device_get(collapse.watched(x, x[:1]))
+  found = jax.device_get(collapse_metrics(x, x[:1]))
   deviations = x.astype(np.float64).std(axis=0)
   assert found['query_spread'] == pytest.approx(4 * deviations.mean(), 1e-5)
   assert found['passage_spread'] == pytest.approx(0, abs=1e-3)
@@ -59,8 +59,8 @@ def test_the_spread_against_numpy():
 )
 def test_which_tower(loss, query, passage, chance, tower):
   metrics = {'loss': loss, 'query_rank': query, 'passage_rank': passage}
-  assert collapse.collapsed(metrics, chance) == tower
-  assert collapse.collapsed({'loss': loss}, chance) is None
+  assert monitors._collapsed_tower(metrics, chance) == tower
+  assert monitors._collapsed_tower({'loss': loss}, chance) is None
 
 
 def test_a_run_that_collapses_is_warned_of_and_stopped(
