@@ -33,8 +33,8 @@ _FREE_TO_CHANGE = re.compile('|'.join([
     r'SKIP_NON_FINITE|.*\.skip_non_finite',
     # Names; that queries begin with the same is checked by the data.
     r'PROMPTS|data\.(Tokenizer|Mixture)\.(prompts|default_prompt)',
-    # Where tokens lie; that they are the same is checked by themselves.
-    r'CACHE_DIR',
+    # Where tokens lie, whose sameness they check themselves, and metrics.
+    r'CACHE_DIR|TRACKER',
 ]))
 # What a config says of a set of BEIR, with what says nothing.
 _OF_SET = {

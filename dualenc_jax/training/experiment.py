@@ -27,6 +27,7 @@ from dualenc_jax.training import (
   step as step_lib,
 )
 from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.training.reporting import TRACKERS
 from dualenc_jax.training.step import Optimizer, Plan, TrainState
 from dualenc_jax.training.stopping import UntilAligned
 from dualenc_jax.utils.errors import check_whole, expect, UserError
@@ -61,6 +62,7 @@ class Experiment:
       search, rounded down to a power of two; long texts have fewer.
     initial_checkpoint: source of the parameters of a run without a checkpoint
       of its own; also a path alone. None starts from scratch.
+    tracker: 'wandb' or 'trackio', which get the metrics, too.
     passage_tokenizer: tokenizer of splits whose passages alone are used, where
       `tokenizer` has another prompt of queries; None for `tokenizer`.
   """
@@ -84,6 +86,7 @@ class Experiment:
   eval_batch_size: int = 256
   initial_checkpoint: initial_lib.InitialCheckpoint | str | None = None
   cache_dir: str | None = None
+  tracker: str | None = None
   passage_tokenizer: data.Tokenizer | None = None
 
   def __post_init__(self):
@@ -112,6 +115,11 @@ class Experiment:
         isinstance(self.until, UntilAligned | None), 'UNTIL', self.until,
         '@training.UntilAligned(), in gin, or None',
     )
+    if self.tracker is not None:
+      expect(
+          self.tracker in TRACKERS, 'Experiment.tracker (TRACKER)',
+          self.tracker, 'wandb or trackio',
+      )
     for task in self.watch_tasks:
       dataset.check_dataset('Experiment.watch_tasks', task)
     self.objective.check_vocabulary(self.tokenizer.vocabulary)

@@ -100,7 +100,8 @@ def train(
   }
   steps, cells = experiment.steps, partitioner.host_rows(batches.cells)
   reporter = Reporter(
-      experiment.model_dir, first, steps, experiment.batch_size, started
+      experiment.model_dir, first, steps, experiment.batch_size, started,
+      experiment.tracker, meta['run_id'],
   )
   run = Training(first, state, notes=notes)
   del state  # The first step takes it.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 import contextlib
+import importlib
 import json
 import logging
 import math
@@ -19,6 +20,7 @@ from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.progress import Progress
 
 METRICS = 'metrics.jsonl'
+TRACKERS = 'wandb', 'trackio'
 # Seconds after which a reader of the events finds new ones.
 _FLUSH_SECONDS = 30
 _LOG = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class Reporter:
   def __init__(
       self, model_dir: str | pathlib.Path, start: int, steps: int,
       batch_size: int, started: float | None = None,
+      tracker: str | None = None, run_id: str = '',
   ):
     """Opens the files, and removes metrics after the step of the start.
 
@@ -46,6 +49,11 @@ class Reporter:
       batch_size: examples a step.
       started: `time.perf_counter()` when the program started; None logs no
         time of the first step.
+      tracker: one of `TRACKERS`, which gets the scalars, too.
+      run_id: name of the run there, so that a resumed run is the same one.
+
+    Raises:
+      UserError: a file cannot be written, or the tracker is not installed.
     """
     self._started = started
     self._is_first_host = jax.process_index() == 0
@@ -58,6 +66,7 @@ class Reporter:
         path = self._folder / METRICS
         files.write(path, ''.join(_lines_until(path, keep)))
         self._lines = path.open('a', buffering=1)
+      self._tracker = tracker and _Tracker(tracker, self._folder, run_id)
     self._steps = steps
     self._start = start
     self._batch_size = batch_size
@@ -96,6 +105,8 @@ class Reporter:
       line[name] = float(f'{value:.9g}') if math.isfinite(value) else None
     with self._writing():
       self._events.write(group, step, values)
+      if self._tracker:
+        self._tracker.write(group, step, values)
       self._lines.write(json.dumps(line, allow_nan=False) + '\n')
 
   def pause(self) -> None:
@@ -126,6 +137,8 @@ class Reporter:
       with self._writing():
         self._lines.close()
         self._events.close()
+      if self._tracker:
+        self._tracker.close()
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
@@ -175,6 +188,31 @@ class _Events:
   def _add(self, step: int, **what: Any) -> None:
     event = self._event(wall_time=time.time(), step=step, **what)
     self._file.write_event(event)
+
+
+class _Tracker:
+  """A run in Weights & Biases or trackio, whose functions are the same."""
+
+  def __init__(self, package: str, folder: pathlib.Path, run_id: str):
+    try:
+      self._package = importlib.import_module(package)
+    except ImportError as e:
+      raise UserError(
+          f'TRACKER is {package!r}, which is not installed: pip install'
+          f' {package}.'
+      ) from e
+    name = folder.absolute().name
+    same = {'id': run_id} if package == 'wandb' else {}
+    self._package.init(
+        project='dualenc_jax', name=name, resume='allow', **same
+    )
+
+  def write(self, group: str, step: int, values: Mapping[str, float]) -> None:
+    named = {f'{group}/{name}': float(x) for name, x in values.items()}
+    self._package.log(named, step=step)
+
+  def close(self) -> None:
+    self._package.finish()
 
 
 @contextlib.contextmanager

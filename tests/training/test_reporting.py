@@ -1,12 +1,16 @@
 """What a run writes while it trains."""
 
 import json
+import sys
+import types
 
 import event_files
 import jax
 import numpy as np
+import pytest
 
-from dualenc_jax.training.reporting import Reporter
+from dualenc_jax.training.reporting import Reporter, TRACKERS
+from dualenc_jax.utils.errors import UserError
 
 
 def lines(folder):
@@ -36,6 +40,26 @@ def test_lines_are_json_and_those_after_a_resumed_step_go(tmp_path):
   assert np.float32(found[2]['loss']) == np.float32(1 / 2)
   assert found[2]['odd'] is None and found[2]['examples_per_second'] > 0
   assert found[1] == {'step': 1, 'group': 'validation', 'P@1': 0.5}
+
+
+@pytest.mark.parametrize('name', TRACKERS)
+def test_a_tracker_gets_the_same_scalars(tmp_path, monkeypatch, name):
+  """Their functions as wandb 0.31 and trackio 0.43 have them."""
+  calls = []
+  module = types.ModuleType(name)
+  module.init = lambda **given: calls.append(given)
+  module.log = lambda values, step: calls.append((values, step))
+  module.finish = lambda: calls.append('finished')
+  with pytest.raises(UserError, match=f"TRACKER is '{name}'.*pip install"):
+    Reporter(tmp_path / 'run', 0, 4, 8, tracker=name)
+  monkeypatch.setitem(sys.modules, name, module)
+  reporter = Reporter(tmp_path / 'run', 0, 4, 8, tracker=name, run_id='x1')
+  reporter.scalars('validation', 3, {'P@1': np.float32(0.5)})
+  reporter.close()
+  started, logged, end = calls
+  assert started['name'] == 'run' and started['resume'] == 'allow'
+  assert started.get('id') == ('x1' if name == 'wandb' else None)
+  assert logged == ({'validation/P@1': 0.5}, 3) and end == 'finished'
 
 
 def test_a_flipped_bit_of_the_log_stops_no_run(tmp_path, caplog):
