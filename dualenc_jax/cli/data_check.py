@@ -4,14 +4,13 @@
   dualenc data check msmarco --gin.DATA_ROOT=/data --gin.VOCABULARY=spiece.model
 
 It reads every row once and writes report.md, report.json and lengths.png to
-data_check, or, if that exists, to data_check_2 and so on. The exit status is 0,
+data_check, where they replace older ones. The exit status is 0,
 unless a split cannot be used at all; with --strict, unless anything is wrong or
 suspicious.
 """
 
 from collections.abc import Collection, Sequence
 import dataclasses
-import itertools
 import json
 import logging
 import pathlib
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   findings = findings_lib.find_faults(inspection)
   report = report_lib.markdown(inspection, findings)
   print(report)
-  _write(_folder(args.output_dir), report, inspection, findings)
+  _write(args.output_dir, report, inspection, findings)
   _check_verdict(findings, args.strict)
   print(_next(findings, {split.split for split in inspection.splits}))
 
@@ -56,9 +55,9 @@ def make_parser() -> flags.Parser:
       '--limit', type=flags.whole(), help='read only this many rows per split'
   )
   parser.add_argument(
-      '--output_dir', metavar='DIR',
-      help='folder of the report and the picture; older ones are replaced'
-      ' (default a new folder: data_check, data_check_2, ...)',
+      '--output_dir', type=flags.path, default=pathlib.Path('data_check'),
+      help='folder of the report and the picture, where older ones are replaced'
+      ' (default %(default)s)',
   )
   parser.add_argument(
       '--strict', action='store_true',
@@ -80,21 +79,6 @@ def _next(findings: Sequence[Finding], splits: Collection[str]) -> str:
       f'Next: {mend}measure with these data flags (dualenc bm25, dualenc'
       f' evaluate); no split train was read.{alone * ("corpus" in splits)}'
   )
-
-
-def _folder(output: str | None) -> pathlib.Path:
-  """Where to write; by default where no report is."""
-  if output is not None:
-    folder = pathlib.Path(output).expanduser()
-    if (folder / _REPORT).exists():
-      print(f'Replacing the older report in {folder}.')
-    return folder
-  folder = pathlib.Path('data_check')
-  for number in itertools.count(2):
-    if not (folder / _REPORT).exists():
-      break
-    folder = pathlib.Path(f'data_check_{number}')
-  return folder
 
 
 def _write(

@@ -44,16 +44,16 @@ def main(argv: Sequence[str] | None = None) -> None:
   queries = _read(args.queries, args.count) if args.queries else None
   if args.output_dir:
     files.make_folder(args.output_dir, _ANOTHER)
-  with process.limited_cores(args.threads) as threads:
-    runtime.start()
-    models = {
-        name: _opened(path, args.prompt)
-        for name, path in zip(names, args.models)
-    }
-    measured = [
-        latency.measure(models, texts, args.count)
-        for texts in _texts(models, queries, args.lengths, args.count)
-    ]
+  threads = process.limit_cores(args.threads)
+  runtime.start()
+  models = {
+      name: _load(path, args.prompt)
+      for name, path in zip(names, args.models)
+  }
+  measured = [
+      latency.measure(models, texts, args.count)
+      for texts in _texts(models, queries, args.lengths, args.count)
+  ]
   settings = {
       'device': jax.devices()[0].device_kind,
       'devices': jax.device_count(),
@@ -116,7 +116,7 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def _opened(path: pathlib.Path, prompt: str | None) -> Loaded:
+def _load(path: pathlib.Path, prompt: str | None) -> Loaded:
   """A model, with a prompt of that name before queries."""
   towers = Retriever.from_dir(path).towers
   tokenizer = towers.tokenizer.prompted(prompt, model=path)

@@ -9,20 +9,17 @@ import contextlib
 import ctypes
 import os
 import pathlib
-import re
 import signal
 import sys
 import threading
 from typing import Any
 
 from dualenc_jax.parallel import accelerators
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import expect
 
 # A user turns huge pages off by GLIBC_TUNABLES=glibc.malloc.hugetlb=0.
 TUNABLE = 'glibc.malloc.hugetlb'
 _HUGE_PAGES = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
-_CORES = pathlib.Path('/sys/devices/system/cpu')
-_THREADS = pathlib.Path('/proc/self/task')
 # Parameters of glibc's mallopt.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _M_MMAP_MAX, _M_ARENA_MAX = -4, -8
@@ -131,59 +128,19 @@ def _mallopt(values: dict[int, int]) -> None:
     pass
 
 
-@contextlib.contextmanager
-def limited_cores(count: int | None) -> Iterator[int]:
-  """Keeps all threads of this process on so many cores; yields how many.
+def limit_cores(count: int | None) -> int:
+  """Keeps this process on its first cores, and returns their number.
 
-  XLA makes as many threads as there are cores for it where JAX's backend starts
-  within the block; those of a backend that runs share the cores. What is made
-  later inherits them. Neither XLA nor JAX has a flag for it. None stands for
-  all that this process may use.
+  JAX's backend makes as many threads for XLA as there are cores where it
+  starts, later than this. None stands for all cores that the process may use.
   """
-  can_choose = hasattr(os, 'sched_setaffinity') and _THREADS.is_dir()
-  allowed = os.sched_getaffinity(0) if can_choose else set()
+  if not hasattr(os, 'sched_setaffinity'):
+    expect(count is None, '--threads', count, 'no value, except on Linux')
+    return os.cpu_count() or 1
+  allowed = sorted(os.sched_getaffinity(0))
   if count is None:
-    yield len(allowed) or os.cpu_count() or 1
-    return
-  if not can_choose:
-    raise UserError(
-        f'--threads is {count}; only Linux can restrict a process to some'
-        ' cores. Leave it out to use all.'
-    )
-  if count > len(allowed):
-    raise UserError(
-        f'--threads is {count}; this process may use {len(allowed)} cores. Give'
-        ' at most that many.'
-    )
-  _move(set(hyperthreads_last(allowed)[:count]))
-  try:
-    yield count
-  finally:
-    _move(allowed)
-
-
-def hyperthreads_last(
-    cores: set[int], folder: pathlib.Path = _CORES
-) -> list[int]:
-  """The cores in order, with one thread of each before their second threads.
-
-  The kernel's `folder` says which of its numbers share a core.
-  """
-
-  def is_second(number: int) -> bool:
-    file = folder / f'cpu{number}' / 'topology' / 'thread_siblings_list'
-    try:
-      siblings = map(int, re.findall(r'\d+', file.read_text()))
-    except OSError:
-      return False
-    return number != min(cores.intersection(siblings), default=number)
-
-  return sorted(cores, key=lambda number: (is_second(number), number))
-
-
-def _move(cores: set[int]) -> None:
-  """Puts every thread of this process on these cores."""
-  for thread in _THREADS.iterdir():
-    # One may have ended since.
-    with contextlib.suppress(ProcessLookupError):
-      os.sched_setaffinity(int(thread.name), cores)
+    return len(allowed)
+  expected = f'at most {len(allowed)}, the cores that this process may use'
+  expect(count <= len(allowed), '--threads', count, expected)
+  os.sched_setaffinity(0, allowed[:count])
+  return count

@@ -6,33 +6,45 @@
 Without a query it reads queries from standard input, one per line. A hit is
 shown with its score, name, id and location, and the sentence that has the most
 words of the query. Standard error has the parts of a query that the model
-cannot read.
+cannot read. Other formats:
+
+  json   an object per hit and line: query_id, query, rank, id, score, name,
+         location, snippet, snippet_matches (different words of the query in
+         the snippet; 0 where it is the first sentence), text
+  tsv    a header and the same columns without snippet_matches and text
+  trec   a run file, with white space in ids percent-encoded
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+import csv
 import dataclasses
+import json
 import logging
 import sys
+from typing import Any
 
 from dualenc_jax.cli import (
   bm25,
   config,
   flags,
-  hits as hits_lib,
   queries as queries_lib,
   rerank,
   runtime,
   saved_run,
 )
+from dualenc_jax.evaluation import trec
 from dualenc_jax.retrieval.index import build_for_model, open_index
-from dualenc_jax.retriever import Retriever
+from dualenc_jax.retrieval.search import snippet
+from dualenc_jax.retriever import Hit, Retriever
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.untrusted import printable
 
 # Queries of a file that are searched for at a time.
 _BATCH = 64
 # Notes on queries of a file that are logged one by one.
 _LOGGED = 5
+_COLUMNS = ('query_id', 'query', 'rank', 'id', 'score', 'name', 'location')
 _LOG = logging.getLogger(__name__)
 
 
@@ -58,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     retriever.index_words(**dataclasses.asdict(words))
   teacher = args.rerank and rerank.cross_encoder(args.rerank, args)
   depth = args.rerank_depth if teacher else 0
-  show = hits_lib.Printer(args.format, words.language)
+  show = _FORMATS[args.format]
+  needs_header = args.format == 'tsv'
   notes = 0
   for batch in queries:
     found = retriever.find(
@@ -71,7 +84,11 @@ def main(argv: Sequence[str] | None = None) -> None:
           _LOG.warning('%r: %s', query[:80], note)
       if teacher:
         hits = rerank.in_new_order(teacher, query, hits, depth)[: args.k]
-      show(query_id, query, hits)
+      if needs_header:
+        needs_header = False
+        _write_tsv([*_COLUMNS, 'snippet'])
+      show(query_id, query, hits, words.language)
+      sys.stdout.flush()
   if args.queries is not None and notes > _LOGGED:
     _LOG.warning('There are %d more such notes on queries.', notes - _LOGGED)
 
@@ -101,7 +118,7 @@ def make_parser() -> flags.Parser:
       help='queries to search for: one per line, or JSONL or TSV with ids',
   )
   parser.add_argument(
-      '--format', choices=hits_lib.FORMATS, default='text',
+      '--format', choices=[*_FORMATS], default='text',
       help='text; json, one object per hit; tsv; or trec, a run file (default'
       ' %(default)s). Queries without ids are numbered from 1',
   )
@@ -126,3 +143,74 @@ def make_parser() -> flags.Parser:
       help='hits to show (default %(default)s)',
   )
   return parser
+
+
+def _print_text(
+    query_id: str, query: str, hits: Sequence[Hit], language: str | None
+) -> None:
+  del query_id
+  print(query)
+  for hit in hits:
+    own = hit.passage
+    # An id may be the name, or the location, too.
+    parts = dict.fromkeys(filter(None, (own.name, own.id, own.location)))
+    print(f'  {hit.score:.3f}  {"  ".join(map(_line, parts))}')
+    if text := _snippet(query, hit, language).text:
+      print(f'         {printable(text)}')
+
+
+def _print_json(
+    query_id: str, query: str, hits: Sequence[Hit], language: str | None
+) -> None:
+  for row, hit in zip(_rows(query_id, query, hits), hits):
+    best = _snippet(query, hit, language)
+    row |= {'snippet': best.text, 'snippet_matches': best.matches}
+    print(json.dumps(row | {'text': hit.passage.text}))
+
+
+def _print_tsv(
+    query_id: str, query: str, hits: Sequence[Hit], language: str | None
+) -> None:
+  for row, hit in zip(_rows(query_id, query, hits), hits):
+    cells = [*row.values(), _snippet(query, hit, language).text]
+    _write_tsv([_line(x) if isinstance(x, str) else x for x in cells])
+
+
+def _write_tsv(cells: Sequence[Any]) -> None:
+  csv.writer(sys.stdout, 'excel-tab', lineterminator='\n').writerow(cells)
+
+
+def _print_trec(
+    query_id: str, query: str, hits: Sequence[Hit], language: str | None
+) -> None:
+  del query, language
+  for rank, hit in enumerate(hits, start=1):
+    own = trec.field(hit.passage.id)
+    print(f'{trec.field(query_id)} Q0 {own} {rank} {hit.score:.9g} dualenc')
+
+
+_FORMATS: dict[str, Callable[[str, str, Sequence[Hit], str | None], None]] = {
+    'text': _print_text,
+    'json': _print_json,
+    'tsv': _print_tsv,
+    'trec': _print_trec,
+}
+
+
+def _snippet(query: str, hit: Hit, language: str | None) -> snippet.Snippet:
+  name, text = hit.passage.name, hit.passage.text
+  # A title is in front of the text that was encoded, and shown already.
+  text = text.removeprefix(f'{name} ') if name else text
+  return snippet.of(query, text, language)
+
+
+def _rows(
+    query_id: str, query: str, hits: Sequence[Hit]
+) -> Iterator[dict[str, Any]]:
+  for rank, (score, own) in enumerate(hits, start=1):
+    cells = query_id, query, rank, own.id, score, own.name, own.location
+    yield dict(zip(_COLUMNS, cells))
+
+
+def _line(text: str) -> str:
+  return printable(' '.join(text.split()))

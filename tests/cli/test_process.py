@@ -3,14 +3,12 @@
 import gc
 import importlib
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 import threading
 import time
 
-import jax
 import pytest
 
 from dualenc_jax.cli import main as cli, process
@@ -140,46 +138,18 @@ def test_programs_that_call_a_command_are_left_alone(monkeypatch):
   assert cli.main(['search', '--model_dir=no_model', 'query']) == 2
 
 
-def of_all_threads() -> list[set[int]]:
-  """Cores of each thread of this process, by the kernel's own list."""
-  tasks = pathlib.Path('/proc/self/task').iterdir()
-  return [os.sched_getaffinity(int(task.name)) for task in tasks]
-
-
-def test_cores_of_threads_that_are_and_are_to_come():
+def test_cores_of_a_process_and_of_threads_to_come():
   allowed, seen = os.sched_getaffinity(0), []
-  jax.devices()
-  with pytest.raises(KeyError):
-    with process.limited_cores(1) as count:
-      assert count == 1
-      before = of_all_threads()
-      new = threading.Thread(
-          target=lambda: seen.append(os.sched_getaffinity(0))
-      )
-      new.start()
-      new.join()
-      # An error gives them back, too.
-      raise KeyError
-  assert len(before) > 2
-  assert len(before[0]) == 1 and before[0] <= allowed
-  assert all(own == before[0] for own in before) and seen == [before[0]]
-  assert all(own == allowed for own in of_all_threads())
-  with process.limited_cores(None) as count:
-    assert count == len(allowed)
-    assert all(own == allowed for own in of_all_threads())
-  count += 1
-  with pytest.raises(UserError, match=f'{count}; .*use {count - 1} core'):
-    with process.limited_cores(count):
-      pass
-
-
-def test_hyperthreads_of_a_core_are_last(tmp_path):
-  for core, siblings in ((0, '0-1'), (1, '0-1'), (2, '2-3'), (3, '2-3')):
-    folder = tmp_path / f'cpu{core}' / 'topology'
-    folder.mkdir(parents=True)
-    (folder / 'thread_siblings_list').write_text(f'{siblings}\n')
-  assert process.hyperthreads_last({0, 1, 2, 3}, tmp_path) == [0, 2, 1, 3]
-  # The first threads are not for this process.
-  assert process.hyperthreads_last({1, 2, 3}, tmp_path) == [1, 2, 3]
-  # The kernel does not say.
-  assert process.hyperthreads_last({4, 5, 6}, tmp_path) == [4, 5, 6]
+  assert process.limit_cores(None) == len(allowed)
+  with pytest.raises(UserError, match=f'at most {len(allowed)}, the cores'):
+    process.limit_cores(len(allowed) + 1)
+  try:
+    assert process.limit_cores(1) == 1
+    thread = threading.Thread(
+        target=lambda: seen.append(os.sched_getaffinity(0))
+    )
+    thread.start()
+    thread.join()
+  finally:
+    os.sched_setaffinity(0, allowed)
+  assert seen == [{min(allowed)}]

@@ -1,5 +1,7 @@
 """How the recipes of these tests run their stages."""
 
+import os
+
 import pytest
 
 from dualenc_jax.cli import main as cli, recipe
@@ -14,3 +16,6 @@ def in_process(monkeypatch):
     return cli.main([*argv, *paths])
 
   monkeypatch.setattr(recipe, '_execute', execute)
+  cores = os.sched_getaffinity(0)
+  yield
+  os.sched_setaffinity(0, cores)
