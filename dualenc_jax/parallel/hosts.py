@@ -194,7 +194,7 @@ def _watch() -> None:
     # not at all.
     os.write(
         2,
-        f'error: {why}. {_name()} stops, too. Run the same command again on all'
+        f'error: {why}; {_name()} stops, too. Run the same command again on all'
         ' hosts to resume.\n'.encode(),
     )
     os._exit(status if status in _ERRORS else RUN_AGAIN)

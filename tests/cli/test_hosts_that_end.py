@@ -69,7 +69,7 @@ def test_one_that_is_told_before_it_can_train_ends_the_other(tmp_path):
   assert other == status == RUN_AGAIN
   assert 'SIGUSR1: stopped; there was no step to save' in words
   assert f'error: host 1 ({socket.gethostname()}, ' in said
-  assert ') was asked to stop. So host 0 ' in said and 'Traceback' not in said
+  assert ') was asked to stop; host 0 ' in said and 'Traceback' not in said
 
 
 @pytest.mark.slow
