@@ -119,11 +119,11 @@ def make_parser() -> flags.Parser:
 
 def largest_batch(
     experiment: Experiment, available: int | None,
-    peak_of: Callable[[Experiment], int] | None,
+    peak: Callable[[Experiment], int] | None,
 ) -> Experiment:
   """Reports, and returns the experiment with, the largest batch that fits.
 
-  Its device has `available` bytes; `peak_of` is as of `memory.fit_batch`.
+  Its device has `available` bytes; `peak` is `peak_of_step` of `fit_batch`.
   """
   if available is None:
     raise UserError(
@@ -135,11 +135,13 @@ def largest_batch(
       f' {memory.mib(available)} MiB a device:'
   )
 
-  def tell(size: int, peak: int | None) -> None:
-    text = 'too much to compile' if peak is None else f'{memory.mib(peak)} MiB'
+  def log(size: int, found: int | None) -> None:
+    text = 'too much to compile'
+    if found is not None:
+      text = f'{memory.mib(found)} MiB'
     print(f'  batch {size:,}: {text}', flush=True)
 
-  fit = memory.fit_batch(experiment, available, tell, peak_of)
+  fit = memory.fit_batch(experiment, available, log, peak)
   if fit.too_large is not None:
     note = f'; {fit.too_large:,} do not fit, and what is between was not tried'
   elif fit.batch_size < memory.MAX_BATCH_SIZE // 2:

@@ -1,6 +1,8 @@
-"""Training: an experiment and its plan, the step, checkpoints, the loop.
+"""Training: an experiment, its plan and start, the step, the loop, its hooks.
 
-What a batch is trained on is an objective's; the mesh is `parallel`'s.
+Checkpoints of a run are saved and restored here; those of other libraries are
+read in `checkpoints`. The value of a batch is in `objectives`, the mesh in
+`parallel`.
 """
 
 from dualenc_jax.parallel.partitioning import Partitioner
