@@ -32,10 +32,10 @@ class MtebEncoder(AbsEncoder):
   clustering, classification, pairs), which are compared with each other, so
   that one tower must embed all of them, and which may be as long as passages.
 
-  Prefixes are those of the model, and of its prompts those that are called as
-  mteb calls them: 'SciFact-query', 'SciFact', 'Retrieval-query', 'Retrieval';
-  of documents only those that end with '-document'. mteb joins titles to texts
-  and instructions to queries before they come here.
+  Prefixes are those of the model, or its prompts with mteb's names:
+  'SciFact-query', 'SciFact', 'Retrieval-query', 'Retrieval'; documents take
+  only names that end with '-document'. mteb joins titles to texts and
+  instructions to queries before they come here.
 
   Attributes:
     model: the retriever.

@@ -21,8 +21,8 @@ from dualenc_jax.utils.files import default_cache_dir
 
 Features = Mapping[str, Any]
 
-# T5X has no rule for our only axis that its models lack. On the mesh and in
-# Adafactor `kv` is what it should be: never split, the columns of a matrix.
+# T5X has no rule for our axis of embeddings. On the mesh and in Adafactor `kv`
+# is its equal: never split, the columns of a matrix.
 _T5X_AXES = {'embedding_dim': 'kv'}
 
 
@@ -42,12 +42,13 @@ class DualEncoderModel(models.BaseTransformerModel):
     """Creates the model.
 
     Args:
-      objective: what is trained. T5X's own `num_microbatches` must stay 1 or
-        None; the objective has a `micro_batch_size`.
-      input_vocabulary: of the queries; output_vocabulary of the passages.
+      objective: the objective to train. T5X's own `num_microbatches` must stay
+        1 or None; the objective has a `micro_batch_size`.
+      input_vocabulary: of the queries.
+      output_vocabulary: of the passages.
       optimizer_def: T5X's optimizer.
-      freeze: expressions over whole paths of parameters that get no gradient,
-        which any optimizer without weight decay then leaves as they are.
+      freeze: regular expressions over whole paths of parameters that get no
+        gradient; an optimizer without weight decay leaves them unchanged.
     """
     module = objective.model
     own = module.passage_token_embedder or module.token_embedder
@@ -75,7 +76,7 @@ class DualEncoderModel(models.BaseTransformerModel):
   ) -> core.FrozenDict:
     """Fresh parameters and, in 'params_axes', their logical axes."""
     del input_types
-    # The batch that the loss must see whole.
+    # The loss must see a batch of this size whole.
     self._batch_size = input_shapes['query_tokens'][0]
     boxed = self._objective.init(rng)
     params = nn.unbox(boxed)
@@ -102,7 +103,7 @@ class DualEncoderModel(models.BaseTransformerModel):
     )
     key = None
     if dropout_rng is not None:
-      # T5X's key may be of a generator whose masks depend on their place.
+      # The generator of T5X's key may make masks that depend on their place.
       bits = jax.random.bits(dropout_rng, (2,), jnp.uint32)
       key = jax.random.wrap_key_data(bits, impl='threefry2x32')
     value, metrics = self._objective(params, to_batch(batch), key)
@@ -171,7 +172,7 @@ def register(
 
 
 def to_batch(features: Features) -> Batch:
-  """The batch that `embed` takes, of what `PairConverter` makes."""
+  """The batch of `embed` from the features of `PairConverter`."""
   passages, ids = features['passage_tokens'], features['passage_ids']
   batch = {
       'queries': layouts.padded_rows(features['query_tokens'][:, None]),

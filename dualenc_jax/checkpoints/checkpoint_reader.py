@@ -20,7 +20,7 @@ from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.retrieval.compression import Codec, model_codec
 from dualenc_jax.utils import finite, json_file, machine, untrusted
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.tensor_files import checkpoint_meta, zarr_files
 from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
 
@@ -293,11 +293,11 @@ def check_kind(
     facts: Mapping[str, Any], kind: str, path: str | os.PathLike[str]
 ) -> None:
   """Raises UserError unless facts are of a kind, such as `GENERATOR`."""
-  found = kind_of(facts)
-  if found != kind:
+  actual = kind_of(facts)
+  if actual != kind:
     ability, _, file = _KINDS[kind]
     raise UserError(
-        f'{path} is a {found}, not a {kind}, which {ability}. Train one'
+        f'{path} is a {actual}, not a {kind}, which {ability}. Train one'
         f' with --gin_file={file}.'
     )
 
@@ -316,18 +316,18 @@ def build_model(facts: Mapping[str, Any], path: str) -> Any:
 
 def candidate_steps(path: pathlib.Path, step: int | None) -> list[int]:
   """Steps to try, the best first; raises UserError if there are none."""
-  found = steps(path)
-  if not found or (step is not None and step not in found):
-    lacking = f' of step {step}' if found else ' yet'
-    known = f'; it has {", ".join(map(str, found))}' if found else ''
+  saved = steps(path)
+  if not saved:
     raise UserError(
-        f'{path} has no checkpoint{lacking}{known}. Train first, or give the'
-        ' folder of a trained model.'
+        f'{path} has no checkpoint yet. Train first, or give the folder of a'
+        ' trained model.'
     )
   if step is not None:
+    known = f'a step with a checkpoint, {", ".join(map(str, saved))}'
+    expect(step in saved, f'{path}: the step', step, known)
     return [step]
   best = best_step(path)
-  return sorted(found, key=lambda step: (step == best, step), reverse=True)
+  return sorted(saved, key=lambda step: (step == best, step), reverse=True)
 
 
 def best_step(path: pathlib.Path) -> int | None:
@@ -335,10 +335,10 @@ def best_step(path: pathlib.Path) -> int | None:
   folder = step_folder(path, steps(path)[-1])
   types = {'notes?': {'best?': {'step': int}}}
   try:
-    found, _ = checkpoint_meta.read(folder, **types)
+    meta, _ = checkpoint_meta.read(folder, **types)
   except UserError:
     return None
-  return found.get('notes', {}).get('best', {}).get('step')
+  return meta.get('notes', {}).get('best', {}).get('step')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -143,16 +143,16 @@ def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
   theirs = safetensors_file.read(path)
   config = config_lib.read(folder)
   table, left_out = _read_table(theirs, config, folder)
-  found = {}
+  decoder = {}
   for name, tensor in theirs.items():
     if name.startswith('decoder.') and name not in (*left_out, _UNUSED):
       ours = _to_ours(name)
-      found[ours] = _transpose(ours, tensor)
+      decoder[ours] = _transpose(ours, tensor)
   head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
   # A tied head of T5 1.1 is not scaled.
-  if found and (head is not table or config_lib.is_head_tied(config) is None):
-    found['decoder/logits_dense/kernel'] = head.transposed()
-  return found
+  if decoder and (head is not table or config_lib.is_head_tied(config) is None):
+    decoder['decoder/logits_dense/kernel'] = head.transposed()
+  return decoder
 
 
 def write(weights: Weights, folder: pathlib.Path) -> None:

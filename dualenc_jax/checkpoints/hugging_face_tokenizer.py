@@ -209,9 +209,9 @@ def _read_model(path: pathlib.Path) -> _Model:
 def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   """Pieces in the order of their ids, without the extra ids at the end."""
   again = 'Copy it again.'
-  found = json_file.read(path, again)
-  json_file.check(found, {'model': {'vocab': dict | list}}, path, again)
-  vocabulary, where = found['model']['vocab'], f'{path}: model: vocab'
+  content = json_file.read(path, again)
+  json_file.check(content, {'model': {'vocab': dict | list}}, path, again)
+  vocabulary, where = content['model']['vocab'], f'{path}: model: vocab'
   if isinstance(vocabulary, dict):
     json_file.check(vocabulary, {str: int}, where, again)
     pieces = sorted(vocabulary, key=vocabulary.__getitem__)

@@ -104,8 +104,8 @@ def load_teacher(
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance['template'] = template
-    found = load_calibration(path, checkpoint.meta['step'])
-    return Teacher(params, tokenizer, around, scorer, provenance, found)
+    calibration = load_calibration(path, checkpoint.meta['step'])
+    return Teacher(params, tokenizer, around, scorer, provenance, calibration)
 
   return checkpoint_reader.restore(path, step, use)
 

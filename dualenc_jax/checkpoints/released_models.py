@@ -119,10 +119,10 @@ def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
   """Raises UserError unless the tokens of the scores are T5's."""
   pieces = [piece.piece for piece in read_model(vocabulary.file).pieces]
   for number, expected in _PIECES.items():
-    found = repr(pieces[number]) if number < len(pieces) else 'absent'
-    if found != repr(expected):
+    piece = repr(pieces[number]) if number < len(pieces) else 'absent'
+    if piece != repr(expected):
       raise UserError(
-          f'{weights}: piece {number} of {vocabulary.path} is {found}; expected'
+          f'{weights}: piece {number} of {vocabulary.path} is {piece}; expected'
           f' {expected!r}, as in the vocabulary of T5.'
       )
 

@@ -343,12 +343,12 @@ def read_length(transformer: pathlib.Path, task: str) -> int | None:
   inner = dict.fromkeys(options, {'model_max_length?': int | None})
   json_file.check(settings, lengths, file, _AGAIN)
   json_file.check(options, inner, file, _AGAIN)
-  found = [
+  candidates = [
       settings.get(f'{task}_length'),
       *(given.get('model_max_length') for given in options.values()),
       settings.get('max_seq_length'),
   ]
-  return next(filter(None, found), None)
+  return next(filter(None, candidates), None)
 
 
 def read_prompts(path: pathlib.Path) -> dict[str, Any]:

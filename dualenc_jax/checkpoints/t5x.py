@@ -74,17 +74,17 @@ def read(path: str | os.PathLike[str]) -> Weights:
     UserError: it is no such checkpoint, is damaged, or holds another model.
   """
   path, form, tree = _read_tree(path)
-  found: dict[str, Any] = {
+  targets: dict[str, Any] = {
       name.removeprefix('target/'): tensor
       for name, tensor in tree.items()
       if name.startswith('target/')
   }
   names = {
       name: _OURS.get(name, name)
-      for name in found
+      for name in targets
       if not name.startswith('decoder/')
   }
-  given = {ours: found[name] for name, ours in names.items()}
+  given = {ours: targets[name] for name, ours in names.items()}
   _check_family(given, names, f'{path} ({KIND})')
   loss = {n: t for n, t in given.items() if n.startswith('loss/')}
   table = given[EMBEDDING]
@@ -93,10 +93,10 @@ def read(path: str | os.PathLike[str]) -> Weights:
   tensors = _unscan(
       {n: t for n, t in given.items() if n not in loss}, widths
   )
-  others = _left_out(tree, found.keys(), str(path))
+  others = _left_out(tree, targets.keys(), str(path))
   decoder = {
       f'target/{name}': 'head' if '/logits_dense/' in name else 'decoder'
-      for name in found.keys() - names.keys()
+      for name in targets.keys() - names.keys()
   }
   return Weights(
       f'{KIND} ({form})',
@@ -117,13 +117,13 @@ def read_decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
   where logits are by the token embeddings, over sqrt(E).
   """
   tree = _read_tree(path)[2]
-  found = {
+  decoder = {
       name.removeprefix('target/'): tensor
       for name, tensor in tree.items()
       if name.startswith('target/decoder/') and tensor is not None
   }
-  norm = found.get('decoder/decoder_norm/scale')
-  return _unscan(found, {'decoder': norm.shape[0]}) if norm else {}
+  norm = decoder.get('decoder/decoder_norm/scale')
+  return _unscan(decoder, {'decoder': norm.shape[0]}) if norm else {}
 
 
 def _step(tensor: Tensor | None) -> int | None:
@@ -234,7 +234,7 @@ def _unscan(
   `widths` are E of each tower. UserError if the axis of the layers is
   ambiguous, or layers have relative position biases that differ.
   """
-  found: dict[str, Tensor] = {}
+  unscanned: dict[str, Tensor] = {}
   biases: dict[str, list[Tensor]] = {}
   for name, tensor in _unstack(tensors, widths).items():
     shape = tensor.shape
@@ -245,7 +245,7 @@ def _unscan(
     if match := _ANY_BIAS.fullmatch(name):
       biases.setdefault(match[1], []).append(tensor)
     else:
-      found[name] = tensor
+      unscanned[name] = tensor
   for tower, (first, *others) in biases.items():
     for other in others:
       if not np.array_equal(first.read(), other.read()):
@@ -254,8 +254,8 @@ def _unscan(
             ' positions of their own, as in umT5.'
             ' Give a T5 or mT5.'
         )
-    found[f'{tower}/{_BIAS}'] = first
-  return found
+    unscanned[f'{tower}/{_BIAS}'] = first
+  return unscanned
 
 
 def _unstack(

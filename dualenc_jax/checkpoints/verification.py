@@ -82,11 +82,11 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
           f'{written.tensors[source].where} differs from'
           f' {weights.tensors[name].where}. Nothing was kept.'
       )
-  expected, found = map(_settings, (weights, written))
+  expected, actual = map(_settings, (weights, written))
   for name, value in expected.items():
-    if value != found.get(name):
+    if value != actual.get(name):
       raise UserError(
-          f'{name} is {value!r}, but {found.get(name)!r} in the output.'
+          f'{name} is {value!r}, but {actual.get(name)!r} in the output.'
           ' Nothing was kept.'
       )
 

@@ -75,9 +75,9 @@ class Usage:
 
   def facts(self) -> dict[str, Any]:
     """Lengths, prefixes and prompts, if there are any, as JSON."""
-    found = {n: getattr(self, n) for n in _FACTS}
+    facts = {n: getattr(self, n) for n in _FACTS}
     absent: dict[str, Any] = {'prompts': {}, 'default_prompt': None}
-    return {n: x for n, x in found.items() if n not in absent or x != absent[n]}
+    return {n: x for n, x in facts.items() if n not in absent or x != absent[n]}
 
   def save_vocabulary(self, folder: pathlib.Path) -> None:
     """Copies the SentencePiece file, if there is one, into a folder."""
@@ -288,9 +288,9 @@ def infer_encoder(
   )
   for name in needed:
     if name not in tensors or len(tensors[name].shape) != 2:
-      found = tensors[name].shape if name in tensors else 'absent'
+      shape = tensors[name].shape if name in tensors else 'absent'
       raise UserError(
-          f'{name} is {found}; expected a matrix. Give a whole T5, in place'
+          f'{name} is {shape}; expected a matrix. Give a whole T5, in place'
           f' of the {len(tensors)} tensors{where}.'
       )
   bias, query, mlp = (tensors[name] for name in needed)

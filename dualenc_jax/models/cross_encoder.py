@@ -110,9 +110,9 @@ class Seq2SeqRanker(nn.Module):
     members = Segments.from_lengths(tokens.shape[1], lengths).members() > 0
     start = self.token_embedder(jnp.full((rows, texts), PAD, jnp.int32))
     own = jnp.eye(texts, dtype=bool)[None]
-    found = self.decoder(start, encoded, jnp.swapaxes(members, 1, 2), own)
+    decoded = self.decoder(start, encoded, jnp.swapaxes(members, 1, 2), own)
     logits = self.decoder.logits(
-        found, self.token_embedder.embedding, self.tokens
+        decoded, self.token_embedder.embedding, self.tokens
     )
     if len(self.tokens) == 1:
       return logits[..., 0]

@@ -29,7 +29,7 @@ def mean_pool(x: jax.Array, lengths: jax.Array) -> jax.Array:
   x = x.astype(jnp.float32)
   members = Segments.from_lengths(x.shape[1], lengths).members()
   if lengths.shape[1] == 1:
-    # A sum, which the compiler fuses into what comes before.
+    # The compiler fuses a sum with the operations before it.
     total = jnp.sum(x * members, axis=1, keepdims=True)
   else:
     total = jnp.einsum('rls,rle->rse', members, x, precision='highest')
@@ -43,14 +43,14 @@ def l2_normalize(x: jax.Array, epsilon: float = 1e-12) -> jax.Array:
 
 
 def model_params(params: Any) -> Any:
-  """Trained parameters without those of the loss, and of a codec."""
+  """The trained parameters without those of the loss and of a codec."""
   return {n: tree for n, tree in params.items() if n not in NON_MODEL_PARAMS}
 
 
 def row_lengths(
     tokens: jax.Array, numbers: jax.Array | None
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Lengths and numbers [R, 1] of texts that have a row each.
+  """Lengths and numbers [R, 1] of texts with a row each.
 
   Tokens are int32 [R, L], padded with 0; numbers [R] or None, which stays None.
   """
@@ -175,7 +175,7 @@ class DualEncoder(nn.Module):
   def __call__(
       self, query_tokens: jax.Array, passage_tokens: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Both towers once; touches every parameter, so it initialises them."""
+    """Runs both towers, so that `init` initialises every parameter."""
     return self.encode_query(query_tokens), self.encode_passage(passage_tokens)
 
   def _encode(self, side, tokens, lengths, numbers):

@@ -32,7 +32,7 @@ def parameter(
     module: nn.Module, name: str, init: Initializer, shape: Sequence[int],
     axes: Sequence[str | None], dtype: str = 'float32',
 ) -> jax.Array:
-  """A float32 parameter of a module, whole and in the dtype of its use.
+  """Declares a float32 parameter; returns it whole, in the dtype of its use.
 
   `shape` is that of the whole parameter; `axes` are logical.
   """
@@ -64,9 +64,9 @@ class Dense(nn.Module):
     x = x.astype(self.dtype)
     if current_backend() != 'cpu':
       return jnp.dot(x, kernel)
-    # There XLA computes the kernel's gradient 2.7 times faster over one flat
-    # axis of tokens than over (B, L); a TPU's compiler would not join the
-    # product with what is before and after it.
+    # XLA for CPUs computes the kernel's gradient 2.7 times faster over one flat
+    # axis of tokens than over (B, L); a TPU's compiler would not fuse the
+    # product with its neighbours.
     y = jnp.dot(x.reshape(-1, x.shape[-1]), kernel)
     return y.reshape(*x.shape[:-1], self.features)
 
@@ -127,12 +127,12 @@ class Segments(NamedTuple):
   def from_lengths(
       cls, length: int, lengths: jax.Array, numbers: jax.Array | None = None
   ) -> 'Segments':
-    """The segments of rows of `length` tokens, of texts of `lengths` [R, S]."""
+    """Makes segments of rows of `length` tokens from `lengths` [R, S]."""
     ends = jnp.cumsum(lengths, axis=1, dtype=jnp.int32)
     place = jnp.arange(length, dtype=jnp.int32)
     beyond = place[None, :, None] >= ends[:, None, :]
     slots = jnp.sum(beyond, axis=-1, dtype=jnp.int32)
-    # The tokens of a row before its text: of all texts that have ended.
+    # The tokens of a row before its text are those of texts that have ended.
     before = jnp.sum(beyond * lengths[:, None, :], axis=-1, dtype=jnp.int32)
     return cls(slots, place[None] - before, lengths, numbers)
 
@@ -195,7 +195,7 @@ def _draw(keys: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _bits(key: jax.Array, count: jax.Array) -> jax.Array:
-  """Number `count` of what `jax.random.bits(key, ...)` draws, uint32 []."""
+  """The number at index `count` of `jax.random.bits(key, ...)`, uint32 []."""
   high, low = jax.random.key_data(jax.random.fold_in(key, count))
   return high ^ low
 
@@ -206,7 +206,7 @@ def _keep(bits: jax.Array, rate: float) -> jax.Array:
 
 
 class Dropout(nn.Module):
-  """Dropout whose mask of a text depends on its number, not on its row.
+  """Dropout with masks that depend on the number of a text, not on its row.
 
   With `shared` all tokens of a text have one mask, as in T5X.
   """
@@ -216,7 +216,7 @@ class Dropout(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, texts: Segments | None) -> jax.Array:
-    """Drops entries of [R, L, F]; without `texts` of its rows it drops none."""
+    """Drops entries of [R, L, F]; with `texts` None it drops none."""
     if texts is None or self.rate == 0.0:
       return x
     draw = texts.keep_shared if self.shared else texts.keep_each
@@ -229,8 +229,8 @@ class Mlp(nn.Module):
 
   Two activations make the gated form of T5 1.1, `wi_0` and `wi_1` multiplied;
   one makes the plain form of T5 1.0, `wi`. Activations are functions of
-  `flax.linen` ('gelu', 'relu', 'silu') or 'linear'; dropout acts on the hidden
-  units; `out_init` is a factor of `wo` at the start.
+  `flax.linen` ('gelu', 'relu', 'silu') or 'linear'. Dropout acts on the hidden
+  units. `out_init` is a factor of the initial `wo`.
   """
 
   hidden_dim: int

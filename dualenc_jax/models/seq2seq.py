@@ -64,14 +64,14 @@ class Seq2Seq(nn.Module):
     inputs = jnp.where(target.positions == 0, PAD, jnp.roll(targets, 1, axis=1))
     length = targets.shape[1]
     own = target.slots[:, :, None] == target.slots[:, None, :]
-    found = self.decoder(
+    decoded = self.decoder(
         self.token_embedder(inputs),
         encoded,
         target.slots[:, :, None] == source.slots[:, None, :],
         own & jnp.tril(jnp.ones((1, length, length), bool)),
         (None, None) if dropout_numbers is None else (target, source),
     )
-    return self.logits(found)
+    return self.logits(decoded)
 
   def encode(self, sources: jax.Array) -> jax.Array:
     """Encodes the sources: int32 [R, L], a text a row -> [R, L, E]."""

@@ -41,8 +41,9 @@ class Attention(nn.Module):
 
   def setup(self):
     joined, axes = self.num_heads * self.head_dim, ('embed', 'joined_kv')
-    init, of_query = t5_encoder.ATTENTION_INIT, t5_encoder.query_init
-    self.query = layers.Dense(joined, axes, of_query(self.head_dim), self.dtype)
+    init = t5_encoder.ATTENTION_INIT
+    query_init = t5_encoder.query_init(self.head_dim)
+    self.query = layers.Dense(joined, axes, query_init, self.dtype)
     self.key = layers.Dense(joined, axes, init, self.dtype)
     self.value = layers.Dense(joined, axes, init, self.dtype)
     self.out = layers.Dense(self.features, axes[::-1], init, self.dtype)
@@ -65,10 +66,10 @@ class Attention(nn.Module):
     """
     keep = t5_encoder.keep_weights(self, dropout)
     query = self._heads(self.query(x))
-    found = t5_encoder.einsum_attention(
+    y = t5_encoder.einsum_attention(
         query, keys, values, bias, mask, self.dropout_rate, keep
     )
-    return self.out(found.reshape(*x.shape[:-1], -1))
+    return self.out(y.reshape(*x.shape[:-1], -1))
 
 
 class DecoderLayer(nn.Module):
@@ -106,10 +107,10 @@ class DecoderLayer(nn.Module):
   ) -> jax.Array:
     """Maps [R, T, E] to [R, T, E]; see `T5Decoder` for the arguments."""
     y = self.pre_self_attention_layer_norm(x)
-    found = self.self_attention(
+    y = self.self_attention(
         y, *self.self_attention.keys_and_values(y), bias, mask, dropout[0]
     )
-    x = x + self.dropout(found, dropout[0])
+    x = x + self.dropout(y, dropout[0])
     source = self.encoder_decoder_attention.keys_and_values(encoded)
     return self._after(x, source, source_mask, dropout)
 
@@ -129,8 +130,8 @@ class DecoderLayer(nn.Module):
         )
     )
     seen = (place <= at)[:, None, None]
-    found = self.self_attention(alone, keys, values, bias, seen)
-    x = self._after(x + found.reshape(x.shape), cache[2:], source_mask)
+    y = self.self_attention(alone, keys, values, bias, seen)
+    x = self._after(x + y.reshape(x.shape), cache[2:], source_mask)
     return x, cache._replace(keys=keys, values=values)
 
   def _after(self, x, source, source_mask, dropout=(None, None)):

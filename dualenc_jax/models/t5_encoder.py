@@ -48,15 +48,14 @@ def dot_product_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array,
     mask: jax.Array, dropout_rate: float = 0.0, keep: jax.Array | None = None,
 ) -> jax.Array:
-  """The fastest form: on TPUs the kernel of `fused_attention.py`, if it fits.
+  """Attention in its fastest form, `fused_attention.py` on TPUs, if it fits.
 
-  Else `jax.nn.dot_product_attention` runs with T5's scale of one. Arguments and
-  result are those of `einsum_attention`. With dropout of the attention weights,
-  which that function lacks, the einsum form runs, so that the choice of an
-  implementation never changes the objective.
+  Elsewhere `jax.nn.dot_product_attention` runs with T5's scale of one, or the
+  einsum form where attention weights are dropped, which that function cannot.
+  Arguments and result are those of `einsum_attention`.
   """
   if current_backend() == 'tpu':
-    # Pallas, which no other machine need import.
+    # It imports Pallas, which no other machine needs.
     from dualenc_jax.models import fused_attention
 
     if fused_attention.is_faster(query, bias):
@@ -74,8 +73,8 @@ def dot_product_attention(
 def _for_each_row(bias: jax.Array, rows: int) -> jax.Array:
   """Repeats [1, H, L, L] to [rows, H, L, L], as a product with ones.
 
-  So its gradient is a product, too: the sum over rows, the gradient of a
-  broadcast, takes XLA on several cores of a CPU 100 times as long.
+  Its gradient is a product, too: XLA on several cores of a CPU takes 100 times
+  as long for a sum over rows, the gradient of a broadcast.
   """
   if bias.shape[0] == rows:
     return bias
@@ -204,8 +203,8 @@ class SelfAttention(nn.Module):
           joined, ('embed', 'joined_kv'), kernel_init=kernel_init,
           dtype=self.dtype, name=name,
       )(x)
-      # Before the heads are an axis: the kernel of TPUs takes them joined, and
-      # would else be given copies.
+      # The kernel of TPUs takes heads joined; a constraint on an axis of heads
+      # would make copies.
       y = nn.with_logical_constraint(y, ('batch', 'length', 'heads'))
       return y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
 

@@ -251,7 +251,7 @@ def test_the_difference_is_of_cosines():
     'source, flags, message',
     [
         ('nothing', (), 'does not exist. Expected a model_dir'),
-        ('sde', ('--step=3',), 'has no checkpoint of step 3; it has 7'),
+        ('sde', ('--step=3',), 'the step is 3; expected a step'),
         ('sde/checkpoints/7', (), 'Give .*sde, with --step=7'),
     ],
 )
