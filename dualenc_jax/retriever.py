@@ -29,7 +29,7 @@ from dualenc_jax.retrieval.index.index import (
 )
 from dualenc_jax.retrieval.search.exact_search import search_of
 from dualenc_jax.retrieval.search.ranking import check_k, Ranking
-from dualenc_jax.utils import finite, hub, python_input
+from dualenc_jax.utils import finite, hub, input_checks
 from dualenc_jax.utils.errors import UserError
 
 
@@ -184,7 +184,7 @@ class Retriever:
       UserError: not a list of strings, no such prompt, or an embedding is not
         finite.
     """
-    texts = python_input.texts_of('queries', texts)
+    texts = input_checks.check_texts('queries', texts)
     tokenizer = self.towers.tokenizer.prompted(prompt or self._prompt)
     found = self.towers.queries(tokenizer.encode_queries(texts))
     return _finite('queries', found)
@@ -193,7 +193,7 @@ class Retriever:
       self, texts: Iterable[str], prompt: str | None = None
   ) -> np.ndarray:
     """Embeds passages; see `encode_queries`."""
-    texts = python_input.texts_of('passages', texts)
+    texts = input_checks.check_texts('passages', texts)
     tokenizer = self.towers.tokenizer.prompted(passage=prompt)
     tokens = tokenizer.encode_passages(texts)
     return _finite('passages', self.towers.passages(tokens))
@@ -218,18 +218,18 @@ class Retriever:
         be trained on these.
     """
     chosen = None if codec is None else spec(codec)
-    is_array = python_input.is_array(passages)
+    is_array = input_checks.is_array(passages)
     if is_array:
-      given = python_input.embeddings_of('passages', passages, self.dim)
+      given = input_checks.check_embeddings('passages', passages, self.dim)
     else:
-      given = python_input.texts_of('passages', passages)
+      given = input_checks.check_texts('passages', passages)
     count = len(given)
     if not count:
       raise UserError('passages is empty; expected at least one to index.')
     # Before hours of encoding.
     names = [*map(str, range(count))]
     if ids is not None:
-      names = python_input.ids_of(ids, count)
+      names = input_checks.check_ids(ids, count)
     if chosen is not None:
       chosen.check(self.dim, count)
     if is_array:
@@ -333,15 +333,15 @@ class Retriever:
     corpus = self._indexed()
     check_k(k)
     texts: list[str] = []
-    if python_input.is_array(queries):
+    if input_checks.is_array(queries):
       if hybrid is not None:
         raise UserError(
             'hybrid search needs texts of queries, not embeddings: give texts,'
             ' or leave out hybrid.'
         )
-      embeddings = python_input.embeddings_of('queries', queries, self.dim)
+      embeddings = input_checks.check_embeddings('queries', queries, self.dim)
     else:
-      texts = python_input.texts_of('queries', queries)
+      texts = input_checks.check_texts('queries', queries)
       for i, query in enumerate(texts):
         if not query.strip():
           raise UserError(

@@ -24,7 +24,7 @@ from dualenc_jax.retrieval.encoding.towers import PassageTower
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import expect
 from dualenc_jax.utils.tensor_files import safetensors_file
-from dualenc_jax.utils.tensor_files.stacked_layers import unstack
+from dualenc_jax.utils.tensor_files.tensors import unstack
 
 VERSION = 1
 _HEADER, _TENSORS = 'towers.json', 'weights.safetensors'

@@ -20,8 +20,7 @@ from dualenc_jax.retrieval.encoding.teacher import load_calibration, Teacher
 from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.utils import machine
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
-from dualenc_jax.utils.tensor_files.tensors import Tensor
+from dualenc_jax.utils.tensor_files.tensors import layer_names, Tensor
 
 # Maximum rows that a device encodes at once, as `Experiment.eval_batch_size`.
 _BATCH_SIZE = 256

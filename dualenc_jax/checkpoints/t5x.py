@@ -30,7 +30,7 @@ from dualenc_jax.checkpoints.weights import (
   Weights,
 )
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files import stacked_layers, zarr_files
+from dualenc_jax.utils.tensor_files import tensors as tensors_lib, zarr_files
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 KIND = 'T5X checkpoint'
@@ -280,17 +280,17 @@ def _unstack(
       )
     axis, norm = axes[tower]
     count = norm.shape[axis]
-    if count > stacked_layers.MOST:
+    if count > tensors_lib.MOST_LAYERS:
       raise UserError(
-          f'{norm.where} has {count:,} layers; expected {stacked_layers.MOST:,}'
-          ' at most.'
+          f'{norm.where} has {count:,} layers; expected'
+          f' {tensors_lib.MOST_LAYERS:,} at most.'
       )
     if tensor.shape[axis : axis + 1] != (count,):
       raise UserError(
           f'{tensor.where} has the shape {tensor.shape}; expected {count}'
           f' layers along axis {axis}, as in {norm.where}.'
       )
-    stacked_layers.check_count(len(layers) + count, tensor.where)
+    tensors_lib.check_count(len(layers) + count, tensor.where)
     for i in range(count):
       layers[f'{tower}/layers_{i}/{inner}'] = tensor.entry(axis, i)
   return layers

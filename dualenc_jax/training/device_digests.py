@@ -17,7 +17,7 @@ import numpy as np
 
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.utils.tensor_files import digests
-from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
+from dualenc_jax.utils.tensor_files.tensors import layer_names
 
 
 def digest_trees(

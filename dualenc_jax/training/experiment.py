@@ -32,7 +32,7 @@ from dualenc_jax.training.step import Optimizer, Plan, TrainState
 from dualenc_jax.training.stopping import UntilAligned
 from dualenc_jax.utils.errors import check_whole, expect, UserError
 from dualenc_jax.utils.files import default_cache_dir
-from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
+from dualenc_jax.utils.tensor_files.tensors import layer_names
 from dualenc_jax.utils.untrusted import printable
 
 _LOG = logging.getLogger(__name__)

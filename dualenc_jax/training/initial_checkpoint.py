@@ -20,8 +20,7 @@ from dualenc_jax.parallel import partitioning
 from dualenc_jax.training.step import TrainState
 from dualenc_jax.utils import hub
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
-from dualenc_jax.utils.tensor_files.tensors import Tensor
+from dualenc_jax.utils.tensor_files.tensors import layer_names, Tensor
 
 # Put before the names of a query tower's own checkpoint.
 _QUERY = 'query_checkpoint/'

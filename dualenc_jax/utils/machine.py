@@ -1,5 +1,7 @@
 """Facts of this process and machine: versions of code, memory."""
 
+from collections.abc import Iterator
+import contextlib
 import functools
 import importlib.metadata
 import os
@@ -38,13 +40,11 @@ def git_revision() -> str | None:
 
 
 def cpu() -> str:
-  """What the maker calls the CPU, or its architecture."""
-  try:
-    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-  except OSError:
-    lines = []
-  names = [line for line in lines if line.startswith('model name')]
-  return names[0].partition(':')[2].strip() if names else platform.machine()
+  """The maker's name of the CPU, or its architecture."""
+  for name, value in _facts('/proc/cpuinfo'):
+    if name == 'model name':
+      return value
+  return platform.machine()
 
 
 def device_memory() -> int | None:
@@ -64,21 +64,25 @@ def memory_in_use() -> dict[str, float]:
   host_mib, host_peak_mib: resident, of this process; device_mib,
   device_peak_mib: of its device that has most, except a CPU.
   """
-  found = {}
-  try:
-    lines = pathlib.Path('/proc/self/status').read_text().splitlines()
-  except OSError:
-    lines = []
+  used = {}
   names = {'VmRSS': 'host_mib', 'VmHWM': 'host_peak_mib'}
-  for name, _, value in (line.partition(':') for line in lines):
+  for name, value in _facts('/proc/self/status'):
     if name in names:
-      found[names[name]] = int(value.split()[0]) / 2**10  # 'VmRSS: 1234 kB'.
+      used[names[name]] = int(value.split()[0]) / 2**10  # 'VmRSS: 1234 kB'.
   stats = [device.memory_stats() or {} for device in jax.local_devices()]
   names = {'bytes_in_use': 'device_mib', 'peak_bytes_in_use': 'device_peak_mib'}
   for name, own in names.items():
     if all(name in each for each in stats):
-      found[own] = max(each[name] for each in stats) / 2**20
-  return found
+      used[own] = max(each[name] for each in stats) / 2**20
+  return used
+
+
+def _facts(path: str) -> Iterator[tuple[str, str]]:
+  """Names and values of a file of 'name: value'; none where it is missing."""
+  with contextlib.suppress(OSError):
+    for line in pathlib.Path(path).read_text().splitlines():
+      name, _, value = line.partition(':')
+      yield name.strip(), value.strip()
 
 
 def machine_memory(

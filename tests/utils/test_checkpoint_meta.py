@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from dualenc_jax.utils.tensor_files import checkpoint_meta, stacked_layers
+from dualenc_jax.utils.tensor_files import (
+  checkpoint_meta,
+  tensors as tensors_lib,
+)
 from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
 
 META = {
@@ -76,4 +79,4 @@ def test_more_layers_than_any_model_has(count, shape, words):
   tensor = Tensor('file: e', shape, lambda: None)
   stacks = {f'e{i}/layers/x': tensor for i in range(count)}
   with pytest.raises(DamageError, match=words):
-    stacked_layers.unstack(stacks)
+    tensors_lib.unstack(stacks)

@@ -25,8 +25,7 @@ from dualenc_jax.models import (
 )
 from dualenc_jax.models.description import class_name
 from dualenc_jax.retrieval.encoding.towers import params_of_tower
-from dualenc_jax.utils.tensor_files.stacked_layers import unstack
-from dualenc_jax.utils.tensor_files.tensors import Tensor
+from dualenc_jax.utils.tensor_files.tensors import Tensor, unstack
 
 _PARTS = ('token_embedder', 'encoder', 'projection')
 # Attributes that change rounding at most.

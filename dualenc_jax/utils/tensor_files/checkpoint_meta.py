@@ -15,8 +15,7 @@ from typing import Any
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import digests as digests_lib, zarr_files
-from dualenc_jax.utils.tensor_files.stacked_layers import unstack
-from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
+from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor, unstack
 
 # The file within a checkpoint, as Orbax names it.
 FILE = 'meta/metadata'

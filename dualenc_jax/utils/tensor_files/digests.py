@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.utils.tensor_files.stacked_layers import layer_names
-from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
+from dualenc_jax.utils.tensor_files.tensors import (
+  DamageError,
+  layer_names,
+  Tensor,
+)
 
 # Odd multipliers: of the index in each of the two sums; of the rounds of the
 # first ("lowbias32", Wellons 2018: https://nullprogram.com/blog/2018/07/31/),

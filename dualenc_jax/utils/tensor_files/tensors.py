@@ -1,6 +1,9 @@
-"""`Tensor`, a tensor of a checkpoint that is read when it is wanted."""
+"""`Tensor`, a tensor of a checkpoint that is read when it is needed.
 
-from collections.abc import Callable
+`scan_layers` stacks layers in one array; `unstack` names each of them.
+"""
+
+from collections.abc import Callable, Mapping
 import dataclasses
 import math
 
@@ -8,6 +11,9 @@ import numpy as np
 
 from dualenc_jax.utils import finite, machine
 from dualenc_jax.utils.errors import UserError
+
+# No model has as many layers, or tensors.
+MOST_LAYERS, _MOST_TENSORS = 1_000, 100_000
 
 
 class DamageError(UserError):
@@ -81,3 +87,38 @@ class Tensor:
     load_at = self.load_at or (lambda axis, i: self.load().take(i, axis))
     shape = self.shape[:axis] + self.shape[axis + 1 :]
     return Tensor(f'{self.where}[{i}]', shape, lambda: load_at(axis, i))
+
+
+def unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+  """One tensor a layer out of those that `scan_layers` has stacked."""
+  layers: dict[str, Tensor] = {}
+  for name, tensor in tensors.items():
+    names = layer_names(name, tensor.shape)
+    check_count(len(layers) + len(names), tensor.where)
+    for i, part in enumerate(names):
+      layers[part] = tensor if part == name else tensor.entry(0, i)
+  return layers
+
+
+def check_count(count: int, where: str) -> None:
+  """Raises DamageError for more tensors than any model has."""
+  if count > _MOST_TENSORS:
+    raise DamageError(
+        f'{where}, with those before, is of more than {_MOST_TENSORS:,}'
+        ' tensors. Copy the checkpoint again.'
+    )
+
+
+def layer_names(
+    name: str, shape: tuple[int, ...]
+) -> dict[str, tuple[int, ...]]:
+  """Names and shapes of the layers of an array; of itself if it is no stack."""
+  tower, stacked, rest = name.partition('/layers/')
+  if not stacked or not shape:
+    return {name: shape}
+  if shape[0] > MOST_LAYERS:
+    raise DamageError(
+        f'{name} has the shape {shape}; expected an axis of at most'
+        f' {MOST_LAYERS:,} layers first. Copy the checkpoint again.'
+    )
+  return {f'{tower}/layers_{i}/{rest}': shape[1:] for i in range(shape[0])}

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import expect, UserError
 
 
 def is_array(value: Any) -> bool:
@@ -15,14 +15,12 @@ def is_array(value: Any) -> bool:
   return isinstance(dtype, np.dtype) and dtype.kind not in 'OUST'
 
 
-def texts_of(name: str, texts: Any) -> list[str]:
-  """A list of strings, or UserError."""
+def check_texts(name: str, texts: Any) -> list[str]:
+  """Returns texts as a list of strings; raises UserError for anything else."""
   one = isinstance(texts, (str, bytes, Mapping, Set))
   if one or not isinstance(texts, Iterable):
     what = 'one string' if isinstance(texts, str) else type(texts).__name__
-    raise UserError(
-        f"{name} is {what}; expected a list of strings, ['like this']."
-    )
+    raise UserError(f'{name} is {what}; expected a list of strings.')
   texts = list(texts)
   for i, text in enumerate(texts):
     if not isinstance(text, str):
@@ -30,10 +28,8 @@ def texts_of(name: str, texts: Any) -> list[str]:
           f'{name}[{i}] is {text!r:.60}, {type(text).__name__}; expected a'
           ' string.'
       )
-    if text.isascii():
-      continue
     try:
-      text.encode()
+      text.isascii() or text.encode()
     except UnicodeEncodeError as e:
       raise UserError(
           f'{name}[{i}] is {text!r:.60}: half of a surrogate pair at character'
@@ -42,40 +38,32 @@ def texts_of(name: str, texts: Any) -> list[str]:
   return texts
 
 
-def ids_of(ids: Any, count: int) -> list[str]:
-  """The checked ids of so many passages."""
-  ids = texts_of('ids', ids)
-  if len(ids) != count:
-    raise UserError(
-        f'{len(ids)} ids for {count} passages; expected one for each.'
-    )
+def check_ids(ids: Any, count: int) -> list[str]:
+  """Returns the ids of so many passages; raises UserError for bad ones."""
+  ids = check_texts('ids', ids)
+  expect(len(ids) == count, 'len(ids)', len(ids), f'one id a passage, {count}')
   seen: set[str] = set()
   for i, name in enumerate(ids):
     if name in seen:
       raise UserError(f'ids has {name!r} twice; expected different ones.')
     seen.add(name)
     # An index keeps an id a line, and NumPy ends a string at a zero.
-    if not name or any(c in name for c in '\n\r\0'):
-      raise UserError(
-          f'ids[{i}] is {name!r}; expected one line that is not empty.'
-      )
+    is_line = name and not any(c in name for c in '\n\r\0')
+    expect(is_line, f'ids[{i}]', name, 'one line that is not empty')
   return ids
 
 
-def embeddings_of(name: str, array: Any, dim: int) -> Any:
-  """Embeddings as exact search takes them: float32 or float16 [n, D]."""
+def check_embeddings(name: str, array: Any, dim: int) -> Any:
+  """Returns embeddings [n, D] for exact search, in float32 or float16."""
   if isinstance(array, jax.Array):
     array = np.asarray(array)
-  if array.dtype.kind != 'f':
-    raise UserError(
-        f'{name} is an array of {array.dtype}; expected embeddings in float32'
-        ' or float16, or a list of texts.'
-    )
-  if len(array.shape) != 2 or array.shape[1] != dim:
-    raise UserError(
-        f'{name} has the shape {tuple(array.shape)}; the embeddings of this'
-        f' model are [n, {dim}].'
-    )
+  expect(
+      array.dtype.kind == 'f', f'The dtype of {name}', str(array.dtype),
+      'embeddings in float32 or float16, or a list of texts',
+  )
+  shape = tuple(array.shape)
+  is_one = len(shape) == 2 and shape[1] == dim
+  expect(is_one, f'The shape of {name}', shape, f'embeddings [n, {dim}]')
   if array.dtype in (np.float32, np.float16):
     return array
   with np.errstate(over='ignore'):
