@@ -68,7 +68,7 @@ def partitions(
     batch: Embeddings, blocks: Iterable[Block], similarity: Similarity,
     totals: bool = False,
 ) -> Mapping[Block, Partition]:
-  """Computes log-partitions [B] of blocks, by the implementation of choice.
+  """Computes the log-partitions [B] of blocks.
 
   `totals` asks for the sums of the scores, too. The devices of the ring are
   those of the mesh in scope (`jax.set_mesh` or, under `jit`,
@@ -140,7 +140,7 @@ def _is_dense(
 def _masks(
     batch: Embeddings, pair: tuple[str, str], similarity: Similarity
 ) -> tuple[NegativeMask, NegativeMask]:
-  """The masks of rows and columns of the matrix of two towers."""
+  """Returns the masks of rows and columns of the matrix of two towers."""
   # Masked out: another pair that shares the query or the passage; in the
   # anchor's own tower the same text; a hard negative that is the passage.
   if pair == ('query', 'passage'):
@@ -189,7 +189,7 @@ def _ids(batch: Embeddings, text: str) -> tuple[jax.Array, jax.Array]:
 
 
 def _largest_tile(shard: int) -> int:
-  """The side of the largest tile for a device's shard of so many numbers.
+  """Returns the side of the largest tile for a shard of so many numbers.
 
   It is a power of two up to `LARGEST_TILE`; a tile of scores takes no more
   memory than the shard.

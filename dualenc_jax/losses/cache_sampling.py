@@ -35,9 +35,11 @@ class Sample(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-  """How slots are drawn: K = `count` a query, without replacement.
+  """Settings of a draw without replacement.
 
-  Candidates are the `top_k` best of a query's negatives, None for all.
+  Attributes:
+    count: K, slots for each query.
+    top_k: how many of a query's best negatives are candidates; None for all.
   """
 
   count: int = 1
@@ -97,7 +99,8 @@ def sample(
   """Draws K slots of the cache for each query, from softmax(scores).
 
   Slot j of query i has the score q_i . e_j / temperature. It is no candidate if
-  it is empty, if its text is one of `known_ids`, or above the limit.
+  it is empty, if its text is one of `known_ids`, or if it scores above the
+  limit.
 
   `numbers` uint32 [B] number the queries of the step; `known_ids` uint32
   [B, P, 2] are fingerprints of all labelled passages of a query.
@@ -128,17 +131,17 @@ def sample(
 
 
 def gumbel(bits: jax.Array) -> jax.Array:
-  """Noise -log(-log(1 - v)), finite, for v in (0, 1) from 32 random bits.
+  """Returns noise -log(-log(1 - v)), finite, v in (0, 1) from 32 random bits.
 
-  Where the noise is largest, v is smallest, and float32 finest: a maximum over
-  millions of slots has no ties.
+  The largest noise is of the smallest v, where float32 is finest: a maximum
+  over millions of slots has no ties.
   """
   v = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
   return -jnp.log(-jnp.log1p(-jnp.minimum(v, 1.0 - 2.0**-24)))
 
 
 def _noise(key: jax.Array, numbers: jax.Array, slots: jax.Array) -> jax.Array:
-  """Noise float32 [b, k] of queries [b] and slots [k], shared, or [b, k]."""
+  """Returns noise [b, k] of queries [b] and slots [k], shared, or [b, k]."""
 
   def of_slot(query_key, slot):
     # Threefry of (number, slot): a new key is as random as any bits.
@@ -151,7 +154,7 @@ def _noise(key: jax.Array, numbers: jax.Array, slots: jax.Array) -> jax.Array:
 
 
 def _empty(anchors: _Anchors, count: int, size: int) -> _Best:
-  """The best slots of anchors that have met none."""
+  """Returns the best slots of anchors that have met none."""
   zero = jnp.zeros_like(anchors.query[:, 0])
   none, shape = zero + MASKED, (zero.shape[0], count)
   slots = zero.astype(jnp.int32)
@@ -208,7 +211,7 @@ def _visit(
       step, _empty(anchors, count, shard.size),
       jnp.arange(-(-size // block), dtype=jnp.int32),
   )
-  # In the order of slots: as if they had been met in it.
+  # Sorted by slots, so that ties do not depend on the order of devices.
   slots, values = jax.lax.sort(
       (
           jnp.concatenate([best.slots, here.slots], axis=1),
@@ -224,7 +227,7 @@ def _visit(
 def _largest(
     values: jax.Array, slots: jax.Array, count: int
 ) -> tuple[jax.Array, jax.Array]:
-  """The largest of values and their slots [b, ...]; of equal ones the first."""
+  """Returns the largest of values [b, ...], and their slots, ties in order."""
   values, places = jax.lax.top_k(values, count)
   return values, jnp.take_along_axis(slots, places, axis=1)
 

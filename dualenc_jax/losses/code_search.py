@@ -83,7 +83,7 @@ def search(
 
 
 def _none_met(size, k, total):
-  """Scores and rows of the best passages before any is met."""
+  """Returns scores and rows of the best passages before any is met."""
   return (
       jnp.full((size, k), -jnp.inf, jnp.float32),
       jnp.full((size, k), total, jnp.int32),
@@ -96,12 +96,12 @@ def _visit(passages, quantiser, first, total, query, targets, scores, hits):
       passages, quantiser, first, total, query, scores.shape[1]
   )
   both = [jnp.concatenate(x, axis=1) for x in zip((scores, hits.rows), here)]
-  # In the order of their rows: of equal scores top_k takes the first.
+  # Sorted by rows: top_k takes the first of equal scores.
   order = jnp.argsort(both[1], axis=1)
   both = [jnp.take_along_axis(x, order, axis=1) for x in both]
   scores, places = jax.lax.top_k(both[0], scores.shape[1])
   rows = jnp.take_along_axis(both[1], places, axis=1)
-  # What was met before brings its codes.
+  # Passages met before bring their codes along.
   place = jnp.take_along_axis(order, places, axis=1)
   codes = jnp.take_along_axis(hits.codes, place[..., None], axis=1, mode='clip')
   pick = functools.partial(_pick, passages.codes, first)
@@ -110,7 +110,7 @@ def _visit(passages, quantiser, first, total, query, targets, scores, hits):
 
 
 def _best_of_shard(passages, quantiser, first, total, query, k):
-  """Scores and rows [b, k] of a device's own best, block by block."""
+  """Finds scores and rows [b, k] of a device's best, block by block."""
   own = len(passages.valid)
   block = min(BLOCK, own)
 
@@ -123,12 +123,12 @@ def _best_of_shard(passages, quantiser, first, total, query, k):
     )
     places = begin + jnp.arange(block, dtype=jnp.int32)
     valid &= places >= intended
-    found = quantiser.scores(query, codes)
-    found = jnp.where(valid[None], found, -jnp.inf)
+    block_scores = quantiser.scores(query, codes)
+    block_scores = jnp.where(valid[None], block_scores, -jnp.inf)
     rows = jnp.where(valid, first + places, total)
-    rows = jnp.broadcast_to(rows[None], found.shape)
+    rows = jnp.broadcast_to(rows[None], block_scores.shape)
     scores, rows = (
-        jnp.concatenate(x, axis=1) for x in zip(best, (found, rows))
+        jnp.concatenate(x, axis=1) for x in zip(best, (block_scores, rows))
     )
     scores, places = jax.lax.top_k(scores, k)
     return (scores, jnp.take_along_axis(rows, places, axis=1)), None
@@ -138,11 +138,11 @@ def _best_of_shard(passages, quantiser, first, total, query, k):
 
 
 def _pick(codes, first, rows, so_far):
-  """Codes [b, r, w] of rows [b, r] that lie here; others are `so_far`."""
+  """Picks codes [b, r, w] of rows [b, r] that lie here, else `so_far`."""
   place = rows - first
   here = (place >= 0) & (place < len(codes))
-  found = jnp.take(codes, place, axis=0, mode='clip')
-  return jnp.where(here[..., None], found, so_far)
+  picked = jnp.take(codes, place, axis=0, mode='clip')
+  return jnp.where(here[..., None], picked, so_far)
 
 
 class Ranked(NamedTuple):
@@ -156,7 +156,7 @@ class Ranked(NamedTuple):
 def lambda_rank(
     relevant: Ranked, others: Ranked, cut: int, temperature: float
 ) -> jax.Array:
-  """JPQ's loss of each query [B] (Zhan et al. 2021, after Burges 2010).
+  """Returns JPQ's loss of each query [B] (Zhan et al. 2021).
 
   The mean over relevant i and other j of
 
@@ -180,11 +180,11 @@ def lambda_rank(
   return total / jnp.maximum(count, 1.0)
 
 
-def ranked(
+def rank(
     quantiser: Product, query: jax.Array, hits: Hits, targets: jax.Array,
     total: int,
 ) -> tuple[Ranked, Ranked]:
-  """Relevant passages and the other hits, scored with gradients.
+  """Scores relevant passages and the other hits, with gradients.
 
   `targets` int32 [B, R] are the rows, among `total`, of a query's relevant
   passages; the first is repeated where there are fewer.
@@ -196,7 +196,7 @@ def ranked(
   ranks = jnp.where(found, 1 + jnp.argmax(same, axis=2), depth + 1)
   first = jnp.arange(targets.shape[1]) == 0
   is_other = first[None] | (targets != targets[:, :1])
-  scores = scores_of(
+  scores = score_codes(
       quantiser, query, jnp.concatenate([hits.wanted, hits.codes], axis=1)
   )
   relevant, others = jnp.split(scores, [targets.shape[1]], axis=1)
@@ -205,14 +205,13 @@ def ranked(
   return (Ranked(relevant, ranks, is_other), Ranked(others, of_others, counted))
 
 
-def scores_of(
+def score_codes(
     quantiser: Product, query: jax.Array, codes: jax.Array
 ) -> jax.Array:
-  """Scores [B, n] of codes [B, n, w] of each query [B, d].
+  """Scores codes [B, n, w] of each query [B, d]: [B, n].
 
-  Each code picks M products from a table of queries and centroids. To decode
-  the hits would take as many times more memory as a part has dims, here and in
-  the backward pass.
+  Each code picks M products from a table of queries and centroids. Decoding the
+  hits would take more memory, by the factor of a part's dims.
   """
   size, count, width = codes.shape
   parts = quantiser.parts
@@ -229,10 +228,11 @@ def scores_of(
 def metrics(
     relevant: Ranked, others: Ranked, depth: int
 ) -> dict[str, jax.Array]:
-  """Metrics of the hits, means over queries.
+  """Returns metrics of the hits, means over queries.
 
-  The share of queries with a relevant hit, the reciprocal rank of the first,
-  the margin of the best relevant score over other hits, and the negatives.
+  They are the share of queries with a relevant hit, the reciprocal rank of the
+  first, the margin of the best relevant score over other hits, and the number
+  of negatives.
   """
   best = jnp.min(jnp.where(relevant.valid, relevant.ranks, depth + 1), axis=1)
   found = best <= depth

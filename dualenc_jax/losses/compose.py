@@ -107,7 +107,7 @@ class AtTemperature(LossWrapper):
     """Returns the loss, and metrics with the temperature."""
     similarity = dataclasses.replace(
         similarity, temperature=self.temperature
-    ).at(params)
+    ).resolve(params)
     value, metrics = self.loss(params, batch, similarity)
     temperature = jnp.asarray(similarity.temperature, jnp.float32)
     return value, {**metrics, 'temperature': temperature}

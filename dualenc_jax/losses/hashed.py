@@ -75,8 +75,8 @@ class Hashed(LossWrapper):
       expect(value >= 0, f'Hashed.{field} ({name})', value, '0 or more')
 
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
-    # L_cand is alpha if all embeddings are equal, at any step. That of L_dense
-    # holds as far as its terms are between the towers.
+    # L_cand is alpha if all embeddings are equal. L_dense has its chance value
+    # if its terms are between the towers.
     dense = self.loss.chance(batch_size, num_negatives)
     return None if dense is None else dense + self.alpha
 
@@ -109,8 +109,9 @@ class Hashed(LossWrapper):
     )
     value = dense + candidate
     return value, {
-        **metrics, **of_margins, **_of_bits(batch, soft, codes), 'beta': beta,
-        'dense_loss': dense, 'candidate_loss': candidate, 'loss': value,
+        **metrics, **of_margins, **_bit_metrics(batch, soft, codes),
+        'beta': beta, 'dense_loss': dense, 'candidate_loss': candidate,
+        'loss': value,
     }
 
   def _candidate_loss(self, hashed, similarity: Similarity) -> Result:
@@ -128,14 +129,14 @@ class Hashed(LossWrapper):
     """
     positive = jnp.sum(hashed.query * hashed.passage, axis=1)
     threshold = positive - self.alpha
-    batch = hashed.mapped(
+    batch = hashed.map_vectors(
         lambda x: jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)
     )._replace(
         query=jnp.concatenate([-hashed.query, threshold[:, None]], axis=1)
     )
 
     def up_to(margin: float) -> Partition:
-      """Statistics of the scores up to a margin above the positive's."""
+      """Returns statistics of scores up to a margin above the positive's."""
       plain = dataclasses.replace(
           similarity, temperature=1.0, false_negative_margin=margin
       )
@@ -158,7 +159,7 @@ class Hashed(LossWrapper):
     }
 
 
-def _of_bits(batch, soft, codes) -> dict[str, jax.Array]:
+def _bit_metrics(batch, soft, codes) -> dict[str, jax.Array]:
   """Returns metrics of h and of the codes, [B, D] of queries and passages.
 
   bit_balance is 4/D sum_d P_d (1 - P_d), where P_d is the share of passages

@@ -26,7 +26,7 @@ class Lists(NamedTuple):
   weights: jax.Array | None = None
 
   def mean(self, values: jax.Array) -> jax.Array:
-    """Mean of values [B] over the lists."""
+    """Returns the mean of values [B] over the lists."""
     return weighted_mean(values, self.weights)
 
 
@@ -34,7 +34,7 @@ class ListLoss(Protocol):
   """A loss over lists; no base class is needed."""
 
   def __call__(self, lists: Lists) -> jax.Array:
-    """The value, float32 []."""
+    """Returns the value, float32 []."""
 
 
 @dataclasses.dataclass(frozen=True)

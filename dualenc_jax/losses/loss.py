@@ -57,7 +57,7 @@ class Embeddings(NamedTuple):
   step: jax.Array | None = None
 
   @classmethod
-  def of_batch(
+  def from_batch(
       cls, batch: Mapping[str, Any], query: jax.Array, passages: jax.Array
   ) -> 'Embeddings':
     """Joins embeddings [B, D] and [B, 1 + K, D] to the rest of their batch."""
@@ -99,12 +99,12 @@ class Embeddings(NamedTuple):
       vectors['negatives'] = self.negatives
     return vectors
 
-  def mapped(self, function: Callable[[jax.Array], Any]) -> 'Embeddings':
+  def map_vectors(self, function: Callable[[jax.Array], Any]) -> 'Embeddings':
     """Returns a copy with function(x) in place of each array of vectors."""
     return self._replace(**{n: function(x) for n, x in self.vectors().items()})
 
-  def in_float32(self) -> 'Embeddings':
-    return self.mapped(lambda x: x.astype(jnp.float32))
+  def to_float32(self) -> 'Embeddings':
+    return self.map_vectors(lambda x: x.astype(jnp.float32))
 
   def check(self) -> None:
     """Raises UserError for arrays whose shapes do not agree."""
@@ -237,7 +237,7 @@ class Similarity:
       return self.temperature.init()
     return {}
 
-  def at(self, params: Params) -> 'Similarity':
+  def resolve(self, params: Params) -> 'Similarity':
     """Returns a copy with the temperature as learnt so far."""
     if isinstance(self.temperature, LearnableTemperature):
       return dataclasses.replace(self, temperature=self.temperature(params))
@@ -346,16 +346,17 @@ def evaluate(
   if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
 
     def automatic(params, batch, temperature):
-      at = dataclasses.replace(similarity, temperature=temperature)
-      return evaluate(loss, at, params, batch)
+      resolved = dataclasses.replace(similarity, temperature=temperature)
+      return evaluate(loss, resolved, params, batch)
 
-    temperature = jnp.asarray(similarity.at(params).temperature, jnp.float32)
+    temperature = similarity.resolve(params).temperature
+    temperature = jnp.asarray(temperature, jnp.float32)
     return jax.sharding.auto_axes(automatic, out_sharding=PartitionSpec())(
         params, batch, temperature
     )
   batch.check()
   # Converted once: else the parts of a bfloat16 gradient would each be rounded.
-  batch, similarity = batch.in_float32(), similarity.at(params)
+  batch, similarity = batch.to_float32(), similarity.resolve(params)
   value, metrics = loss(params, batch, similarity)
   return value, {
       **metrics_of_batch(batch, similarity), 'loss': value, **metrics

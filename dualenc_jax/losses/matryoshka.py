@@ -86,7 +86,7 @@ class Matryoshka(LossWrapper):
     return [1.0] * count if self.weights is None else self.weights
 
   def _dims(self, whole: int) -> Sequence[int]:
-    """The dims in the order of the weights."""
+    """Returns the dims in the order of the weights."""
     dims = self.dims
     if dims is None:
       dims = [whole // 2**i for i in range(_HALVINGS)]
@@ -104,4 +104,4 @@ def first_components(batch: Embeddings, dim: int) -> Embeddings:
   if dim == batch.query.shape[-1]:
     return batch
   # A missing hard negative is zero, and stays so.
-  return batch.mapped(lambda x: l2_normalize(x[..., :dim]))
+  return batch.map_vectors(lambda x: l2_normalize(x[..., :dim]))

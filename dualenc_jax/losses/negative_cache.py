@@ -59,7 +59,7 @@ class Rows(NamedTuple):
 def empty(
     size: int, length: int, features: int, vocab_size: int
 ) -> NegativeCache:
-  """A cache of M = `size` slots without any text, NumPy arrays.
+  """Returns a cache of M = `size` slots without any text, on the host.
 
   Tokens below a `vocab_size` of up to 65,536 take two bytes.
   """
@@ -73,13 +73,13 @@ def empty(
 
 
 def data_ring(tile: int) -> Ring:
-  """The ring of devices on the axis `data` of the mesh in scope."""
+  """Returns the ring of devices on the axis `data` of the mesh in scope."""
   mesh = mesh_in_scope()
   return Ring(mesh, ('data',) if mesh else (), tile)
 
 
 def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
-  """The rows in the slots [b, ...] that one device wants, from all shards."""
+  """Fetches the rows in slots [b, ...] for one device, from all shards."""
   own, first = cache.size, ring.place() * cache.size
 
   def hop(rows, _):
@@ -111,7 +111,7 @@ def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
 
 
 def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
-  """The texts that have gone longest without being encoded.
+  """Returns the slots that have gone longest without being encoded.
 
   Rows [count] have the oldest first, of equal ages the lowest slot; the count
   is rounded up to a multiple of `multiple` and of the devices on the data axis.
@@ -123,7 +123,7 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
 
   def on_shard(cache, _):
     age = jnp.where(cache.valid, cache.age, -1)
-    slots = by_age(ring, age, count, size)
+    slots = oldest_slots(ring, age, count, size)
     slots = jnp.pad(slots, (0, padding), constant_values=size)
     own = jax.lax.dynamic_slice_in_dim(slots, ring.place() * share, share)
     return fetch_on_shard(ring, cache, own)
@@ -131,15 +131,17 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
   return ring.on_shards(on_shard)(cache, ())
 
 
-def by_age(ring: Ring, age: jax.Array, count: int, size: int) -> jax.Array:
-  """The `count` oldest of all devices' slots by ages [m], equal ages in order.
+def oldest_slots(
+    ring: Ring, age: jax.Array, count: int, size: int
+) -> jax.Array:
+  """Returns the `count` oldest slots of all devices by their ages [m].
 
-  M takes the place of a slot whose age is negative.
+  Equal ages are in order. M takes the place of a slot whose age is negative.
   """
   own = age.shape[0]
   ages, places = jax.lax.top_k(age, min(count, own))
   slots = jnp.where(ages < 0, size, places + ring.place() * own)
-  # In the order of devices: of equal ages top_k takes the lower slot.
+  # Gathered in the order of devices: top_k takes the lower slot of equal ages.
   ages, slots = ring.gather(ages), ring.gather(slots)
   return slots[jax.lax.top_k(ages, count)[1]]
 
@@ -175,11 +177,11 @@ def update(
 
 
 def _update(ring, size, cache, refreshed, passages):
-  """`update` of one device's shard of a cache of `size`."""
+  """Updates one device's shard of a cache of `size`."""
   own, first = cache.size, ring.place() * cache.size
 
   def local(slots):
-    """Places in the shard, `own` of slots that are not in it."""
+    """Returns places in the shard, `own` for slots that are not in it."""
     here = (slots >= first) & (slots < first + own)
     return jnp.where(here, slots - first, own)
 
@@ -195,13 +197,13 @@ def _update(ring, size, cache, refreshed, passages):
   age = cache.age
   for slots in (*old, known):
     age = age.at[local(slots)].set(0, mode='drop')
-  victims = by_age(
+  victims = oldest_slots(
       ring, jnp.where(cache.valid, age, _LAST), batch, size
   )
   replaced = jnp.where(fresh, victims[jnp.cumsum(fresh) - 1], size)
 
-  # Whose embedding a slot takes, by rank: a new text's, one of the batch, one
-  # that was sampled.
+  # A slot takes the embedding of the lowest rank: new texts, then those of the
+  # batch, then refreshed ones.
   claims = jnp.concatenate([replaced, known, *old])
   winner = jnp.full_like(age, claims.shape[0])
   winner = winner.at[local(claims)].min(
@@ -209,7 +211,7 @@ def _update(ring, size, cache, refreshed, passages):
   )
 
   def claim(slots, rank, rows):
-    """What of all slots, with their ranks, is about this device's rows."""
+    """Returns this device's part of slots and ranks, with its rows."""
     share = rows['embeddings'].shape[0]
     own_rows = [
         jax.lax.dynamic_slice_in_dim(x, ring.place() * share, share)
@@ -258,7 +260,7 @@ def _update(ring, size, cache, refreshed, passages):
 
 
 def _find(ring, cache, ids, first, size):
-  """The slots that hold the texts of ids [B, 2]: int32 [B], M for none."""
+  """Finds the slots that hold the texts of ids [B, 2]: [B], M for none."""
   own = cache.size
   block = min(BLOCK, own)
 
@@ -282,7 +284,7 @@ def _find(ring, cache, ids, first, size):
 
 
 def _first_of_each(ids: jax.Array) -> jax.Array:
-  """Whether each of ids [B, 2] differs from all earlier ones, bool [B]."""
+  """Returns whether each of ids [B, 2] differs from all earlier ones."""
   number = jnp.arange(ids.shape[0], dtype=jnp.int32)
   high, low, order = jax.lax.sort((ids[:, 0], ids[:, 1], number), num_keys=3)
   again = (high[1:] == high[:-1]) & (low[1:] == low[:-1])

@@ -31,7 +31,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from dualenc_jax.losses import tiles
 from dualenc_jax.losses.score_matrix import Matrix, NegativeMask, Partition
 
-# Bytes of an array that is not sent alone.
+# An array of fewer bytes is not sent alone.
 _SMALL = 2**17
 
 
@@ -76,27 +76,27 @@ class Ring:
     return unpack(jax.lax.ppermute(packs, self.axes, places))
 
   def place(self) -> jax.Array | int:
-    """The number of this device on the ring, within `on_shards`."""
+    """Returns the number of this device on the ring, within `on_shards`."""
     return 0 if self.devices == 1 else jax.lax.axis_index(self.axes)
 
   def gather(self, x: jax.Array) -> jax.Array:
-    """[a, ...] of each device -> [A, ...]; for small arrays, not embeddings."""
+    """Gathers small arrays: [a, ...] of each device -> [A, ...]."""
     if self.devices == 1:
       return x
     return jax.lax.all_gather(x, self.axes, tiled=True)
 
   def hops(self, matrix: Matrix) -> int:
-    """Stops, the own shard aside, at which rows and columns are served."""
+    """Counts the stops, the own shard aside, that serve rows and columns."""
     n = self.devices
     return len([k for k in range(1, n) if 2 * k < n or not matrix.symmetric])
 
   def halfway(self, matrix: Matrix) -> bool:
-    """Whether there is a last stop, which serves the rows alone."""
+    """Returns whether there is a last stop, which serves the rows alone."""
     return matrix.symmetric and self.devices % 2 == 0
 
 
 def _packed(tree: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
-  """Arrays of a tree, the small ones of each dtype as one, and the way back.
+  """Packs the small arrays of each dtype as one; returns the way back, too.
 
   A TPU sends few arrays at a time behind its products, and waits for the rest.
   """
@@ -125,7 +125,7 @@ def _packed(tree: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
 
 
 def mesh_in_scope() -> AbstractMesh | None:
-  """The mesh in scope, if there are several devices to share a matrix."""
+  """Returns the mesh in scope, if several devices share a matrix."""
   mesh = jax.sharding.get_abstract_mesh()
   # Under a `shard_map` of the caller's the arrays are those of one device.
   alone = mesh.size == 1 or AxisType.Manual in mesh.axis_types
@@ -133,7 +133,7 @@ def mesh_in_scope() -> AbstractMesh | None:
 
 
 def num_devices(mesh: AbstractMesh | None, axes: Sequence[str]) -> int:
-  """Devices along these axes of a mesh; one without a mesh."""
+  """Counts the devices along these axes of a mesh; one without a mesh."""
   return math.prod(mesh.shape[axis] for axis in axes) if mesh else 1
 
 
@@ -142,7 +142,7 @@ def log_partitions(
     ring: Ring, matrices: tuple[Matrix, ...], vectors: Mapping[str, jax.Array],
     masks: Sequence[tuple[NegativeMask, NegativeMask]], temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
-  """Partitions of rows and columns of each matrix; see `blocks.py`.
+  """Computes partitions of rows and columns of each matrix; see `blocks.py`.
 
   The number of rows of every array is a multiple of the ring's devices.
   """
@@ -212,7 +212,7 @@ def _sides(ring, matrix, vectors, masks):
 
 
 def _forward(ring, matrix, rows, columns, temperature):
-  """Statistics of the rows and columns of one device."""
+  """Returns statistics of the rows and columns of one device."""
   step = functools.partial(tiles.forward, matrix, rows)
   both = matrix.symmetric
   row_sums, column_sums = step(
@@ -228,7 +228,7 @@ def _forward(ring, matrix, rows, columns, temperature):
   def stop(carry, _):
     visitor, row_sums, column_sums = carry
     following = ring.send(visitor)
-    # Merged only when they are there: nothing waits for them before that.
+    # Merged last, so that nothing waits for them before that.
     arrived = ring.send(column_sums)
     row_sums, share = step(
         unpack(visitor), temperature, row_sums,

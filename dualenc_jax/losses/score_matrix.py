@@ -22,9 +22,7 @@ PRECISION = 'highest'
 
 
 class NegativeMask(NamedTuple):
-  """What tells the negatives of a matrix's rows from its other columns.
-
-  Rows and columns, A each, have a mask of their own.
+  """Marks of the rows, or columns, of a matrix by which negatives are known.
 
   Attributes:
     ids: fingerprints, each of two words, uint32 [A]. Row i and column j are no
@@ -81,7 +79,7 @@ class Partition(NamedTuple):
 
 
 def combine(partitions: Sequence[Partition]) -> Partition:
-  """The partition over the union of their candidates."""
+  """Returns the partition over the union of their candidates."""
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *partitions)
   return Partition(
       lse=jax.nn.logsumexp(stacked.lse, axis=0),
@@ -93,16 +91,17 @@ def combine(partitions: Sequence[Partition]) -> Partition:
 
 
 def scores(rows: jax.Array, columns: jax.Array) -> jax.Array:
-  """Dot products [A, D] x [C, D] -> float32 [A, C]."""
+  """Returns dot products [A, D] x [C, D] -> float32 [A, C]."""
   return jnp.einsum('ad,cd->ac', rows, columns, precision=PRECISION)
 
 
 def negatives(
     rows: NegativeMask, columns: NegativeMask, diagonal: jax.Array | None
 ) -> jax.Array | None:
-  """Which columns are negatives of which rows: bool [A, C], None if all are.
+  """Returns which columns are negatives of which rows, bool [A, C].
 
-  The diagonal is None where the numbers of rows and columns do not matter.
+  None means that all are. The diagonal is None if the numbers of rows and
+  columns do not matter.
   """
   masks = [] if diagonal is None else [~diagonal]
   for row_ids, column_ids in zip(rows.ids, columns.ids, strict=True):
@@ -127,9 +126,9 @@ def negatives(
 def above_limit(
     s: jax.Array, limits: jax.Array | None, axis: int
 ) -> jax.Array | None:
-  """Which scores [A, C] are above the limits of their anchors, bool [A, C].
+  """Returns which scores [A, C] are above the limits of their anchors.
 
-  Limits are those of the rows where `axis`, the candidates', is 1.
+  Limits are those of the rows if `axis`, the candidates', is 1.
   """
   return None if limits is None else s > jnp.expand_dims(limits, axis)
 
@@ -139,7 +138,7 @@ def dense_log_partitions(
     vectors: Mapping[str, jax.Array],
     masks: Sequence[tuple[NegativeMask, NegativeMask]], temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
-  """Partitions of rows and columns of whole matrices; see `blocks.py`."""
+  """Computes partitions of rows and columns of whole matrices."""
 
   def both(matrix, rows, columns):
     s = scores(vectors[matrix.rows], vectors[matrix.columns])

@@ -58,7 +58,7 @@ def cut(side: Side, tile: int) -> Side:
 
 
 def cut_rows(x: jax.Array, tile: int) -> jax.Array:
-  """[A, ...] -> [T, t, ...], zeros in the padding."""
+  """Cuts [A, ...] -> [T, t, ...], with zeros in the padding."""
   size = x.shape[0]
   tiles = -(-size // tile)
   padding = -size % tiles
@@ -67,12 +67,12 @@ def cut_rows(x: jax.Array, tile: int) -> jax.Array:
 
 
 def join(x: jax.Array, size: int) -> jax.Array:
-  """[T, t, ...] -> [A, ...], without the padding."""
+  """Joins [T, t, ...] -> [A, ...], without the padding."""
   return x.reshape(-1, *x.shape[2:])[:size]
 
 
 def start(side: Side, totals: bool) -> Running:
-  """Statistics of no scores at all."""
+  """Returns statistics of no scores at all."""
   zero = jnp.zeros_like(side.vectors[:, :, 0])
   return Running(
       zero + MASKED, zero, zero, zero if totals else None,
@@ -81,7 +81,7 @@ def start(side: Side, totals: bool) -> Running:
 
 
 def merge(a: Running, b: Running) -> Running:
-  """Statistics of two sets of scores together."""
+  """Merges the statistics of two sets of scores."""
   maximum = jnp.maximum(a.maximum, b.maximum)
   return Running(
       maximum,
@@ -93,11 +93,11 @@ def merge(a: Running, b: Running) -> Running:
 
 
 def finish(running: Running, size: int) -> Partition:
-  """The partitions of `size` anchors."""
+  """Returns the partitions of `size` anchors."""
   maximum, exponentials, count, total, above = jax.tree.map(
       lambda x: join(x, size), running
   )
-  # Never zero: of what is masked out everywhere, exp(MASKED - MASKED) is 1.
+  # The sum is never zero: exp(MASKED - MASKED) is 1 if all are masked.
   return Partition(
       maximum + jnp.log(exponentials), count, maximum, total, above
   )
@@ -198,7 +198,7 @@ def backward(
 
 
 def _scores(matrix, x, rows, columns, a, b, own):
-  """Masked scores of the tile (a, b), [t, u], and its mask or None."""
+  """Returns masked scores of the tile (a, b), [t, u], and its mask or None."""
   s = score_matrix.scores(x, columns.vectors)
   diagonal = None
   if own and matrix.aligned:
@@ -228,7 +228,10 @@ def _include(running: Running, s, axis, limits) -> Running:
 
 
 def _d_scores(s, mask, of_rows, of_columns):
-  """Gradient of the scores of a tile, [t, u]; of pairs (cotangent, limits)."""
+  """Returns the gradient of the scores of a tile, [t, u].
+
+  Rows and columns have pairs (cotangent, limits).
+  """
   gradient = jnp.zeros_like(s)
   for (bar, limits), axis in ((of_rows, 1), (of_columns, 0)):
     if bar is not None:
@@ -242,14 +245,14 @@ def _d_scores(s, mask, of_rows, of_columns):
 
 
 def _pick(tree, i):
-  """Entry i of every array: [T, t, ...] -> [t, ...]."""
+  """Picks entry i of every array: [T, t, ...] -> [t, ...]."""
   return jax.tree.map(
       lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), tree
   )
 
 
 def _put(tree, i, values):
-  """Every array with its entry i replaced."""
+  """Replaces entry i of every array."""
   return jax.tree.map(
       lambda x, value: jax.lax.dynamic_update_index_in_dim(x, value, i, 0),
       tree, values,

@@ -79,7 +79,7 @@ class Alignment(PairObjective):
     size = len(query)
 
     def by_query(x):
-      """Rows of the corpus as if each query had brought some of them."""
+      """Deals the rows of the corpus to the queries, as hard negatives."""
       return x.reshape(size, -1, *x.shape[1:])
 
     embeddings = Embeddings(

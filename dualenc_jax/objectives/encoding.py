@@ -38,7 +38,7 @@ def embed(
   encode = functools.partial(encode_side, model)
 
   def encode_cells(params, numbers, queries, passages):
-    """Numbers [c, P] of pairs, their texts -> [c, P, D], [c, P (1 + K), D]."""
+    """Encodes c cells: [c, P, D] and [c, P (1 + K), D]."""
     of_passages = number_candidates(numbers, candidates)
     return (
         encode(params, 'encode_query', queries, numbers, keys[0]),
@@ -51,7 +51,7 @@ def embed(
   )
   features = query.shape[-1]
   passage = passage.reshape(-1, candidates, features)
-  return Embeddings.of_batch(batch, query.reshape(-1, features), passage)
+  return Embeddings.from_batch(batch, query.reshape(-1, features), passage)
 
 
 def embed_queries(
@@ -179,7 +179,7 @@ def number_candidates(numbers: jax.Array, count: int) -> jax.Array:
 
 
 def _numbers(batch: Batch) -> jax.Array:
-  """The numbers of a batch's pairs, uint32 [B]; by default their places."""
+  """Returns the numbers of a batch's pairs, [B]; by default their places."""
   queries = batch['queries']
   size = queries.num_cells * queries.num_texts
   return batch.get('numbers', jnp.arange(size, dtype=jnp.uint32))

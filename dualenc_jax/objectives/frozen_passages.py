@@ -155,6 +155,7 @@ class FrozenPassages:
     return {}
 
   def add_targets(self, batches: Batches, run: Run) -> TargetedBatches:
+    """Returns the batches with the numbers of their passages."""
     fields = dataclasses.fields(batches)
     corpora = run.corpora if self.whole_corpus else ()
     return TargetedBatches(
@@ -291,7 +292,7 @@ def _make_or_load(
     folder: str | None, header: Callable[[], dict[str, Any]],
     make: Callable[[], np.ndarray],
 ) -> np.ndarray:
-  """The array [N, F] of all passages, from `make` or an earlier run's folder.
+  """Returns [N, F] of all passages, from `make` or an earlier run's folder.
 
   Raises UserError if the folder is damaged or has other facts than `header`.
   """
@@ -309,7 +310,7 @@ def _make_or_load(
 
 
 def _load(folder: pathlib.Path, header: dict[str, Any]) -> np.ndarray | None:
-  """Mapped states of an earlier run; None without any."""
+  """Returns mapped states of an earlier run; None without any."""
   if not (folder / _HEADER).exists():
     return None
   saved = json_file.read(folder / _HEADER, _AGAIN)

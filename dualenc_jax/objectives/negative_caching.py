@@ -161,8 +161,8 @@ class CachedNegatives(PairObjective):
     drawing, dropout, again = jax.random.split(key, 3)
     own = encoding.embed(
         self.model, params, batch, dropout, self.micro_batch_size
-    ).in_float32()
-    similarity = self.similarity.at(params.get('loss', {}))
+    ).to_float32()
+    similarity = self.similarity.resolve(params.get('loss', {}))
     order = batch['numbers']
     drawn = self._drawn(extra, own, similarity, order, drawing)
     encoded = self._encode_drawn(params, batch, drawn, order, again)

@@ -162,7 +162,7 @@ class PairObjective(Objective):
     return lambda params, batch: {**batch, **arrays}
 
   def check_mesh(self, partitioner: Partitioner) -> None:
-    """The model axis splits attention by heads, so it divides their number."""
+    # The model axis splits attention by heads.
     devices = partitioner.mesh.shape['model']
     for name in ('encoder', 'passage_encoder', 'decoder'):
       stack = getattr(self.model, name, None)

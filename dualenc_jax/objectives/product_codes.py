@@ -145,7 +145,7 @@ class ProductCodes(FrozenPassages):
     arrays = params[GROUP]
     quantiser = Product(arrays[ASSIGN], arrays[SCORE])
     total = len(batch['code_valid'])
-    relevant, others = code_search.ranked(
+    relevant, others = code_search.rank(
         quantiser, query, hits, batch['targets'], total
     )
     own = unpacked(hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp)

@@ -68,7 +68,7 @@ class Ranking(PairObjective):
     candidates = pairs.num_cells * pairs.num_texts // size
 
     def score_cells(params, numbers, pairs):
-      """Numbers [c, P] of lists, their texts -> [c, P (1 + K)]."""
+      """Scores the lists of c cells: [c, P (1 + K)]."""
 
       def score_rows(tokens, lengths, numbers):
         scores = self.model.apply(

@@ -245,7 +245,7 @@ def test_any_loss_is_that_of_hashed_passages():
 
 def test_chance_is_the_loss_where_all_embeddings_are_one():
   embeddings, _ = loss_cases.make_batch(8, 1)
-  same = embeddings.mapped(lambda x: np.full_like(x, 0.25))
+  same = embeddings.map_vectors(lambda x: np.full_like(x, 0.25))
   value, _ = value_of_loss(Hashed(), same)
   assert Hashed().chance(8, 1) == pytest.approx(float(value), rel=1e-5)
   assert Hashed(MarginMSE()).chance(8, 1) is None

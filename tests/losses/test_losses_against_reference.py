@@ -72,7 +72,7 @@ def test_a_batch_of_duplicates_teaches_nothing():
 @pytest.mark.parametrize('num_negatives', [0, 1])
 def test_chance_is_the_loss_where_all_embeddings_are_one(num_negatives):
   embeddings, _ = loss_cases.make_batch(16, num_negatives)
-  embeddings = embeddings.mapped(lambda x: np.full_like(x, 0.25))
+  embeddings = embeddings.map_vectors(lambda x: np.full_like(x, 0.25))
   for name, ((value, _), _) in run(embeddings, 0.05).items():
     loss, _ = loss_cases.make(name)
     chance = loss.chance(16, num_negatives)

@@ -74,7 +74,7 @@ def check_extremes(run, embeddings, batch):
     x *= rng.choice([-1, 1], x.shape[:-1] + (1,))
     return np.float32(x / np.linalg.norm(x, axis=-1, keepdims=True))
 
-  embeddings = embeddings.mapped(extreme)
+  embeddings = embeddings.map_vectors(extreme)
   got = run(embeddings, {'log_temperature': np.log(np.float32(0.005))})
   batch.vectors |= {
       name: x.reshape(-1, x.shape[-1]).astype(np.float64)

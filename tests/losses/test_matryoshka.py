@@ -85,7 +85,7 @@ def test_chance_is_that_of_all_dims():
     return np.full_like(x, 0.5)
 
   value, _ = jax.jit(functools.partial(evaluate, loss, Similarity(0.1), {}))(
-      batch.mapped(half)
+      batch.map_vectors(half)
   )
   assert loss.chance(12, 1) == pytest.approx(float(value), rel=1e-5)
   inner = SamToNe().chance(12, 1)
