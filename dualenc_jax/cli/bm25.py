@@ -16,8 +16,7 @@ import shlex
 
 from dualenc_jax.cli import config, data_command, flags, runtime, task_selection
 from dualenc_jax.evaluation.results import evaluate, result_files, tables
-from dualenc_jax.evaluation.results.baselines import Baselines, Words
-from dualenc_jax.evaluation.results.result_files import VALIDATION
+from dualenc_jax.evaluation.results.baselines import Baselines, BM25Config
 from dualenc_jax.retrieval.search import bm25 as bm25_lib, hybrid
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import expect, UserError
@@ -92,10 +91,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def words(args: argparse.Namespace) -> Words:
+def words(args: argparse.Namespace) -> BM25Config:
   """The BM25 of the flags of `add_flags`."""
   language = None if args.bm25_language == 'none' else args.bm25_language
-  return Words(args.bm25_k1, args.bm25_b, language)
+  return BM25Config(args.bm25_k1, args.bm25_b, language)
 
 
 def baselines(args: argparse.Namespace) -> Baselines:
@@ -106,20 +105,15 @@ def baselines(args: argparse.Namespace) -> Baselines:
   return Baselines(args.baselines, words(args), args.hybrid_weight)
 
 
-def share(text: str, names: Sequence[str] = (hybrid.RRF,)) -> float | str:
+def weight(text: str) -> float | str:
   """The type of a flag that says how BM25 and dense scores are fused."""
-  if text in names:
+  if text == hybrid.RRF:
     return text
   try:
     value = untrusted.number(text)
     hybrid.check_weight(value)
   except (ValueError, UserError):
     raise argparse.ArgumentTypeError(
-        f'is {text}; expected {", ".join(names)} or a number of 0 to 1'
+        f'is {text}; expected {hybrid.RRF} or a number of 0 to 1'
     ) from None
   return value
-
-
-def weight(text: str) -> float | str:
-  """The type of --hybrid_weight."""
-  return share(text, (hybrid.RRF, VALIDATION))

@@ -62,10 +62,10 @@ def main(argv: Sequence[str]) -> None:
   measured = _codecs(args)
   for codec in measured:
     transforms.warn_untrained_codec(codec, model, args.model_dir)
-  learnt = None
+  train_queries = None
   if args.learnt_queries is not None:
     texts = Texts(args.learnt_queries)
-    learnt = [row['query'] for row in texts.examples('queries')]
+    train_queries = [row['query'] for row in texts.examples('queries')]
   of_all = evaluate.Options(
       args.k,
       args.index_dir and pathlib.Path(args.index_dir),
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
       rerank.teacher(args.rerank, args),
       args.rerank_depth,
       measured,
-      learnt,
+      train_queries,
       args.candidates,
       args.relevance_level,
       args.equal_texts is not None,
@@ -196,9 +196,9 @@ def make_parser() -> flags.Parser:
   )
   add(
       '--hybrid_weight', type=bm25.weight,
-      help='fusion with BM25: 0 to 1, the share of the dense z-scores;'
-      ' validation, to choose that share; or rrf, by ranks (default validation,'
-      f' or {hybrid.WEIGHT} where there is no such split to choose on)',
+      help='fusion with BM25: 0 to 1, the share of the dense z-scores, or rrf,'
+      ' by ranks (default: chosen on the validation split, or'
+      f' {hybrid.WEIGHT} where there is no other)',
   )
   rerank.add_flags(parser)
   return parser

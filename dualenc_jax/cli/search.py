@@ -132,7 +132,7 @@ def make_parser() -> flags.Parser:
       help=flags.CANDIDATES,
   )
   parser.add_argument(
-      '--hybrid', type=bm25.share, metavar='SHARE | rrf',
+      '--hybrid', type=bm25.weight, metavar='SHARE | rrf',
       help='fuse with BM25: 0 to 1, such as 0.5, the share of the dense scores;'
       ' or rrf, by ranks (default no BM25)',
   )

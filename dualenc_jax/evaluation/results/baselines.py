@@ -1,4 +1,4 @@
-"""Baselines measured beside a model: BM25, and BM25 fused with it."""
+"""Baselines of a model: BM25, and BM25 fused with it."""
 
 from collections.abc import Callable, Collection, Iterator
 import dataclasses
@@ -8,25 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
-from dualenc_jax.evaluation.results.result_files import BASELINES, VALIDATION
+from dualenc_jax.evaluation.results.result_files import BASELINES
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.search import bm25, hybrid
 from dualenc_jax.retrieval.search.bm25 import BM25
-from dualenc_jax.retrieval.search.hybrid import Hybrid, RRF, WEIGHT
+from dualenc_jax.retrieval.search.hybrid import Hybrid, WEIGHT
 from dualenc_jax.retrieval.search.ranking import id_places
 from dualenc_jax.utils.errors import UserError
 
 BM25_FOLDER, HYBRID_FOLDER = BASELINES
-# Passages beyond which BM25 is computed only where it is asked for.
+# BM25 of more passages is computed only if it is asked for.
 _MANY = 500_000
+# A retrieval set, and a model's embeddings of its queries and passages.
+EmbeddedSet = tuple[RetrievalSet, np.ndarray, Any]
 _LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
+class BM25Config:
   """How BM25 sees a corpus; see `retrieval.search.bm25.BM25`."""
 
   k1: float = bm25.K1
@@ -41,19 +42,6 @@ class Words:
     return BM25(retrieval_set.corpus.texts, **dataclasses.asdict(self))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Dense:
-  """A model's embeddings, which hybrid search fuses with the words.
-
-  Queries [Q, D] and passages [N, D], an array or a store of rows; `validation`
-  makes the validation split with its own, None where that cannot be.
-  """
-
-  queries: np.ndarray
-  passages: Any
-  validation: Callable[[], tuple[RetrievalSet, np.ndarray, Any]] | None
-
-
 @dataclasses.dataclass(frozen=True)
 class Baselines:
   """Which baselines are measured, and how.
@@ -61,32 +49,30 @@ class Baselines:
   Attributes:
     names: of 'bm25' and 'hybrid'; None for both, unless the corpus is large.
     words: how BM25 sees the corpus.
-    weight: of `Hybrid`; 'validation' chooses it on the task's validation split,
-      and None does so if there is another one than what is measured.
+    weight: the share of the dense scores in `Hybrid`, or 'rrf'; None chooses
+      the share on the validation split, or is `hybrid.WEIGHT` without one.
   """
 
   names: Collection[str] | None = None
-  words: Words = Words()
+  words: BM25Config = BM25Config()
   weight: float | str | None = None
 
-  def may_choose(self, task: Dataset, split: str) -> bool:
-    """Whether there is a split to choose on; UserError if it is asked for."""
-    able = split != VALIDATION and VALIDATION in task.splits()
-    if self.weight == VALIDATION and not able:
-      why = 'it is what is measured' if split == VALIDATION else 'it has none'
-      raise UserError(
-          f'The weight of hybrid search cannot be chosen on split {VALIDATION}'
-          f' of {task.label}: {why}. Give --hybrid_weight a number of 0 to 1,'
-          f' or {RRF}.'
-      )
-    return able
-
   def evaluate(
-      self, ranked: RetrievalSet, dense: Dense, k: int
+      self, ranked: RetrievalSet, queries: np.ndarray, passages: Any, k: int,
+      embed_validation: Callable[[], EmbeddedSet] | None = None,
   ) -> Iterator[tuple[str, Evaluation, dict[str, Any]]]:
-    """Yields name, result of k hits a query, and what it depends on."""
-    wanted = self._wanted(len(ranked.corpus))
-    if not wanted:
+    """Yields name, result of k hits a query, and the facts it depends on.
+
+    Args:
+      ranked: the retrieval set.
+      queries: float32 [Q, D], the model's embeddings.
+      passages: [N, D], an array or a store of rows.
+      k: hits a query.
+      embed_validation: makes the validation split, to choose the weight on;
+        None if there is none or it is what is measured.
+    """
+    names = self._choose_names(len(ranked.corpus))
+    if not names:
       return
     try:
       words = self.words.of(ranked)
@@ -95,16 +81,16 @@ class Baselines:
         raise
       _LOG.warning('BM25 and hybrid search are left out: %s', e)
       return
-    if HYBRID_FOLDER not in wanted:
+    if HYBRID_FOLDER not in names:
       yield BM25_FOLDER, *self.bm25(words, ranked, k)
       return
-    weight = self._weight(words, ranked, dense)
-    system = Hybrid(words, dense.passages, ranked.corpus.ids)
-    # BM25's scores are of use to both.
+    weight = self._choose_weight(words, ranked, embed_validation)
+    system = Hybrid(words, passages, ranked.corpus.ids)
+    # Both systems use BM25's scores.
     own, fused = evaluation.rank_by_scores(
-        system.scores(ranked.query_texts, dense.queries, weight), ranked, k
+        system.scores(ranked.query_texts, queries, weight), ranked, k
     )
-    if BM25_FOLDER in wanted:
+    if BM25_FOLDER in names:
       yield BM25_FOLDER, own, self._facts(BM25_FOLDER)
     facts = {**self._facts(HYBRID_FOLDER), 'weight': weight}
     yield HYBRID_FOLDER, fused, facts
@@ -112,15 +98,15 @@ class Baselines:
   def bm25(
       self, words: BM25, ranked: RetrievalSet, k: int
   ) -> tuple[Evaluation, dict[str, Any]]:
-    """The result of BM25, and what it depends on."""
+    """The result of BM25, and the facts it depends on."""
     scores = zip(words.retrieved(ranked.query_texts))
-    (found,) = evaluation.rank_by_scores(scores, ranked, k)
-    return found, self._facts(BM25_FOLDER)
+    (result,) = evaluation.rank_by_scores(scores, ranked, k)
+    return result, self._facts(BM25_FOLDER)
 
   def _facts(self, system: str) -> dict[str, Any]:
     return {'system': system, **dataclasses.asdict(self.words)}
 
-  def _wanted(self, passages: int) -> Collection[str]:
+  def _choose_names(self, passages: int) -> Collection[str]:
     if self.names is not None:
       return self.names
     if passages <= _MANY:
@@ -132,28 +118,26 @@ class Baselines:
     )
     return ()
 
-  def _weight(
-      self, words: BM25, ranked: RetrievalSet, dense: Dense
+  def _choose_weight(
+      self, words: BM25, ranked: RetrievalSet,
+      embed_validation: Callable[[], EmbeddedSet] | None,
   ) -> float | str:
-    """The weight that suits the validation split, or the one given."""
-    if self.weight not in (None, VALIDATION):
+    if self.weight is not None:
       return self.weight
-    if dense.validation is None:
+    if embed_validation is None:
       return WEIGHT
     try:
-      other, queries, passages = dense.validation()
-      if other.corpus.cache.header != ranked.corpus.cache.header:
-        words = self.words.of(other)
-      system = Hybrid(words, passages, other.corpus.ids)
-      weight = choose_weight(system, queries, other)
+      validation, queries, passages = embed_validation()
+      if validation.corpus.cache.header != ranked.corpus.cache.header:
+        words = self.words.of(validation)
+      system = Hybrid(words, passages, validation.corpus.ids)
+      weight = choose_weight(system, queries, validation)
     except UserError as e:
-      if self.weight is not None:
-        raise
       _LOG.warning('The weight of hybrid search is %s: %s', WEIGHT, e)
       return WEIGHT
     _LOG.info(
-        "Hybrid search: %s of the weight is the dense scores', as suits split"
-        ' %s.', weight, VALIDATION,
+        'The weight of hybrid search is %s, chosen on the validation split.',
+        weight,
     )
     return weight
 
@@ -180,11 +164,7 @@ def choose_weight(
   places, gold = id_places(retrieval_set.ranked_ids), retrieval_set.gold
   chosen = [query for query, relevant in enumerate(gold) if relevant]
   if not chosen:
-    raise UserError(
-        'The weight of hybrid search cannot be chosen: no query of the'
-        ' validation split has a relevant passage. Give a weight, such as'
-        f' {WEIGHT}.'
-    )
+    raise UserError('No query of the validation split has a relevant passage.')
   chosen = np.random.default_rng(0).permutation(chosen)[:most].tolist()
   reciprocal = np.zeros((len(chosen), len(hybrid.WEIGHTS)))
   texts = [retrieval_set.query_texts[query] for query in chosen]

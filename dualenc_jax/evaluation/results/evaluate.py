@@ -1,6 +1,6 @@
 """Evaluation of a model on a split of its task, into a result folder.
 
-Beside its own results, in the same folder, are those of BM25 and of both fused.
+The same folder has the results of BM25, of both fused, and the like.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,6 @@ import logging
 import os
 import pathlib
 from typing import Any
-
-import numpy as np
 
 from dualenc_jax.data import Dataset
 from dualenc_jax.data.text.near_duplicates import near_pairs
@@ -27,7 +25,7 @@ from dualenc_jax.evaluation.results import codecs, result_files, tables
 from dualenc_jax.evaluation.results.baselines import (
   Baselines,
   BM25_FOLDER,
-  Dense,
+  EmbeddedSet,
   HYBRID_FOLDER,
 )
 from dualenc_jax.evaluation.results.result_files import VALIDATION
@@ -47,14 +45,14 @@ from dualenc_jax.utils.errors import UserError
 
 RERANK_FOLDER = result_files.SYSTEMS[-1]
 _LOG = logging.getLogger(__name__)
-# Facts in which results of one model on one set may differ.
+# Facts that do not tell results of one model on one set apart.
 _INCIDENTAL = (
     'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
     result_files.TRAIN_OVERLAP, 'system', 'k1', 'b', 'language',
 )
-# What results are of, whatever was measured.
+# Facts that identify the data of a result.
 _OF_DATA = 'label', 'split', 'source', 'corpus'
-# What a result says of its teacher, as far as it is there.
+# Provenance of a teacher that a result has, as far as it is there.
 _OF_TEACHER = (
     'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template',
     'query_prefix', 'passage_prefix',
@@ -67,17 +65,17 @@ class Options:
 
   Attributes:
     k: hits a query in the run file.
-    index_dir: keeps the embeddings of the corpus there, and reads them if they
-      exist; None keeps them in memory.
+    index_dir: folder of an index of the corpus, which is made unless it exists;
+      None keeps the embeddings in memory.
     document_separator: ranks documents by their best passage, see `Documents`.
-    baselines: what is measured beside the model.
+    baselines: the other systems to measure.
     teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
     rerank_depth: hits of a query that it scores.
     codecs: measured on the model's embeddings.
-    learnt: queries that the model has learnt from, among which those that it is
-      measured by are looked for; None for no such look.
+    train_queries: the model's training queries, whose overlap with the
+      evaluated ones is counted; None counts none.
     relevance_level: the least grade of a relevant passage.
-    equal_texts: whether passages of one text are one.
+    equal_texts: whether passages of one text are ranked as one.
     candidates: l, of an index that is searched in two steps; None for its own.
   """
 
@@ -88,14 +86,14 @@ class Options:
   teacher: Teacher | pathlib.Path | None = None
   rerank_depth: int = 100
   codecs: Sequence[Spec] = ()
-  learnt: Sequence[str] | None = None
+  train_queries: Sequence[str] | None = None
   candidates: int | None = None
   relevance_level: int = 1
   equal_texts: bool = False
 
   @property
   def depth(self) -> int:
-    """Hits a query that metrics are of."""
+    """Hits a query that metrics are computed from."""
     return max(self.k, metrics.DEPTH)
 
   def label(self, task: Dataset) -> str:
@@ -106,7 +104,7 @@ class Options:
 
 
 def default_output(model_dir: str | os.PathLike[str]) -> pathlib.Path:
-  """Where the results of a model_dir are."""
+  """The folder of a model_dir's results."""
   return pathlib.Path(model_dir) / 'evaluation'
 
 
@@ -121,22 +119,32 @@ def evaluate(
 ) -> dict[str, Evaluation]:
   """Evaluates on a split of a task and writes the result folder.
 
-  `config` is everything that took part, as gin, `command` the command line that
-  makes this result. Returns results by system: '' the model, and the baselines.
+  Earlier results of other systems there are removed if they are of another
+  model or other data.
+
+  Args:
+    model: the model.
+    experiment: has the task and caches.
+    split: a split of the task.
+    folder: the result folder.
+    config: the whole config, as gin.
+    command: the command line that makes this result.
+    options: see `Options`.
+
+  Returns:
+    Results by system: '' the model, and the others.
 
   Raises:
     UserError: data that cannot be evaluated, embeddings that are not finite, or
       a folder that cannot be written.
   """
-  task: Any = experiment.task
-  may_choose = options.baselines.may_choose(task, split)
   if options.codecs and model.codec is not None:
     raise UserError(
-        '--codecs is given, but the model is always measured by its own codec,'
+        '--codecs is given, but the model has its own codec,'
         f' {model.codec.name}. Leave --codecs out, or evaluate the model that'
         ' training started from.'
     )
-  ranked = _opened(experiment, split, folder, options)
+  ranked = _open_set(experiment, split, folder, options)
   codecs.check(options.codecs, model.dim, len(ranked.corpus))
   embedder: Any = model.embedder
   queries = evaluation.encode_queries(embedder, model.params, ranked)
@@ -151,7 +159,7 @@ def evaluate(
   found = {'': evaluation.rank(queries, passages, ranked, options.depth)}
   new = None
   if options.teacher is not None:
-    # What is wrong with it is found before a result is replaced.
+    # Errors of the teacher come before a result is replaced.
     score = teacher_scores.open_scores(
         options.teacher, ranked, folder / RERANK_FOLDER
     )
@@ -159,8 +167,8 @@ def evaluate(
     new = evaluation.rerank(found[''], ranked, score, options.rerank_depth)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
-  if options.learnt is not None:
-    overlap = count_overlap(ranked.query_texts, options.learnt)
+  if options.train_queries is not None:
+    overlap = count_overlap(ranked.query_texts, options.train_queries)
     own[result_files.TRAIN_OVERLAP] = overlap
     print(f'  {result_files.describe_overlap(overlap)}')
   if isinstance(passages, Coded):
@@ -180,8 +188,8 @@ def evaluate(
 
   write('', found[''], own)
 
-  def validation() -> tuple[RetrievalSet, np.ndarray, Any]:
-    other = _set(experiment, VALIDATION, options)
+  def embed_validation() -> EmbeddedSet:
+    other = _read_set(experiment, VALIDATION, options)
     same = other.corpus.cache.header == ranked.corpus.cache.header
     return (
         other,
@@ -189,10 +197,10 @@ def evaluate(
         passages if same else corpus_embeddings(model, other.corpus),
     )
 
+  has_other = split != VALIDATION and VALIDATION in experiment.task.splits()
   for name, result, how in options.baselines.evaluate(
-      ranked,
-      Dense(queries, passages, validation if may_choose else None),
-      options.depth,
+      ranked, queries, passages, options.depth,
+      embed_validation if has_other else None,
   ):
     found[name] = result
     print(f'  {tables.describe_words(how)}')
@@ -212,10 +220,7 @@ def evaluate(
 def _remove_others(
     folder: pathlib.Path, facts: Mapping[str, Any], own: Mapping[str, Any]
 ) -> None:
-  """Removes earlier results beside a model's, of another model or data.
-
-  What is only not measured again stays; BM25 is of no model.
-  """
+  """Removes earlier results of other systems, of another model or data."""
   if not _is_of(folder / BM25_FOLDER, facts):
     remove_result(folder / BM25_FOLDER)
   if not _is_of(folder, {**facts, **own}):
@@ -225,56 +230,56 @@ def _remove_others(
 
 
 def _is_of(folder: pathlib.Path, facts: Mapping[str, Any]) -> bool:
-  """Whether a result is there and would have these facts, made again."""
+  """Whether there is a result that a new evaluation would not change."""
   before, now = _facts_in(folder), json.loads(json.dumps(facts))
   names = {*before, *now} - {*_INCIDENTAL}
   return all(before.get(name) == now.get(name) for name in names)
 
 
 def _facts_in(folder: pathlib.Path) -> dict[str, Any]:
-  """What a result says that it is of; {} for none that can be read."""
+  """The facts of a result; {} if none can be read."""
   try:
-    found = result_files.read_result(folder)
+    result = result_files.read_result(folder)
   except UserError:
     return {}
-  return {**found.key._asdict(), **found.provenance}
+  return {**result.key._asdict(), **result.provenance}
 
 
 def count_overlap(
-    queries: Sequence[str], learnt: Sequence[str]
+    queries: Sequence[str], train_queries: Sequence[str]
 ) -> dict[str, int]:
-  """How many queries a model is measured by and has learnt from, or nearly.
+  """Counts the queries that occur in training, exactly or nearly.
 
   Returns:
-    'queries' and 'learnt', how many there are; 'queries_same' and
-    'learnt_same', those with all the words, in any case, of one of the others;
-    'queries_near' and 'learnt_near', as of `near_pairs`, these included.
+    'queries' and 'learnt', the numbers of evaluation and training queries;
+    'queries_same' and 'learnt_same', those with all the words, in any case, of
+    one on the other side; 'queries_near' and 'learnt_near', those near one by
+    `near_pairs`, these included.
   """
   texts = [
-      [' '.join(words(text)) or text for text in own]
-      for own in (queries, learnt)
+      [' '.join(words(text)) or text for text in side]
+      for side in (queries, train_queries)
   ]
   counts = {}
   near = near_pairs(texts[0], texts[1])
   sides = zip(('queries', 'learnt'), texts, texts[::-1], near)
-  for what, own, others, places in sides:
+  for what, side, others, places in sides:
     known = {*others}
-    same = {i for i, text in enumerate(own) if text in known}
-    counts[what] = len(own)
+    same = {i for i, text in enumerate(side) if text in known}
+    counts[what] = len(side)
     counts[f'{what}_same'] = len(same)
     counts[f'{what}_near'] = len(same.union(places.tolist()))
   return counts
 
 
 def rerank_facts(options: Options) -> dict[str, Any]:
-  """What a re-ranked result depends on beside what is re-ranked."""
-  depth = options.rerank_depth
-  own = {'system': RERANK_FOLDER, 'rerank_depth': depth}
-  return own | teacher_facts(options.teacher)
+  """The additional facts that a re-ranked result depends on."""
+  facts = {'system': RERANK_FOLDER, 'rerank_depth': options.rerank_depth}
+  return facts | teacher_facts(options.teacher)
 
 
 def teacher_facts(teacher: Any) -> dict[str, Any]:
-  """What scores depend on."""
+  """The facts that a teacher's scores depend on."""
   if not isinstance(teacher, Teacher):
     return {'teacher': {'scores': teacher.name}}
   own = teacher.provenance
@@ -285,11 +290,11 @@ def evaluate_bm25(
     experiment: Any, split: str, folder: pathlib.Path, command: str,
     options: Options = Options(), overwrite: bool = False,
 ) -> Evaluation:
-  """Evaluates BM25 alone; `experiment` needs no more than task and cache.
+  """Evaluates BM25 alone; `experiment` needs only a task and caches.
 
   Only `overwrite` replaces results of other data.
   """
-  ranked = _opened(experiment, split, folder, options)
+  ranked = _open_set(experiment, split, folder, options)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   if not overwrite:
     now = {name: facts[name] for name in _OF_DATA}
@@ -303,17 +308,17 @@ def evaluate_bm25(
   return result
 
 
-def _set(experiment: Any, split: str, options: Options) -> RetrievalSet:
+def _read_set(experiment: Any, split: str, options: Options) -> RetrievalSet:
   ranked = RetrievalSet.of_split(experiment, split, options.document_separator)
   ranked = dataclasses.replace(ranked, relevance_level=options.relevance_level)
   return ranked.with_equal_texts_as_one() if options.equal_texts else ranked
 
 
-def _opened(
+def _open_set(
     experiment: Any, split: str, folder: pathlib.Path, options: Options
 ) -> RetrievalSet:
-  """What is ranked; what would stop it later stops it before the encoding."""
-  ranked = _set(experiment, split, options)
+  """Opens the retrieval set and checks what would fail after the encoding."""
+  ranked = _read_set(experiment, split, options)
   files.make_folder(folder, 'another --output_dir')
   trec.check_ids('query id', ranked.query_ids)
   trec.check_ids('id', ranked.ranked_ids)
@@ -323,10 +328,10 @@ def _opened(
 def facts_of(
     experiment: Any, split: str, ranked: RetrievalSet, options: Options
 ) -> dict[str, Any]:
-  """What the numbers of every system depend on."""
+  """The facts that the numbers of every system depend on."""
   task = experiment.task.for_split(split)
   corpus = ranked.corpus.cache.header
-  own = task.identity(split)
+  identity = task.identity(split)
   named = {*task.FILES} - {'hard_negatives'}
   level, copies = options.relevance_level, ranked.unjudged_copies()
   facts = {
@@ -334,7 +339,7 @@ def facts_of(
       'dataset': task.dataset,
       'label': options.label(task),
       'split': split,
-      'files': {name: own[name] for name in sorted(named) if own.get(name)},
+      'files': {n: identity[n] for n in sorted(named) if identity.get(n)},
       'queries': len(ranked.query_ids),
       'passages': len(ranked.corpus),
       'k': options.k,
@@ -342,12 +347,12 @@ def facts_of(
       'document_separator': options.document_separator,
       'source': ranked.cache.header['source'],
       'corpus': {name: corpus[name] for name in ('split', 'source')},
-      # As `compare` has it: the usual value is not there.
+      # `compare` leaves the usual level out, too.
       **({'relevance_level': level} if level > 1 else {}),
       **({'equal_texts': 'one'} if options.equal_texts else {}),
       **({result_files.COPIES: copies} if copies else {}),
   }
   print(f'  {tables.size(facts)}')
-  if told := result_files.describe_copies(facts):
-    _LOG.warning(told)
+  if sentence := result_files.describe_copies(facts):
+    _LOG.warning(sentence)
   return facts
