@@ -73,10 +73,6 @@ _PARTS = 'token_embedder', 'encoder', 'projection'
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
-  if args.push is not None:
-    if args.to != 'sentence_transformers':
-      raise UserError('--push needs --to=sentence_transformers.')
-    hub.check_push(args.push)
   args.source = hub.model(args.source)
   runtime.start_logging()
   # An exception of its own, so that nothing half written is left.
@@ -103,8 +99,6 @@ def main(argv: Sequence[str] | None = None) -> None:
       source, args.to, forms(out)[args.to], out, log, args.tower == 'query',
       args.verify,
   )
-  if args.push is not None:
-    log(f'Pushed to {hub.push(out, args.push)}, a new one as private.')
 
 
 def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -207,11 +201,6 @@ def make_parser() -> flags.Parser:
       ' jax_export and safetensors',
   )
   parser.add_argument('--output_dir', required=True, help='folder to make')
-  parser.add_argument(
-      '--push', metavar='ORG/NAME',
-      help='upload the output of --to=sentence_transformers, with a model card,'
-      ' to the Hugging Face hub',
-  )
   parser.add_argument(
       '--step', type=flags.whole(0),
       help='checkpoint of a model_dir (default the best kept, else the newest)',

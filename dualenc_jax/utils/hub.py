@@ -4,23 +4,20 @@ from collections.abc import Iterator
 import contextlib
 import functools
 import os
-import pathlib
 import re
 from typing import Any
 
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import (
   did_you_mean,
-  expect,
   SourceUnavailable,
   UserError,
 )
 
 _PREFIX = 'hf://'
 _PART = r'\w[\w.-]*'
-_REPO = re.compile(f'{_PART}/{_PART}')
 _PLACE = re.compile(
-    rf'(?:datasets/)?(?P<repo>{_REPO.pattern})(?:@(?P<revision>[\w./-]+?))?'
+    rf'(?:datasets/)?(?P<repo>{_PART}/{_PART})(?:@(?P<revision>[\w./-]+?))?'
     r'(?:/(?P<inner>[^@]+))?'
 )
 # Copies of the same weights for other programs.
@@ -57,33 +54,6 @@ def data(path: Any) -> Any:
     UserError: the path names no file of the data set.
   """
   return _fetch(path, 'dataset') if is_on_hub(path) else path
-
-
-def check_push(repo: str) -> None:
-  """Raises UserError where nothing can be pushed to org/name."""
-  expect(_REPO.fullmatch(repo), '--push', repo, 'org/name')
-  if _library(repo).get_token() is None:
-    raise UserError(
-        f'--push={repo} needs a token that may write. Log in with {_LOGIN}.'
-    )
-
-
-def push(folder: pathlib.Path, repo: str) -> str:
-  """Uploads a folder as a model, a new one as private; returns its address.
-
-  Raises:
-    SourceUnavailable: the hub cannot be reached, or refuses.
-  """
-  hub = _library(repo)
-  again = f' {folder} is whole: upload it again, `hf upload {repo} {folder}`.'
-  with _explained(repo, 'model', again):
-    api = hub.HfApi()
-    if not api.repo_exists(repo):
-      api.create_repo(repo, private=True)
-    api.upload_folder(
-        repo_id=repo, folder_path=folder, commit_message='Upload by dualenc'
-    )
-  return f'{hub.constants.ENDPOINT}/{repo}'
 
 
 def _fetch(path: str, kind: str) -> str:
@@ -139,14 +109,14 @@ def _library(what: str) -> Any:
 
 
 @contextlib.contextmanager
-def _explained(what: str, kind: str, more: str = '') -> Iterator[None]:
+def _explained(what: str, kind: str) -> Iterator[None]:
   """Raises SourceUnavailable, with a remedy, for an error of the hub."""
   errors = _library(what).errors
   try:
     yield
   except (errors.HTTPError, OSError) as error:
     why = _why(error, errors, kind)
-    raise SourceUnavailable(f'{what}{why}{more}') from error
+    raise SourceUnavailable(f'{what}{why}') from error
 
 
 def _why(error: Exception, errors: Any, kind: str) -> str:

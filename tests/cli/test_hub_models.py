@@ -13,19 +13,19 @@ QUERIES = ['find array byte', 'find xml zone']
 
 
 @pytest.mark.slow
-def test_a_model_goes_to_the_hub_and_back(tmp_path, monkeypatch, capsys):
+def test_a_model_comes_back_from_the_hub(tmp_path, monkeypatch, capsys):
   sentence_transformers = pytest.importorskip('sentence_transformers')
   with fake_hub.running(monkeypatch, tmp_path / 'cache') as hub:
     source = tiny_evaluation.link_model(tmp_path)
     out = tmp_path / 'st'
     cli.main(
         ['convert', str(source), '--to=sentence_transformers',
-         f'--output_dir={out}', '--push=org/name']
+         f'--output_dir={out}']
     )
-    assert f'Pushed to {hub.url}/org/name, a' in capsys.readouterr().out
-    pushed = hub.files['models/org/name']
-    assert pushed['README.md'] == (out / 'README.md').read_bytes()
-    assert 'modules.json' in pushed and 'model.safetensors' in str([*pushed])
+    hub.files['models/org/name'] = {
+        path.relative_to(out).as_posix(): path.read_bytes()
+        for path in out.rglob('*') if path.is_file()
+    }
     # Theirs reads it where the command has left it, ours from the hub.
     theirs = sentence_transformers.SentenceTransformer(str(out), device='cpu')
     ours = Retriever.from_dir('hf://org/name').encode_queries(QUERIES)

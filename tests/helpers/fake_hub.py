@@ -1,6 +1,5 @@
 """A hub on this machine, with what huggingface_hub asks of the real one."""
 
-import base64
 import contextlib
 import hashlib
 import http.server
@@ -22,12 +21,11 @@ class Hub:
   Attributes:
     files: bytes by name, by repository.
     status: what is answered in place of the right thing, by repository.
-    pushed: names of repositories that were made, with their settings.
     url: of the server.
   """
 
   def __init__(self):
-    self.files, self.status, self.pushed, self.url = {}, {}, {}, ''
+    self.files, self.status, self.url = {}, {}, ''
 
 
 @contextlib.contextmanager
@@ -94,37 +92,6 @@ def running(monkeypatch, cache):
         self.answer(content, ETag=f'"{_oid(content)}"', X_Repo_Commit=_SHA)
 
     do_HEAD = do_GET
-
-    def do_POST(self):
-      body = self.rfile.read(int(self.headers['Content-Length']))
-      if self.path == '/api/repos/create':
-        asked = json.loads(body)
-        owner = asked.get('organization') or 'me'
-        repo = f'models/{owner}/{asked["name"]}'
-        if repo in hub.status:
-          self.answer({'error': 'no rights'}, hub.status[repo])
-          return
-        hub.files[repo], hub.pushed[repo] = {}, asked
-        self.answer({'url': f'{hub.url}/{owner}/{asked["name"]}'})
-        return
-      place = self.path.removeprefix('/api/').rpartition('/main')[0]
-      repo, _, what = place.rpartition('/')
-      if repo in hub.status:
-        self.answer({'error': 'no rights'}, hub.status[repo])
-      elif what == 'preupload':
-        usual = {'uploadMode': 'regular', 'shouldIgnore': False}
-        files = json.loads(body)['files']
-        self.answer({'files': [usual | {'path': f['path']} for f in files]})
-      elif what == 'commit':
-        for line in map(json.loads, body.splitlines()):
-          if line['key'] == 'file':
-            value = line['value']
-            content = base64.b64decode(value['content'])
-            hub.files[repo][value['path']] = content
-        address = f'{hub.url}/{repo.removeprefix("models/")}/commit/{_SHA}'
-        self.answer({'commitUrl': address, 'commitOid': _SHA})
-      else:
-        self.answer({})
 
   server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
   hub.url = f'http://127.0.0.1:{server.server_port}'

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from dualenc_jax.cli import convert, main as cli
+from dualenc_jax.cli import main as cli
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.utils import hub as hub_lib
@@ -81,28 +81,3 @@ def test_paths_that_are_none(hub):
       hub_lib.model(path)
   with pytest.raises(UserError, match='within its own folder'):
     hub_lib.data('hf://org/name/../../x.csv')
-
-
-@pytest.mark.parametrize('argv, message', [
-    (['--to=sentence_transformers', '--push=name'], 'expected org/name'),
-    (['--to=safetensors', '--push=org/name'], '--push needs --to=sent'),
-])
-def test_push_is_checked_before_any_work(tmp_path, argv, message):
-  argv = [str(tmp_path / 'absent'), f'--output_dir={tmp_path / "out"}', *argv]
-  with pytest.raises(UserError, match=message):
-    convert.main(argv)
-
-
-def test_push(hub, tmp_path, monkeypatch):
-  (tmp_path / 'README.md').write_text('# card')
-  assert hub_lib.push(tmp_path, 'org/name') == f'{hub.url}/org/name'
-  assert hub.files['models/org/name'] == {'README.md': b'# card'}
-  assert 'private' in str(hub.pushed['models/org/name'])
-  hub.status['models/org/other'] = 403
-  hub.files['models/org/other'] = {}
-  with pytest.raises(SourceUnavailable, match='no permission.*whole: '):
-    hub_lib.push(tmp_path, 'org/other')
-  monkeypatch.delenv('HF_TOKEN')
-  monkeypatch.setattr(constants, 'HF_TOKEN_PATH', str(tmp_path / 'none'))
-  with pytest.raises(UserError, match='needs a token.*hf auth login'):
-    hub_lib.check_push('org/name')
