@@ -20,7 +20,7 @@ from search_sides import Ids
 from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.compression.quantisers import Int8, Signs
-from dualenc_jax.retrieval.search.exact_search import search_of
+from dualenc_jax.retrieval.search.exact_search import make_search
 
 KINDS = 'pq', 'int8', 'hamming', 'two steps'
 
@@ -54,7 +54,7 @@ def compare(
 ) -> harness.Figures:
   """The best of the rounds of both sides, and the share of same hits."""
   store = coded(kind, args)
-  search = search_of(store, Ids(len(store)))
+  search = make_search(store, Ids(len(store)))
   sides = {
       'ours': lambda: search.top_k(queries, args.k).indices,
       'faiss': by_faiss(kind, store, args, queries),

@@ -27,7 +27,7 @@ from dualenc_jax.retrieval.index.index import (
   codec_provenance,
   tower_provenance,
 )
-from dualenc_jax.retrieval.search.exact_search import search_of
+from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.retrieval.search.ranking import check_k, Ranking
 from dualenc_jax.utils import finite, hub, input_checks
 from dualenc_jax.utils.errors import UserError
@@ -80,7 +80,7 @@ class Retriever:
     towers.tokenizer.prompted(prompt)  # Its errors.
     self._prompt = prompt
     self._corpus: Corpus | None = None
-    self._search: Any = None  # `search_of` the corpus.
+    self._search: Any = None  # `make_search` the corpus.
     # `retrieval.search.hybrid.Hybrid` of the corpus, once it is asked for.
     self._hybrid: Any = None
     if index is not None:
@@ -385,7 +385,7 @@ class Retriever:
 
   def _set(self, corpus: Corpus) -> None:
     self._corpus, self._hybrid = corpus, None
-    self._search = search_of(corpus.embeddings, corpus.ids)
+    self._search = make_search(corpus.embeddings, corpus.ids)
 
   def _encoded_by(self, corpus: Corpus) -> dict[str, Any]:
     """What the index says of the tower that encoded it, if one is known."""

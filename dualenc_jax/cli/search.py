@@ -201,7 +201,7 @@ def _snippet(query: str, hit: Hit, language: str | None) -> snippet.Snippet:
   name, text = hit.passage.name, hit.passage.text
   # A title is in front of the text that was encoded, and shown already.
   text = text.removeprefix(f'{name} ') if name else text
-  return snippet.of(query, text, language)
+  return snippet.find_snippet(query, text, language)
 
 
 def _rows(

@@ -14,12 +14,12 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.encoding.towers import Towers
 from dualenc_jax.retrieval.search import ranking as ranking_lib
-from dualenc_jax.retrieval.search.exact_search import search_of
+from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.retrieval.search.ranking import (
-  best_hits,
-  best_of,
+  concatenate,
   id_places,
-  joined,
+  rank_candidates,
+  rank_scores,
   Ranking,
 )
 from dualenc_jax.utils import finite
@@ -108,7 +108,7 @@ def rank(
     retrieval_set: the set of the queries and the corpus.
     k: hits a query, at least 100 where there are so many.
   """
-  search = search_of(passages, retrieval_set.corpus.ids)
+  search = make_search(passages, retrieval_set.corpus.ids)
   documents = retrieval_set.documents
 
   def hits(count: int) -> Ranking:
@@ -122,7 +122,10 @@ def rank(
     )
 
   own = retrieval_set.self_hits
-  ranking = hits(k) if own is None else ranking_lib.without(hits(k + 1), own)
+  if own is None:
+    ranking = hits(k)
+  else:
+    ranking = ranking_lib.drop_self_hits(hits(k + 1), own)
   if documents is not None:
     return score(ranking, retrieval_set)
   gold = retrieval_set.gold
@@ -157,11 +160,11 @@ def rank_by_scores(
     ranked.append([])
     for each in systems:
       each = scores_of_ranked(each, retrieval_set, query)
-      hits = best_of(each, places, min(k, size))
+      hits = rank_scores(each, places, min(k, size))
       ranked[-1].append((hits, rank_of_best(each, gold, places)))
   return [
       score(
-          joined([hits for hits, _ in system]),
+          concatenate([hits for hits, _ in system]),
           retrieval_set,
           np.array([rank for _, rank in system], np.int64),
       )
@@ -244,7 +247,7 @@ def rerank_hits(
   scores = np.zeros((count, depth), np.float32)
   scores[real] = score_pairs(np.stack([np.nonzero(real)[0], taken[real]], 1))
   finite.check_rows("the teacher's scores", scores, lambda q: query_ids[q])
-  best = best_hits(np.where(real, scores, -np.inf), taken, ids, depth)
+  best = rank_candidates(np.where(real, scores, -np.inf), taken, ids, depth)
   below = best.scores[:, -1:] - np.arange(1, k - depth + 1, dtype=np.float32)
   below[first.indices[:, depth:] < 0] = -np.inf
   return Ranking(

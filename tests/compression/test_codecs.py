@@ -12,7 +12,7 @@ from dualenc_jax.retrieval.compression import (
   quantisers,
 )
 from dualenc_jax.retrieval.compression.product import Product
-from dualenc_jax.retrieval.search.exact_search import search_of
+from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.devices(8)
@@ -126,7 +126,7 @@ def ranked_by_hand(scores):
 
 def searched(codec, vectors, devices):
   mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('data',))
-  return search_of(Coded(codec, codec.encode(vectors)), IDS, mesh)
+  return make_search(Coded(codec, codec.encode(vectors)), IDS, mesh)
 
 
 @pytest.mark.parametrize('name, devices', [

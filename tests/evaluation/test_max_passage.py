@@ -16,7 +16,8 @@ def ranker(scores, passage_ids):
 
   def rank(queries, depth):
     depth = min(depth, len(passage_ids))
-    return ranking.best_hits(scores[queries], rows[queries], passage_ids, depth)
+    found = scores[queries], rows[queries]
+    return ranking.rank_candidates(*found, passage_ids, depth)
 
   return rank
 

@@ -17,7 +17,7 @@ NAMES = [
 def rank_all(scores, ids):
   scores = np.array(scores, np.float32)
   rows = np.broadcast_to(np.arange(len(ids)), scores.shape)
-  return ranking.best_hits(scores, rows, ids, len(ids))
+  return ranking.rank_candidates(scores, rows, ids, len(ids))
 
 
 def random_case(seed):

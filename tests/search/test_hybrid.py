@@ -66,7 +66,7 @@ def test_reciprocal_ranks_are_those_of_the_formula(vectors):
 
 def test_a_rank_beyond_the_thousandth_does_not_count():
   scores = np.arange(1500, dtype=np.float32)
-  found = hybrid.reciprocal_rank([scores], np.arange(1500))
+  found = hybrid.fuse_ranks([scores], np.arange(1500))
   assert np.isfinite(found).sum() == 1000 and np.isinf(found[:500]).all()
 
 

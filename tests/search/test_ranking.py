@@ -18,7 +18,7 @@ def test_the_order_of_candidates(values):
   scores = rng.choice(np.array(values, np.float32), (20, 60))
   indices = np.stack([rng.permutation(1000)[:60] for _ in scores])
   for k in (1, 7, 60):
-    hits = ranking.best_hits(scores, indices, ids, k)
+    hits = ranking.rank_candidates(scores, indices, ids, k)
     assert hits.scores.dtype == np.float32 and hits.indices.dtype == np.int64
     assert hits.scores.shape == hits.indices.shape == (20, k)
     for i, row in enumerate(indices):
@@ -33,7 +33,7 @@ def test_the_order_of_candidates(values):
 def test_queries_with_fewer_candidates():
   scores = np.array([[1, -np.inf, 1, -np.inf], [3, 4, 1, 2]], np.float32)
   indices = np.array([[2, -1, 0, -1], [0, 1, 2, 3]])
-  hits = ranking.best_hits(scores, indices, ['b', 'x', 'a', 'c'], 2)
+  hits = ranking.rank_candidates(scores, indices, ['b', 'x', 'a', 'c'], 2)
   assert hits.indices.tolist() == [[0, 2], [1, 0]]
   assert hits.scores.tolist() == [[1, 1], [4, 3]]
 
@@ -53,7 +53,7 @@ def test_without():
   scores = -np.sort(-rng.normal(size=(8, 6)), axis=1).astype(np.float32)
   # The first, one in the middle, the last, and none of them.
   own = np.array([*indices[[0, 1, 2], [0, 3, 5]], -1, 50, 51, -1, 60])
-  left = ranking.without(ranking.Ranking(scores, indices), own)
+  left = ranking.drop_self_hits(ranking.Ranking(scores, indices), own)
   for i, row in enumerate(own.tolist()):
     pairs = list(zip(indices[i].tolist(), scores[i].tolist()))
     expected = [pair for pair in pairs if pair[0] != row][:5]
@@ -115,4 +115,4 @@ def test_rankings_on_the_host_in_blocks(corpus, monkeypatch):
     reference.assert_same(ranking.top_k(*corpus, k), full, k)
   for place in (0, 3, 1000, 2610):
     hit = full.indices[:, place], full.scores[:, place]
-    assert (ranking.hits_above(*corpus, *hit) == place).all()
+    assert (ranking.count_above(*corpus, *hit) == place).all()

@@ -25,11 +25,12 @@ TEXT = (
     ('is a', 'Jupiter is a planet.', 2),
 ])
 def test_the_sentence_with_the_most_words(query, expected, matches):
-  assert snippet.of(query, TEXT) == (expected, matches)
+  assert snippet.find_snippet(query, TEXT) == (expected, matches)
 
 
 def test_a_long_line_is_cut_around_the_word():
-  found = snippet.of('needle', 'hay ' * 200 + 'needle' + ' straw' * 200)
+  text = 'hay ' * 200 + 'needle' + ' straw' * 200
+  found = snippet.find_snippet('needle', text)
   assert found.matches == 1
   assert found.text.startswith('...hay hay')
   assert 'hay needle straw' in found.text

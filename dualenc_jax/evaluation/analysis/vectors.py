@@ -81,7 +81,7 @@ def embed(
   ranking = ExactSearch(encoded, searched_ids).top_k(queries, count)
   if self_hits is not None:
     places = _find_places(searched, self_hits[sample.queries])
-    ranking = ranking_lib.without(ranking, places)
+    ranking = ranking_lib.drop_self_hits(ranking, places)
   units, hits = unit_rows(queries), take('best hits', ranking.indices[:, 0])
   ratios = np.zeros(0)
   if sample.has_pairs:

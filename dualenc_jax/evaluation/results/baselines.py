@@ -168,9 +168,9 @@ def choose_weight(
   chosen = np.random.default_rng(0).permutation(chosen)[:most].tolist()
   reciprocal = np.zeros((len(chosen), len(hybrid.WEIGHTS)))
   texts = [retrieval_set.query_texts[query] for query in chosen]
-  pairs = zip(chosen, system.both(texts, embeddings[chosen]))
+  pairs = zip(chosen, system.score_both(texts, embeddings[chosen]))
   for row, (query, both) in enumerate(pairs):
-    for i, scores in enumerate(hybrid.weighted(*both, hybrid.WEIGHTS)):
+    for i, scores in enumerate(hybrid.fuse_weighted(*both, hybrid.WEIGHTS)):
       scores = evaluation.scores_of_ranked(scores, retrieval_set, query)
       rank = evaluation.rank_of_best(scores, gold[query], places)
       reciprocal[row, i] = 1 / rank if rank else 0.0

@@ -20,7 +20,7 @@ from dualenc_jax.evaluation.results.significance import paired
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.compression import Codec, Coded, Spec
-from dualenc_jax.retrieval.search.exact_search import search_of
+from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.utils import figure as figure_lib, table as table_lib
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.table import Cell, MISSING, Row, Table
@@ -121,7 +121,7 @@ def _milliseconds(
     passages: Any, queries: np.ndarray, ranked: RetrievalSet, depth: int
 ) -> float:
   """Milliseconds a query, all at once, when the search is compiled."""
-  search = search_of(passages, ranked.corpus.ids)
+  search = make_search(passages, ranked.corpus.ids)
   times = []
   for _ in range(2):
     start = time.perf_counter()

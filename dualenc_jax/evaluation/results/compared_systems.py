@@ -15,7 +15,7 @@ from dualenc_jax.evaluation.results.result_files import (
   RUN,
 )
 from dualenc_jax.retrieval.search import hybrid
-from dualenc_jax.retrieval.search.ranking import best_first
+from dualenc_jax.retrieval.search.ranking import sort_hits
 from dualenc_jax.utils.errors import UserError
 
 # A path, and a system that was evaluated with the model, '' for the model.
@@ -208,10 +208,10 @@ def _measure_runs(
           f'{paths[0]} and {path} have no query in common, so that there is'
           ' nothing to fuse. Are they of the same data set?'
       )
-  run = runs[0] if len(runs) == 1 else hybrid.fused_runs(runs)
+  run = runs[0] if len(runs) == 1 else hybrid.fuse_runs(runs)
   if k is not None:
     run = {
-        query: {hit: hits[hit] for hit in best_first(hits)[:k]}
+        query: {hit: hits[hit] for hit in sort_hits(hits)[:k]}
         for query, hits in run.items()
     }
   path = '+'.join(map(str, paths))

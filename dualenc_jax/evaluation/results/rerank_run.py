@@ -20,7 +20,7 @@ from dualenc_jax.evaluation.results.result_files import (
 )
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.retrieval.search.ranking import best_first
+from dualenc_jax.retrieval.search.ranking import sort_hits
 from dualenc_jax.utils import files, json_file
 
 # The folder, in the result's, of the run as it was.
@@ -54,7 +54,7 @@ def rerank_run(
   queries, passages = trec.numbers(
       run, ranked.query_ids, ranked.ranked_ids, path
   )
-  order = {query: best_first(hits) for query, hits in run.items()}
+  order = {query: sort_hits(hits) for query, hits in run.items()}
   depth = options.rerank_depth
   if short := sum(len(hits) < depth for hits in order.values()):
     _LOG.warning(
@@ -105,7 +105,7 @@ def _write(
       for query, judged in zip(ranked.query_ids, ranked.judgements)
   }
   cut = {
-      query: {hit: hits[hit] for hit in best_first(hits)[:k]}
+      query: {hit: hits[hit] for hit in sort_hits(hits)[:k]}
       for query, hits in run.items()
   }
   scores = metrics.evaluate_run(

@@ -9,7 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.retrieval.search.search_programs import best_of
+from dualenc_jax.retrieval.search.search_programs import top_scores
 from dualenc_jax.utils.errors import expect
 
 
@@ -61,7 +61,7 @@ class Sampling:
       count = logits.shape[1]
       if self.top_k is not None or self.top_p < 1:
         count = min(self.top_k or count, count)
-        best, which = best_of(logits, count, count)
+        best, which = top_scores(logits, count, count)
       else:
         best, which = logits, None
       best = best / self.temperature

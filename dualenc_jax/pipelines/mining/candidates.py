@@ -16,7 +16,7 @@ from dualenc_jax.retrieval.encoding.towers import Loaded
 from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.retrieval.search import ranking as ranking_lib
 from dualenc_jax.retrieval.search.bm25 import BM25, retrieved
-from dualenc_jax.retrieval.search.exact_search import search_of
+from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.utils.progress import Progress
 
 NONE = -1
@@ -51,7 +51,7 @@ def by_model(
   """The `depth` best passages of each query by exact search with a model."""
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
   passages = build_for_model.corpus_embeddings(model, ranked.corpus, index_dir)
-  search = search_of(passages, ranked.corpus.ids)
+  search = make_search(passages, ranked.corpus.ids)
   found = search.top_k(queries, min(depth, len(ranked.corpus)))
   own = [np.zeros(0, np.float32)] * len(queries)
   # One query may have thousands: rectangles are of those that have about as
@@ -75,10 +75,10 @@ def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
   with Progress('BM25', len(ranked.gold), 'queries') as progress:
     for text, known in zip(ranked.query_texts, ranked.gold):
       scores = words.scores(text)
-      best.append(ranking_lib.best_of(retrieved(scores), places, depth))
+      best.append(ranking_lib.rank_scores(retrieved(scores), places, depth))
       own.append(scores[np.array(known, int)])
       progress(1)
-  found = ranking_lib.joined(best)
+  found = ranking_lib.concatenate(best)
   none = np.isinf(found.scores)
   scores = np.where(none, np.float32(np.nan), found.scores)
   return Candidates('bm25', found.indices, scores, own)
@@ -100,7 +100,7 @@ def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:
   own = [np.full(len(known), np.nan, np.float32) for known in gold]
   for query_id, hits in run.items():
     query = queries[query_id]
-    best = ranking_lib.best_first(hits)[:depth]
+    best = ranking_lib.sort_hits(hits)[:depth]
     found[query, : len(best)] = [passages[hit] for hit in best]
     scores[query, : len(best)] = [hits[hit] for hit in best]
     by_number = {passages[hit]: score for hit, score in hits.items()}

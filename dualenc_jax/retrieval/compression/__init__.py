@@ -1,7 +1,7 @@
 """Codecs: embeddings in fewer bytes, and the search through them.
 
   codec = compression.spec('opq:96').fit(vectors)
-  search = search_of(compression.Coded(codec, codec.encode(vectors)), ids)
+  search = make_search(compression.Coded(codec, codec.encode(vectors)), ids)
 """
 
 from dualenc_jax.retrieval.compression.codec import Codec, Coded

@@ -29,7 +29,7 @@ from dualenc_jax.retrieval.index.index import (
   tower_provenance,
 )
 from dualenc_jax.retrieval.index.shard import Passage, Places
-from dualenc_jax.retrieval.search.search_programs import empty_rows
+from dualenc_jax.retrieval.search.search_programs import allocate_rows
 from dualenc_jax.utils import finite, machine
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import gigabytes
@@ -323,7 +323,7 @@ def _train(codec: Spec, model: Loaded, source: Source) -> Codec:
   if len(texts) > SAMPLE:
     drawn = np.random.default_rng(0).choice(len(texts), SAMPLE, replace=False)
     texts = np.sort(drawn)
-  vectors = empty_rows(len(texts), model.dim)
+  vectors = allocate_rows(len(texts), model.dim)
   with Progress(f'Encoding for {codec.name}', len(texts), 'texts') as progress:
     batches = source.embed(model, source.rows[texts])
     source.fill(vectors, batches, texts, progress)
@@ -366,7 +366,7 @@ def corpus_embeddings(
         ' with --index_dir.'
     )
   if codec is None:
-    out, to_rows = empty_rows(size, dim), lambda vectors: vectors
+    out, to_rows = allocate_rows(size, dim), lambda vectors: vectors
   else:
     out = np.empty((size, codec.quantiser.width), codec.code_dtype)
     to_rows = codec.encode

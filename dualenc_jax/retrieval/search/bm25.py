@@ -103,8 +103,8 @@ class BM25:
     """
     ranking.check_k(k)
     places = ranking.id_places(passage_ids)
-    return ranking.joined([
-        ranking.best_of(own, places, k) for own in self.retrieved(queries)
+    return ranking.concatenate([
+        ranking.rank_scores(own, places, k) for own in self.retrieved(queries)
     ])
 
   def retrieved(self, queries: Iterable[str]) -> Iterator[np.ndarray]:

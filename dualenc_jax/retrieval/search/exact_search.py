@@ -33,15 +33,15 @@ import numpy as np
 
 from dualenc_jax.retrieval.search import ranking as ranking_lib, search_programs
 from dualenc_jax.retrieval.search.ranking import (
-  best_hits,
   check_k,
+  rank_candidates,
   Ranking,
   score_candidates,
 )
 from dualenc_jax.retrieval.search.search_programs import (
   BLOCK_ROWS,
-  Near,
   programs,
+  TieWindow,
 )
 from dualenc_jax.utils import finite
 from dualenc_jax.utils.errors import UserError
@@ -108,7 +108,7 @@ class ExactSearch:
     # A corpus smaller than a block is one; sizes are few, for the compiler.
     own = search_programs.power_of_two(-(-len(passages) // devices.size))
     rows = min(block_rows, own)
-    self._query_rows = query_rows(rows, on_cpu)
+    self._query_rows = queries_at_once(rows, on_cpu)
     size = math.prod(stored.shape) * stored.dtype.itemsize
     memory = None if on_cpu else device_memory()
     resident = memory is not None and size < RESIDENT * memory * devices.size
@@ -124,9 +124,9 @@ class ExactSearch:
         finite (its row is named).
     """
     check_k(k)
-    queries = self._checked(queries)
+    queries = self._prepare(queries)
     size = len(self._passages)
-    k, count = min(k, size), min(size, kept(k))
+    k, count = min(k, size), min(size, count_kept(k))
     values, rows, _, longest = self._search(queries, count)
     limits = values[:, k - 1] - 2 * longest * error_bounds(queries)
     candidates = np.where(values >= limits[:, None], rows, -1)
@@ -134,7 +134,7 @@ class ExactSearch:
       scores = np.where(candidates >= 0, values, -np.inf)
     else:
       scores = score_candidates(queries, self._passages, candidates)
-    ranking = best_hits(scores, candidates, self._ids, k)
+    ranking = rank_candidates(scores, candidates, self._ids, k)
     undecided = _undecided(queries, count < size, values[:, -1] >= limits)
     if len(undecided):
       ranking.scores[undecided], ranking.indices[undecided] = ranking_lib.top_k(
@@ -155,12 +155,12 @@ class ExactSearch:
       queries: float32 [Q, D].
       gold: for each query the corpus rows of its relevant passages.
       self_hits: for each query a corpus row, not among its gold, that does not
-        count, -1 for none; see `ranking.without`.
+        count, -1 for none; see `ranking.drop_self_hits`.
 
     Returns:
       int64 [Q], counted from 1; 0 for a query without a relevant passage here.
     """
-    queries = self._checked(queries)
+    queries = self._prepare(queries)
     ranks = np.zeros(len(queries), np.int64)
     has_gold = np.flatnonzero([len(rows) > 0 for rows in gold])
     if not len(has_gold):
@@ -172,13 +172,13 @@ class ExactSearch:
     for i, relevant in enumerate(gold):
       rows[i, : len(relevant)] = relevant
     scores = score_candidates(queries, self._passages, rows)
-    best = best_hits(scores, rows, self._ids, 1)
+    best = rank_candidates(scores, rows, self._ids, 1)
     above = self._hits_above(queries, best)
     if self_hits is not None:
       own = np.asarray(self_hits, np.int64)[has_gold]
       pairs = np.stack([best.indices[:, 0], own], axis=1)
       scores = score_candidates(queries, self._passages, pairs)
-      first = best_hits(scores, pairs, self._ids, 1).indices[:, 0]
+      first = rank_candidates(scores, pairs, self._ids, 1).indices[:, 0]
       above -= (own >= 0) & (first == own)
     ranks[has_gold] = above + 1
     return ranks
@@ -199,7 +199,7 @@ class ExactSearch:
       above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
     undecided = _undecided(queries, count < size, values[:, -1] > -np.inf)
     if len(undecided):
-      above[undecided] = ranking_lib.hits_above(
+      above[undecided] = ranking_lib.count_above(
           queries[undecided], self._passages, self._ids, own[undecided],
           targets[undecided],
       )
@@ -233,7 +233,7 @@ class ExactSearch:
       for block, first, rows in self._blocks:
         longest.append(self._longest(block))
         for i, (part, *around) in enumerate(parts):
-          near = Near(longest[-1], *around) if around else None
+          near = TieWindow(longest[-1], *around) if around else None
           states[i] = run.update(
               states[i], block, part, quantiser, first, rows, near
           )
@@ -263,7 +263,7 @@ class ExactSearch:
     total = len(per_query[0])
     for first in range(0, total, self._query_rows):
       count = min(self._query_rows, total - first)
-      size = min(self._query_rows, _few_sizes(count))
+      size = min(self._query_rows, _round_up(count))
       yield [
           np.concatenate([
               x[first : first + count],
@@ -272,7 +272,7 @@ class ExactSearch:
           for x in per_query
       ]
 
-  def _checked(self, queries: np.ndarray) -> np.ndarray:
+  def _prepare(self, queries: np.ndarray) -> np.ndarray:
     _check_shape('query', queries)
     dim = self._passages.shape[1] if self._codec is None else self._codec.dim
     dims = queries.shape[1], dim
@@ -286,7 +286,7 @@ class ExactSearch:
     return queries if self._codec is None else self._codec.queries(queries)
 
 
-class TwoSteps:
+class TwoStepSearch:
   """Ranks a corpus of sign bits for any queries, as `ExactSearch` does."""
 
   def __init__(
@@ -320,7 +320,7 @@ class TwoSteps:
     near = self._first.top_k(queries, self.rescored).indices
     own = self._passages.codec.queries(np.asarray(queries, np.float32))
     scores = score_candidates(own, self._passages, near)
-    return best_hits(scores, near, self._ids, k)
+    return rank_candidates(scores, near, self._ids, k)
 
   def gold_ranks(
       self, queries: np.ndarray, gold: Sequence[Sequence[int]],
@@ -333,7 +333,7 @@ class TwoSteps:
       return ranks
     found = self.top_k(queries[near], self.rescored)
     if self_hits is not None:
-      found = ranking_lib.without(found, self_hits[near])
+      found = ranking_lib.drop_self_hits(found, self_hits[near])
     for query, hits in zip(near.tolist(), found.indices):
       places = np.flatnonzero(np.isin(hits, gold[query]))
       if len(places):
@@ -341,23 +341,23 @@ class TwoSteps:
     return ranks
 
 
-def search_of(
+def make_search(
     passages: Any, ids: Sequence[str], mesh: jax.sharding.Mesh | None = None
-) -> ExactSearch | TwoSteps:
-  """The search of passages: `TwoSteps` for codes of bits, else exact."""
+) -> ExactSearch | TwoStepSearch:
+  """The search of passages: `TwoStepSearch` for codes of bits, else exact."""
   codec = getattr(passages, 'codec', None)
   if codec is not None and codec.rescored is not None:
-    return TwoSteps(passages, ids, mesh)
+    return TwoStepSearch(passages, ids, mesh)
   return ExactSearch(passages, ids, mesh)
 
 
-def query_rows(rows: int, on_cpu: bool = False) -> int:
+def queries_at_once(rows: int, on_cpu: bool = False) -> int:
   """The number of queries to score at once with blocks of so many rows."""
   scores = _SCORES_ON_CPU if on_cpu else _SCORES
   return max(1, scores // (4 * rows))
 
 
-def kept(k: int) -> int:
+def count_kept(k: int) -> int:
   """The number of hits that devices keep, so that the k best are among them."""
   return k + k // 4 + 32
 
@@ -377,7 +377,7 @@ def error_bounds(queries: np.ndarray) -> np.ndarray:
   return (norms * (terms + 1.5) * 2.0**-24).astype(np.float32)
 
 
-def _few_sizes(count: int) -> int:
+def _round_up(count: int) -> int:
   """A power of two, or three quarters of one, that is not below `count`."""
   power = search_programs.power_of_two(count)
   less = 3 * power // 4

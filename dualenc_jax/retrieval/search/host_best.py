@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dualenc_jax.retrieval.search.ranking import keys
+from dualenc_jax.retrieval.search.ranking import sort_keys
 
 # Queries that are looked at together: so few that their scores stay in a cache,
 # so many that Python's own time does not count.
@@ -122,7 +122,7 @@ class _PartBest:
     rows = np.concatenate([self._rows, rows], axis=1)
     # With their places none are equal: of many that are, as where there is
     # none, NumPy is slow to find the best.
-    order = keys(values, np.arange(values.shape[1]))
+    order = sort_keys(values, np.arange(values.shape[1]))
     best = np.partition(order, -count, axis=1)[:, -count:] & 0xFFFFFFFF
     self._values = np.take_along_axis(values, best, axis=1)
     self._rows = np.take_along_axis(rows, best, axis=1)

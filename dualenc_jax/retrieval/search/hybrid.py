@@ -1,14 +1,14 @@
-"""BM25 and dense scores of one query over a whole corpus, fused into one.
+"""Hybrid search: BM25 and dense scores of a whole corpus, fused into one.
 
-Two ways to fuse N scores each:
+There are two ways to fuse N scores each:
 
   weighted         (1 - weight) z(BM25) + weight z(dense), where z(s) is
                    (s - mean s) / standard deviation of s over the corpus
-  reciprocal rank  sum of 1 / (60 + rank) over the two (Cormack 2009); of a
-                   passage's ranks beyond the first thousand none counts
+  reciprocal rank  sum of 1 / (60 + rank) over the two (Cormack 2009); ranks
+                   beyond the first thousand do not count
 
-What BM25 does not retrieve, for it has no word of the query, has no rank by it,
-and is no hit where its weight is all.
+A passage without a word of the query has no rank by BM25, and is no hit where
+BM25 has all the weight.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,17 +20,17 @@ import numpy as np
 
 from dualenc_jax.retrieval.search import ranking
 from dualenc_jax.retrieval.search.bm25 import BM25, retrieved
-from dualenc_jax.retrieval.search.ranking import best_first, best_of, Ranking
+from dualenc_jax.retrieval.search.ranking import rank_scores, Ranking, sort_hits
 from dualenc_jax.utils.errors import expect
 
 RRF = 'rrf'
-# Of the dense scores. On four sets it was ahead of reciprocal ranks, which a
-# far weaker system harms, and never behind; of BM25 on one; docs/evaluation.md.
+# The weight of the dense scores. On four sets it was ahead of reciprocal ranks,
+# which a far weaker system harms, and never behind; see docs/evaluation.md.
 WEIGHT = 0.5
-# Added to ranks, as published; and how deep ranks are looked at.
+# Added to ranks, as published; and the deepest rank that counts.
 _CONSTANT, _DEPTH = 60, 1000
-# Queries and passages whose dense scores are computed at a time: of two million
-# passages 64 queries have 512 MB.
+# Queries and passages whose dense scores are computed at a time: 512 MB for 64
+# queries and two million passages.
 _QUERIES, _BLOCK = 64, 2**14
 # Shares of the dense scores that `choose_weight` tries.
 WEIGHTS = tuple(i / 20 for i in range(21))
@@ -49,32 +49,32 @@ class Hybrid:
 
   @functools.cached_property
   def places(self) -> np.ndarray:
-    """The order of the ids, int64 [N]."""
+    """The places of the ids in their order, int64 [N]."""
     return ranking.id_places(self.ids)
 
   def scores(
       self, queries: Sequence[str], embeddings: np.ndarray,
       weight: float | str = WEIGHT,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields BM25's and the fused scores, float32 [N] each, of each query.
+    """Yields the scores of BM25 and the fused ones, float32 [N], by query.
 
-    They are -inf for what is not retrieved. `weight` is the share of the dense
-    scores, 0 to 1, or `RRF`.
+    They are -inf for passages that are not retrieved. `weight` is the share of
+    the dense scores, 0 to 1, or `RRF`.
     """
     check_weight(weight)
-    for lexical, dense in self.both(queries, embeddings):
+    for lexical, dense in self.score_both(queries, embeddings):
       own = retrieved(lexical)
       if weight == RRF:
-        yield own, reciprocal_rank([own, dense], self.places)
+        yield own, fuse_ranks([own, dense], self.places)
       else:
-        yield own, next(weighted(lexical, dense, [float(weight)]))
+        yield own, next(fuse_weighted(lexical, dense, [float(weight)]))
 
-  def both(
+  def score_both(
       self, queries: Sequence[str], embeddings: np.ndarray
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields BM25 and dense scores, float32 [N] each, of each of Q queries.
 
-    Of the queries there are texts, and embeddings [Q, D].
+    The queries are given as texts and as embeddings [Q, D].
     """
     if codec := getattr(self.embeddings, 'codec', None):
       embeddings = codec.queries(embeddings)
@@ -88,9 +88,11 @@ class Hybrid:
       self, queries: Sequence[str], embeddings: np.ndarray, k: int,
       weight: float | str = WEIGHT,
   ) -> Ranking:
-    """The k best of each query, or all; see `scores`."""
+    """Ranks the passages: the k best of each query, or all; see `scores`."""
     scores = self.scores(queries, embeddings, weight)
-    return ranking.joined([best_of(own, self.places, k) for _, own in scores])
+    return ranking.concatenate(
+        [rank_scores(fused, self.places, k) for _, fused in scores]
+    )
 
 
 def dense_scores(queries: np.ndarray, embeddings: Any) -> np.ndarray:
@@ -112,10 +114,10 @@ def z_scores(scores: np.ndarray) -> np.ndarray:
   return (scores - scores.mean()) / scores.std()
 
 
-def weighted(
+def fuse_weighted(
     lexical: np.ndarray, dense: np.ndarray, weights: Sequence[float]
 ) -> Iterator[np.ndarray]:
-  """Yields weighted z-scores of both, float32 [N], by shares of the dense."""
+  """Yields weighted sums of z-scores, float32 [N], by the dense weights."""
   own, other = z_scores(lexical), z_scores(dense)
   for weight in weights:
     fused = (1 - weight) * own + weight * other
@@ -124,25 +126,25 @@ def weighted(
     )
 
 
-def reciprocal_rank(
+def fuse_ranks(
     scores: Sequence[np.ndarray], places: np.ndarray
 ) -> np.ndarray:
-  """Scores [N] of several systems fused by their ranks: float32 [N].
+  """Fuses the scores [N] of several systems by their ranks: float32 [N].
 
-  What is not among the hits of any, such as scores of -inf, has -inf.
+  A passage that is a hit of none has -inf; a score of -inf is no hit.
   """
   total = np.zeros(len(places))
   for own in scores:
-    best = best_of(own, places, _DEPTH).indices[0]
+    best = rank_scores(own, places, _DEPTH).indices[0]
     best = best[best >= 0]
     total[best] += 1 / (_CONSTANT + np.arange(1, len(best) + 1))
   return np.where(total > 0, total, -np.inf).astype(np.float32)
 
 
-def fused_runs(
+def fuse_runs(
     runs: Sequence[Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, float]]:
-  """TREC runs, query -> passage id -> score, fused by reciprocal ranks.
+  """Fuses TREC runs, query -> passage id -> score, by reciprocal ranks.
 
   The result has at most as many hits a query as the deepest of the runs.
   """
@@ -151,10 +153,10 @@ def fused_runs(
   for run in runs:
     for query, hits in run.items():
       totals = fused.setdefault(query, {})
-      for rank, hit in enumerate(best_first(hits)[:_DEPTH], 1):
+      for rank, hit in enumerate(sort_hits(hits)[:_DEPTH], 1):
         totals[hit] = totals.get(hit, 0.0) + 1 / (_CONSTANT + rank)
   return {
-      query: {hit: totals[hit] for hit in best_first(totals)[:depth]}
+      query: {hit: totals[hit] for hit in sort_hits(totals)[:depth]}
       for query, totals in fused.items()
   }
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from dualenc_jax.utils.errors import expect
 
-# Ids that are decoded at a time.
+# Ids that are read at a time.
 _CHUNK = 2**16
 # A block of 256 x 4,096 scores in float64 is 8 MiB.
 _QUERY_BLOCK = 256
@@ -55,10 +55,10 @@ def check_k(k: Any) -> None:
   expect(is_whole and k >= 1, 'k', k, 'a whole number, 1 or more')
 
 
-def best_hits(
+def rank_candidates(
     scores: np.ndarray, indices: np.ndarray, ids: Sequence[str], k: int
 ) -> Ranking:
-  """The k best of the candidates of each query, in order.
+  """Ranks the candidates of each query: the k best, in order.
 
   Args:
     scores: float32 [Q, C]; -inf where a query has no candidate.
@@ -72,25 +72,25 @@ def best_hits(
     of_tied = id_places([ids[row] for row in tied.tolist()])
     at = np.minimum(np.searchsorted(tied, indices), len(tied) - 1)
     places = np.where(tied[at] == indices, of_tied[at], 0)
-  order = np.argsort(keys(scores, places), axis=1)[:, ::-1][:, :k]
+  order = np.argsort(sort_keys(scores, places), axis=1)[:, ::-1][:, :k]
   return Ranking(
       np.take_along_axis(scores, order, axis=1) + np.float32(0),
       np.take_along_axis(indices, order, axis=1),
   )
 
 
-def best_of(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
-  """The k best of N scores of one query, or all: a ranking [1, min(k, N)].
+def rank_scores(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
+  """Ranks N scores of one query: the k best, or all, [1, min(k, N)].
 
   Args:
-    scores: float32 [N]; -inf for what is not retrieved.
+    scores: float32 [N]; -inf for passages that are not retrieved.
     places: `id_places` of all ids.
     k: hits.
   """
   k = min(k, len(scores))
-  # All that tie with the k-th, of which the ids choose.
+  # The ids choose among all that tie with the k-th.
   found = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-  order = keys(scores[found], places[found])
+  order = sort_keys(scores[found], places[found])
   if k < len(found):
     kept = np.argpartition(order, -k)[-k:]
     found, order = found[kept], order[kept]
@@ -99,27 +99,27 @@ def best_of(scores: np.ndarray, places: np.ndarray, k: int) -> Ranking:
   return Ranking(best[None], np.where(best > -np.inf, found, -1)[None])
 
 
-def best_first(hits: Mapping[str, float]) -> list[str]:
-  """The ids of a query's hits, id -> score, by the order of rankings."""
+def sort_hits(hits: Mapping[str, float]) -> list[str]:
+  """Sorts the ids of a query's hits, id -> score, as rankings are."""
   return sorted(
       hits, key=lambda hit: (np.float32(hits[hit]), hit), reverse=True
   )
 
 
-def joined(rankings: Sequence[Ranking]) -> Ranking:
-  """Rankings of as many hits each, of some queries, as one of all."""
+def concatenate(rankings: Sequence[Ranking]) -> Ranking:
+  """Concatenates rankings of different queries, with as many hits each."""
   return Ranking(*map(np.concatenate, zip(*rankings)))
 
 
-def keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
-  """Keys int64 that order hits as `best_hits` does, the best with the largest.
+def sort_keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
+  """Keys int64 that order hits as `rank_candidates` does; the best is largest.
 
-  Scores are float32 of any shape, and places of their ids int64 of the same
-  shape; see `id_places`.
+  Scores are float32 of any shape; places of their ids, see `id_places`, are
+  int64 of the same shape.
   """
   # Adding zero turns -0.0 into 0.0: the two are a tie.
   bits = (scores + np.float32(0)).view(np.int32)
-  # As integers negative numbers are in reverse order, but for this.
+  # As integers negative numbers would be in reverse order.
   bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)
   return bits.astype(np.int64) << 32 | places
 
@@ -141,11 +141,11 @@ def id_places(ids: Sequence[str]) -> np.ndarray:
   return places
 
 
-def without(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
-  """A ranking [Q, k] without one hit of each query, thus one shorter.
+def drop_self_hits(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
+  """Drops one hit of each query from a ranking [Q, k].
 
-  The hit left out is the corpus row of the query in `self_hits` [Q], or else,
-  if that is -1 or no hit, the last hit.
+  That is the corpus row of the query in `self_hits` [Q], or the last hit if the
+  row is -1 or no hit.
   """
   keep = ranking.indices != self_hits[:, None]
   keep[keep.all(axis=1), -1] = False
@@ -156,7 +156,7 @@ def without(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
 
 
 def _tied_rows(scores: np.ndarray, indices: np.ndarray) -> np.ndarray:
-  """The different corpus rows whose score another hit of the query has."""
+  """The corpus rows whose score another hit of the query has, each once."""
   order = np.argsort(scores, axis=1)
   ascending = np.take_along_axis(scores, order, axis=1)
   same = (ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] > -np.inf)
@@ -218,7 +218,7 @@ def score_candidates(
 def top_k(
     queries: np.ndarray, passages: Any, ids: Sequence[str], k: int
 ) -> Ranking:
-  """Ranks the corpus by exact scores alone, at half the speed or less.
+  """Ranks the corpus by exact scores alone, more slowly than `ExactSearch`.
 
   Memory is a few thousand hits a query, and 8 bytes a passage where very many
   tie. The corpus has at least k passages.
@@ -239,19 +239,22 @@ def top_k(
         best = hits >= limits[row]
         hits, indices = hits[best], indices[best]
       if len(hits) > k + _MANY_TIES:
-        best = np.argpartition(keys(hits, places()[indices]), -k)[-k:]
+        best = np.argpartition(sort_keys(hits, places()[indices]), -k)[-k:]
         hits, indices = hits[best], indices[best]
       kept[row] = hits, indices
-  return joined([best_hits(h[None], i[None], ids, k) for h, i in kept])
+  return concatenate([
+      rank_candidates(hits[None], indices[None], ids, k)
+      for hits, indices in kept
+  ])
 
 
-def hits_above(
+def count_above(
     queries: np.ndarray, passages: Any, ids: Sequence[str], gold: np.ndarray,
     gold_scores: np.ndarray,
 ) -> np.ndarray:
-  """The number of passages ranked above one of each query: int64 [Q].
+  """Counts the passages ranked above one passage of each query: int64 [Q].
 
-  The one is row `gold`, int64 [Q], with the score `gold_scores`, float32 [Q].
+  That passage is row `gold`, int64 [Q], with score `gold_scores`, float32 [Q].
   """
   places = functools.cache(lambda: id_places(ids))
   above = np.zeros(len(queries), np.int64)

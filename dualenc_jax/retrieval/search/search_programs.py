@@ -44,7 +44,7 @@ _AXIS = 'devices'
 Block = tuple[jax.Array, np.int32, np.int32 | None]
 
 
-def empty_rows(count: int, dim: int) -> np.ndarray:
+def allocate_rows(count: int, dim: int) -> np.ndarray:
   """Allocates float32 [count, dim] at a multiple of 64 bytes."""
   size = 4 * count * dim
   memory = np.empty(size + _ALIGNMENT, np.uint8)
@@ -136,7 +136,7 @@ class Best(NamedTuple):
   above: jax.Array
 
 
-class Near(NamedTuple):
+class TieWindow(NamedTuple):
   """What a search for the scores around a target of each query takes.
 
   Attributes:
@@ -203,7 +203,7 @@ class Programs:
 
   def update(
       self, state: Any, block: jax.Array, queries: jax.Array, quantiser: Any,
-      start: Any, rows: Any, near: Near | None = None,
+      start: Any, rows: Any, near: TieWindow | None = None,
   ) -> Any:
     """Begins to search a block, and returns the new state.
 
@@ -300,7 +300,7 @@ class Programs:
       distances = jnp.abs(distances)
       scores = jnp.where(distances <= margins, -distances, -jnp.inf)
     if self.on_host:
-      return Scores(scores[None], maxima(scores)[None]), above
+      return Scores(scores[None], group_maxima(scores)[None]), above
     return _merge_block(state, scores, start + offset)._replace(above=above)
 
   def _scores(self, queries, quantiser, block):
@@ -346,11 +346,11 @@ def _merge_block(best: Best, scores: jax.Array, first: jax.Array) -> Best:
   """
   count = best.values.shape[-1]
   few = count // 8 + 16
-  greatest = maxima(scores, axis=0)
+  greatest = group_maxima(scores, axis=0)
   better = greatest > best.values[:1, :, -1]
 
   def merge(groups):
-    values, which = best_of(scores, groups, count, 0, greatest)
+    values, which = top_scores(scores, groups, count, 0, greatest)
     values = jnp.concatenate([best.values[0], values], axis=1)
     rows = jnp.concatenate([best.rows[0], which + first], axis=1)
     values, which = lax.top_k(values, count)
@@ -364,17 +364,17 @@ def _merge_block(best: Best, scores: jax.Array, first: jax.Array) -> Best:
   )
 
 
-def maxima(scores: jax.Array, axis: int = 1) -> jax.Array:
+def group_maxima(scores: jax.Array, axis: int = 1) -> jax.Array:
   """The greatest of each group along an axis, or all where they do not fit.
 
   XLA sorts on one core of a CPU; with these it sorts only a small part.
   """
   if scores.shape[axis] % _GROUP:
     return scores
-  return _grouped(scores, axis).max(axis=axis + 1)
+  return _split_groups(scores, axis).max(axis=axis + 1)
 
 
-def best_of(
+def top_scores(
     scores: jax.Array, groups: int, count: int, axis: int = 1,
     greatest: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -387,37 +387,37 @@ def best_of(
     groups: number of groups to search.
     count: at most the scores of these groups.
     axis: axis of the M scores.
-    greatest: `maxima` of the scores, where known.
+    greatest: `group_maxima` of the scores, where known.
 
   Returns:
     Scores, best first, and their places, int32, [Q, count] each.
   """
   size = scores.shape[axis]
   if size < 4 * groups * _GROUP or size % _GROUP:
-    return lax.top_k(_of_queries(scores, axis), min(count, size))
+    return lax.top_k(_by_query(scores, axis), min(count, size))
   if greatest is None:
-    greatest = maxima(scores, axis)
-  _, which = lax.top_k(_of_queries(greatest, axis), groups)
+    greatest = group_maxima(scores, axis)
+  _, which = lax.top_k(_by_query(greatest, axis), groups)
   members = jnp.take_along_axis(
-      _grouped(scores, axis),
-      jnp.expand_dims(_of_queries(which, axis), axis + 1),
+      _split_groups(scores, axis),
+      jnp.expand_dims(_by_query(which, axis), axis + 1),
       axis=axis,
       mode='clip',
   )
   shape = list(scores.shape)
   shape[axis] = groups * _GROUP
-  members = _of_queries(members.reshape(shape), axis)
+  members = _by_query(members.reshape(shape), axis)
   values, place = lax.top_k(members, min(count, groups * _GROUP))
   group = jnp.take_along_axis(which, place // _GROUP, axis=1, mode='clip')
   return values, group * _GROUP + place % _GROUP
 
 
-def _grouped(scores: jax.Array, axis: int) -> jax.Array:
+def _split_groups(scores: jax.Array, axis: int) -> jax.Array:
   """The axis in two, groups and their neighbours."""
   before, after = scores.shape[:axis], scores.shape[axis + 1 :]
   return scores.reshape(*before, -1, _GROUP, *after)
 
 
-def _of_queries(x: jax.Array, axis: int) -> jax.Array:
+def _by_query(x: jax.Array, axis: int) -> jax.Array:
   """[Q, M] of [M, Q] where the axis is 0, and the other way round."""
   return x if axis else x.T

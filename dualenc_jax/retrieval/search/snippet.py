@@ -1,4 +1,4 @@
-"""The sentence of a passage that shows why it was found."""
+"""The sentence of a passage that shows why the passage was found."""
 
 import re
 from typing import NamedTuple
@@ -23,15 +23,17 @@ class Snippet(NamedTuple):
   matches: int
 
 
-def of(query: str, text: str, language: str | None = LANGUAGE) -> Snippet:
-  """The first of the sentences with the most different words of the query.
+def find_snippet(
+    query: str, text: str, language: str | None = LANGUAGE
+) -> Snippet:
+  """Finds the first of the sentences with most different words of the query.
 
   Words are BM25's: stems, without a language's stop words. A sentence ends at
   `.`, `!` or `?` before white space, or at an empty line; a longer one, such as
   code, is cut into lines.
   """
   wanted = {*words(query, language)}
-  # Of questions that are nothing but stop words.
+  # A question may have nothing but stop words.
   if not wanted:
     language, wanted = None, {*words(query)}
   best = Snippet('', -1)
