@@ -31,7 +31,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 def check_positive(name: str, value: Any) -> None:
   """Raises UserError unless the value is a finite number above 0."""
-  above = isinstance(value, numbers.Real) and 0.0 < value < math.inf
+  above = isinstance(value, numbers.Real) and 0.0 < float(value) < math.inf
   expect(above, name, value, 'a finite number above 0')
 
 
