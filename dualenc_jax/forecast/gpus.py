@@ -78,11 +78,11 @@ def make_devices(kind: str, number: str) -> Sequence[jax.Device]:
     )
   name, memory, bandwidth = _HOPPERS[kind]
   hosts, of_host = max(count // _PER_HOST, 1), min(count, _PER_HOST)
-  found: Any = topologies.get_topology_desc(
+  slice_: Any = topologies.get_topology_desc(
       platform='cuda',
       topology=f'1x{hosts}x{of_host}',
       target_config=_TARGET.format(
           name=name, memory=memory, bandwidth=bandwidth
       ),
   )
-  return tuple(found.devices)
+  return tuple(slice_.devices)

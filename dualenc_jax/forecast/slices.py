@@ -118,7 +118,7 @@ def find_slice(name: str) -> Slice:
     bounds['chips_per_host_bounds'] = (1, 1, 1)
   try:
     with quiet():
-      found: Any = topologies.get_topology_desc(
+      topology: Any = topologies.get_topology_desc(
           platform='tpu', topology_name=name, **bounds
       )
   except jax.errors.JaxRuntimeError as e:
@@ -127,7 +127,7 @@ def find_slice(name: str) -> Slice:
         f' {str(e).splitlines()[0]}. Expected the chips of each side of a'
         ' slice, such as v5e:4x4 or v5p:2x2x2.'
     ) from e
-  return Slice(name, GENERATIONS[kind], tuple(found.devices), compiler)
+  return Slice(name, GENERATIONS[kind], tuple(topology.devices), compiler)
 
 
 def check_compiler() -> str:

@@ -202,15 +202,15 @@ def count_collectives(text: str) -> dict[str, CollectiveStats]:
   for line in text.splitlines():
     if head := _COMPUTATION.match(line):
       computation = head[1]
-    if not (found := _COLLECTIVE.search(line)):
+    if not (match := _COLLECTIVE.search(line)):
       continue
     # On TPUs one that runs beside products is in several fusions, a chain.
     if chain := _CHAIN.search(line):
       if chain[0] in chains:
         continue
       chains.add(chain[0])
-    kind, arrays = found[2], _ARRAY.findall(found[1])
-    if found[3] and kind != 'all-reduce':
+    kind, arrays = match[2], _ARRAY.findall(match[1])
+    if match[3] and kind != 'all-reduce':
       # Beside its results are as many operands, and scalars.
       arrays = [array for array in arrays if array[1]]
       arrays = arrays[len(arrays) // 2 :]

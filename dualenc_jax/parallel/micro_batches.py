@@ -64,7 +64,7 @@ def map_rows(
   specs = _data_specs(params, boxed)
 
   def on_device(params, *trees):
-    own = jax.tree.map(
+    local = jax.tree.map(
         lambda x, spec: (
             x if DATA in spec else jax.lax.pcast(x, DATA, to='varying')
         ),
@@ -72,7 +72,7 @@ def map_rows(
         specs,
     )
     with nn.logical_axis_rules(rules):
-      return _scan(encode, size // devices, own, *trees)
+      return _scan(encode, size // devices, local, *trees)
 
   split = PartitionSpec(DATA)
   return jax.shard_map(

@@ -189,9 +189,9 @@ class Partitioner:
 
     def twin(path, leaf):
       for start in range(len(path)):
-        found = by_path.get(path_string(path[start:]))
-        if found is not None and found[0] == leaf.shape:
-          return found[1]
+        shape, sharding = by_path.get(path_string(path[start:]), (None, None))
+        if shape == leaf.shape:
+          return sharding
       return self.replicated
 
     return jax.tree_util.tree_map_with_path(twin, state)

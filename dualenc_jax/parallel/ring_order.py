@@ -76,13 +76,13 @@ def make_blocks(
   along = next((axis for axis in (1, 0) if sides[axis] % size == 0), None)
   if along is None:
     return None
-  found: dict[tuple[int, int], list[int]] = {}
+  members: dict[tuple[int, int], list[int]] = {}
   for number in sorted(range(len(used)), key=used.__getitem__):
     place = used[number]
     block = place[1 - along], place[along] // size
-    found.setdefault(block, []).append(number)
-  each = list(found)
-  return [number for block in make_ring(each) for number in found[each[block]]]
+    members.setdefault(block, []).append(number)
+  each = list(members)
+  return [n for block in make_ring(each) for n in members[each[block]]]
 
 
 def _used(places: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

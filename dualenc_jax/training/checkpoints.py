@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 _TREES = 'params', 'optimizer', 'memory'
 # Bytes that `save_params` writes at once, and of a file.
 _AT_ONCE, _DATA_FILE = 200 << 20, 50 << 20
-# What restoring a good checkpoint may raise: another model, no memory.
+# Restoring a good checkpoint may raise these: another model, no memory.
 _NOT_DAMAGE = (UserError, MemoryError, jax.errors.JaxRuntimeError)
 
 
@@ -255,8 +255,8 @@ def write_vocabulary(model_dir: pathlib.Path, vocabulary: Vocabulary) -> None:
 
 
 def _items(state: TrainState) -> dict[str, Any]:
-  found = dict(zip(_TREES, (state.params, state.opt_state, state.memory)))
-  return {n: v for n, v in found.items() if n != 'memory' or jax.tree.leaves(v)}
+  trees = dict(zip(_TREES, (state.params, state.opt_state, state.memory)))
+  return {n: v for n, v in trees.items() if n != 'memory' or jax.tree.leaves(v)}
 
 
 def _sealed(
@@ -270,18 +270,18 @@ def _check_listed(
     where: pathlib.Path, metadata: Any, known: Mapping[str, str]
 ) -> None:
   """Raises DamageError unless an item lists the arrays that were saved."""
-  found: dict[str, str] = {}
+  present: dict[str, str] = {}
   if metadata is not None:
     tree = getattr(metadata, 'tree', metadata)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
       if hasattr(leaf, 'shape'):
         name = partitioning.path_string(path)
-        found |= digests.header(name, leaf.dtype, leaf.shape)
-  odd = list(digests.differences(digests.listed(known), found))
-  if odd:
+        present |= digests.header(name, leaf.dtype, leaf.shape)
+  wrong = list(digests.differences(digests.listed(known), present))
+  if wrong:
     raise DamageError(
-        f'{where} does not have the arrays that were saved: {odd[0]} is'
-        f' {found.get(odd[0], "absent")}'
+        f'{where} does not have the arrays that were saved: {wrong[0]} is'
+        f' {present.get(wrong[0], "absent")}'
     )
 
 
@@ -289,21 +289,21 @@ def _check_digests(
     trees: Mapping[str, Any], known: checkpoint_meta.Digests | None
 ) -> None:
   """Raises DamageError unless arrays are what was saved, and finite."""
-  found, bad = device_digests.digest_trees(trees)
-  odd = [
+  restored, non_finite = device_digests.digest_trees(trees)
+  wrong = [
       f'{item}: {name}'
       for item in trees
       for name in digests.differences(
-          (found if known is None else known).get(item, {}), found[item]
+          (restored if known is None else known).get(item, {}), restored[item]
       )
   ]
   problem = 'not what was saved'
-  if not odd:
-    odd, problem = bad, 'NaN or infinite in places'
-  if odd:
-    more = f' and {len(odd) - 3} more' if len(odd) > 3 else ''
-    verb = 'are' if odd[1:] else 'is'
-    raise DamageError(f'{", ".join(odd[:3])}{more} {verb} {problem}')
+  if not wrong:
+    wrong, problem = non_finite, 'NaN or infinite in places'
+  if wrong:
+    more = f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''
+    verb = 'are' if wrong[1:] else 'is'
+    raise DamageError(f'{", ".join(wrong[:3])}{more} {verb} {problem}')
 
 
 def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):

@@ -130,8 +130,8 @@ class Experiment:
 
   def passage_cache(self, split: str) -> Cache:
     """Returns the token cache of a split whose passages alone are used."""
-    own = self.passage_tokenizer or self.tokenizer
-    return dataclasses.replace(self, tokenizer=own).cache(split)
+    tokenizer = self.passage_tokenizer or self.tokenizer
+    return dataclasses.replace(self, tokenizer=tokenizer).cache(split)
 
   @functools.cached_property
   def caches(self) -> list[Cache]:
@@ -152,8 +152,8 @@ class Experiment:
     if len(rates) == 1:
       return None
     sizes = [len(cache) for cache in self.caches]
-    own = [size / sum(sizes) for size in sizes]
-    return [x if rate is None else rate for x, rate in zip(own, rates)]
+    shares = [size / sum(sizes) for size in sizes]
+    return [x if rate is None else rate for x, rate in zip(shares, rates)]
 
   @functools.cached_property
   def batches(self) -> Batches:
@@ -163,8 +163,8 @@ class Experiment:
   @property
   def extra_columns(self) -> tuple[columns.Column, ...]:
     """Columns of a training batch beyond those of every dataset."""
-    found = columns.extra(task for task, _ in self.task.parts())
-    return tuple(column for column in found if column.per)
+    extra = columns.extra(task for task, _ in self.task.parts())
+    return tuple(column for column in extra if column.per)
 
   def _prepare(self, task: data.Dataset, split: str) -> Cache:
     folder = self.cache_dir or default_cache_dir() / 'tokens'

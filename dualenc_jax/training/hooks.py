@@ -149,7 +149,7 @@ class Hooks:
       if not self.left:
         return hook.at_start and not step
       if hook.late or hook.saves:
-        # What the others have found is saved with the checkpoint that is there.
+        # Notes of the others are saved with the checkpoint that is there.
         return hook.saves
     on_the_way = hook.every and step % hook.every == 0
     return bool(on_the_way) or (hook.at_end and step == self._last)

@@ -269,15 +269,15 @@ def _layer_rules(
   if which == _SCRATCH:
     return [(_TOWER, None)], drop
   tower = weights.passage_encoder or weights.encoder
-  own = 'passage_' if weights.passage_encoder is not None else ''
+  prefix = 'passage_' if weights.passage_encoder is not None else ''
   chosen = choose_layers(
       which, facts['encoder']['num_layers'], tower.num_layers
   )
   rules: list[Rule] = [
-      (rf'encoder/layers_{i}/(.*)', rf'{own}encoder/layers_{j}/\1')
+      (rf'encoder/layers_{i}/(.*)', rf'{prefix}encoder/layers_{j}/\1')
       for i, j in enumerate(chosen)
   ]
-  if own:
+  if prefix:
     rules.append((_TOWER, r'passage_\1/\2'))
   return rules, drop
 
@@ -301,11 +301,13 @@ def _query_rules(
 
 def _combine(weights: Weights, query: Weights) -> Weights:
   """Two checkpoints as one: tensors of `query` get a prefix."""
-  own = {f'{_QUERY}{name}': tensor for name, tensor in query.tensors.items()}
+  renamed = {
+      f'{_QUERY}{name}': tensor for name, tensor in query.tensors.items()
+  }
   return dataclasses.replace(
       weights,
       path=f'{weights.path} and {query.path}',
-      tensors={**weights.tensors, **own},
+      tensors={**weights.tensors, **renamed},
   )
 
 

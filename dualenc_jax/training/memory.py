@@ -66,17 +66,17 @@ def parts_of(
   device's memory, and padding of inputs to the device's tiles.
   """
   state = make_plan(experiment).abstract
-  found = {
+  sizes = {
       'parameters': device_bytes(state.params),
       'optimizer state': device_bytes((state.opt_state, state.step)),
       'memory': device_bytes(state.memory),
       'batch': device_bytes(_abstract_batch(experiment)),
   }
-  if not found['memory']:
-    del found['memory']
+  if not sizes['memory']:
+    del sizes['memory']
   temporaries = _analysis(compiled).temp_size_in_bytes
-  other = peak_of(compiled) - temporaries - sum(found.values())
-  return {**found, 'temporaries': temporaries, 'other': other}
+  other = peak_of(compiled) - temporaries - sum(sizes.values())
+  return {**sizes, 'temporaries': temporaries, 'other': other}
 
 
 def table(
@@ -131,10 +131,10 @@ def peak_of(compiled: jax.stages.Compiled) -> int:
 
   That is not `peak_memory_in_bytes`, which lacks the temporaries on the CPU.
   """
-  found = _analysis(compiled)
-  arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes
-  total = arguments + outputs - found.alias_size_in_bytes
-  return total + found.temp_size_in_bytes + found.generated_code_size_in_bytes
+  plan = _analysis(compiled)
+  arguments, outputs = plan.argument_size_in_bytes, plan.output_size_in_bytes
+  total = arguments + outputs - plan.alias_size_in_bytes
+  return total + plan.temp_size_in_bytes + plan.generated_code_size_in_bytes
 
 
 def state_bytes(experiment: Experiment) -> int:
@@ -151,13 +151,13 @@ def device_bytes(tree: Any) -> int:
 
 
 def _analysis(compiled: jax.stages.Compiled) -> Any:
-  found = compiled.memory_analysis()
-  if found is None:
+  analysis = compiled.memory_analysis()
+  if analysis is None:
     raise UserError(
         f'The backend {jax.default_backend()} does not report how much memory a'
         ' compiled program needs; give --no_compile.'
     )
-  return found
+  return analysis
 
 
 def _abstract_batch(experiment: Experiment) -> Any:
@@ -198,20 +198,20 @@ def fit_batch(
 
   def measure(size: int) -> float:
     try:
-      found = (peak_of_step or peak)(
+      needed = (peak_of_step or peak)(
           dataclasses.replace(experiment, batch_size=size)
       )
     except OutOfMemory:
-      found = None
-    log(size, found)
-    return math.inf if found is None else found
+      needed = None
+    log(size, needed)
+    return math.inf if needed is None else needed
 
   sizes = experiment.objective.batch_sizes(experiment)
   smallest = max(sizes.step, 2)  # One pair has no negatives.
   most = max(min(sizes.stop - 1, MAX_BATCH_SIZE), smallest)
   sizes = range(smallest, most + 1, sizes.step)
   peaks = search_sizes(measure, sizes, experiment.batch_size, state, limit)
-  fitting = [size for size, found in peaks.items() if found <= limit]
+  fitting = [size for size, needed in peaks.items() if needed <= limit]
   if not fitting:
     what = f'the step of {sizes[0]:,} pairs'
     raise _does_not_fit(what, peaks[sizes[0]], memory)
@@ -246,8 +246,8 @@ def search_sizes(
   low, high = -1, len(sizes)  # Indices: the former fits, the latter does not.
   index = min(max((start - sizes[0]) // sizes.step, 0), len(sizes) - 1)
   while True:
-    found = peaks[sizes[index]] = measure(sizes[index])
-    low, high = (index, high) if found <= limit else (low, index)
+    needed = peaks[sizes[index]] = measure(sizes[index])
+    low, high = (index, high) if needed <= limit else (low, index)
     step = max(int(TOLERANCE * low), 1)
     if high - low <= step:
       return peaks

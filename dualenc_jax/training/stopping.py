@@ -197,9 +197,9 @@ class AnyHost:
   step.
   """
 
-  def __init__(self, own: Callable[[], bool]):
-    """`own` returns this host's answer."""
-    self._own = own
+  def __init__(self, this_host: Callable[[], bool]):
+    """`this_host` returns the answer of this host."""
+    self._this_host = this_host
     self._pending: jax.Array | None = None
     if jax.process_count() > 1:
       axis = 'device'
@@ -210,11 +210,11 @@ class AnyHost:
       )
 
   def __call__(self) -> bool:
-    own = self._own()
+    answer = self._this_host()
     if jax.process_count() == 1:
-      return own
+      return answer
     before = self._pending
-    each = np.full(jax.local_device_count(), own)
+    each = np.full(jax.local_device_count(), answer)
     self._pending = self._any(
         jax.make_array_from_process_local_data(self._each, each)
     )
