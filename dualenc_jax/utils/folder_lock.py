@@ -25,7 +25,7 @@ class FolderLock:
     """Describes the process; `take` writes this into the folder."""
     self._folder = folder
     # Containers may be alike in all but the time.
-    now = datetime.datetime.now().astimezone().isoformat(' ', 'milliseconds')
+    now = datetime.datetime.now().astimezone().isoformat(' ')
     host = socket.gethostname()
     self._owner = f'process {os.getpid()} on {host}, since {now}'
 
