@@ -38,7 +38,7 @@ PAIR_RULES = (
      'pairs that repeat earlier ones', 'Keep one of each.'),
     (Level.SUSPICIOUS, 'copied_pairs', _MANY_REPEATED,
      'pairs with the texts of earlier ones, but other ids',
-     'Ids decide which copy of a passage ranks first; remove copies.'),
+     'Keep them; `dualenc evaluate --equal_texts=one` measures them as one.'),
 )
 TEXT_RULES = (
     (Level.WRONG, 'blank', 0.0, '{plural} of nothing but whitespace',
