@@ -12,7 +12,7 @@ import numpy as np
 from dualenc_jax.checkpoints import checkpoint_reader, transforms
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
 from dualenc_jax.checkpoints.weights import check_sizes, list_first, Weights
-from dualenc_jax.data.text.joined import Template
+from dualenc_jax.data.text.template import Template
 from dualenc_jax.models import abstract_params, T5Decoder, T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder, Scorer
@@ -99,12 +99,12 @@ def load_teacher(
     template = facts.pop('template')
     model = checkpoint_reader.build_model(facts, str(path))
     tokenizer = checkpoint.tokenizer().prompted(*prompts)
-    around = Template(**template).tokens(tokenizer)
+    template = Template(**template).tokens(tokenizer)
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance['template'] = template
     calibration = load_calibration(path, checkpoint.meta['step'])
-    return Teacher(params, tokenizer, around, scorer, provenance, calibration)
+    return Teacher(params, tokenizer, template, scorer, provenance, calibration)
 
   return checkpoint_reader.restore(path, step, use)
 

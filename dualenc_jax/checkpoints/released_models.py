@@ -17,7 +17,7 @@ from dualenc_jax.checkpoints.weights import (
   SIZES,
   Weights,
 )
-from dualenc_jax.data.text.joined import Template
+from dualenc_jax.data.text.template import Template
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.models import Seq2SeqRanker, T5Decoder, TokenEmbedder
 from dualenc_jax.models.cross_encoder import EXTRA_ID_10, FALSE, TRUE
@@ -109,9 +109,9 @@ def load_ranker(
       weights, everything, tokenizer, model.encoder.dtype
   )
   facts |= {'form': form, 'template': dataclasses.asdict(template)}
-  around = template.tokens(tokenizer)
+  template = template.tokens(tokenizer)
   return Teacher(
-      params, tokenizer, around, scorer, facts, chosen.calibration
+      params, tokenizer, template, scorer, facts, chosen.calibration
   )
 
 

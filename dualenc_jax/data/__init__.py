@@ -6,8 +6,8 @@ from dualenc_jax.data.columns import Column
 from dualenc_jax.data.dataset import Dataset, example, Mixture
 from dualenc_jax.data.layouts import Layout, Packed, Padded
 from dualenc_jax.data.seqio_task import SeqioTask
-from dualenc_jax.data.text.joined import Template
 from dualenc_jax.data.text.ragged import Ragged
+from dualenc_jax.data.text.template import Template
 from dualenc_jax.data.text.tokenizer import Tokenizer, vocab_size, Vocabulary
 
 __all__ = [

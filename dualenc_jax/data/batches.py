@@ -12,8 +12,8 @@ from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.columns import Column
 from dualenc_jax.data.layouts import JointRows, Layout, Padded, Shape
 from dualenc_jax.data.order import Order, Positives
-from dualenc_jax.data.text.joined import Around, Joined
 from dualenc_jax.data.text.ragged import as_uint32_pairs, Pool
+from dualenc_jax.data.text.template import PairPool, TokenTemplate
 from dualenc_jax.utils.errors import expect
 
 # Texts of the batches that a layout's shapes are chosen from, at most.
@@ -62,11 +62,11 @@ class Batches:
       see `dualenc_jax.data.layouts`.
     columns: columns per query or candidate; a cache without one has its
       default.
-    around: joins the query and each of its passages to one text, for a
+    template: joins the query and each of its passages to one text, for a
       cross-encoder; None keeps them apart.
     num_others: how many passages of other pairs of the batch serve as hard
       negatives of a query, after its own.
-    sides: the texts that a batch has, unless `around` joins them.
+    sides: the texts that a batch has, unless `template` joins them.
     joint_rows: puts a query into the row and the segment, by number, of its
       passage, for a model that reads one and writes the other; such a batch has
       no hard negatives.
@@ -82,7 +82,7 @@ class Batches:
   layout: Layout = Padded()
   cells: int = 1
   columns: Sequence[Column] = ()
-  around: Around | None = None
+  template: TokenTemplate | None = None
   num_others: int = 0
   sides: Sequence[str] = ('queries', 'passages')
   joint_rows: bool = False
@@ -166,21 +166,21 @@ class Batches:
   @property
   def names(self) -> tuple[str, ...]:
     """Names of the texts of a batch."""
-    return tuple(self.sides) if self.around is None else ('pairs',)
+    return tuple(self.sides) if self.template is None else ('pairs',)
 
   @property
   def limits(self) -> tuple[int, ...]:
     """Most tokens of each of `names`."""
-    if self.around is None:
+    if self.template is None:
       return self._select_sides(self.query_length, self.passage_length)
-    return (self.around.most(self.query_length, self.passage_length),)
+    return (self.template.most(self.query_length, self.passage_length),)
 
   @functools.cached_property
-  def _pools(self) -> tuple[Pool | Joined, ...]:
+  def _pools(self) -> tuple[Pool | PairPool, ...]:
     """The texts of each of `names`."""
-    if self.around is None:
+    if self.template is None:
       return self._select_sides(self.queries, self.passages)
-    return (Joined(self.around, self.queries, self.passages),)
+    return (PairPool(self.template, self.queries, self.passages),)
 
   def _select_sides(self, queries: Any, passages: Any) -> tuple[Any, ...]:
     both = {'queries': queries, 'passages': passages}
@@ -351,7 +351,7 @@ class Batches:
     Those of a query and a passage are [C, P (1 + K), 2].
     """
     queries, passages = indices.queries, indices.passages
-    if self.around is None:
+    if self.template is None:
       return self._select_sides(
           queries.reshape(self.cells, -1), passages.reshape(self.cells, -1)
       )

@@ -15,8 +15,8 @@ import numpy as np
 from dualenc_jax.checkpoints import loading, released_models
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
-from dualenc_jax.data.text.joined import Joined
 from dualenc_jax.data.text.ragged import Distinct, from_uint32_pairs
+from dualenc_jax.data.text.template import PairPool
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
 from dualenc_jax.losses.loss import weighted_mean
@@ -117,7 +117,7 @@ class DistilledPQ(PairObjective):
           f' {teacher.prefixes}, and the run has {own.prefixes}. Expected the'
           ' same.'
       )
-    room = self.cross_encoder.around.room
+    room = self.cross_encoder.template.room
     if own.query_length > room:
       raise UserError(
           f'TEACHER_DIR is {self.teacher}, whose pairs leave room for queries'
@@ -192,7 +192,7 @@ class DistilledPQ(PairObjective):
     queries = Distinct(
         [(c.query_tokens, c.query_fingerprints) for c in run.caches]
     )
-    joined = Joined(teacher.around, queries.pool, passages.pool)
+    joined = PairPool(teacher.template, queries.pool, passages.pool)
 
     def score(pairs: np.ndarray) -> np.ndarray:
       rows = [

@@ -12,7 +12,7 @@ import numpy as np
 from dualenc_jax.data import Batches, batches as batches_lib, Cache, Layout
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.layouts import Padded, padded_shape
-from dualenc_jax.data.text.joined import Around
+from dualenc_jax.data.text.template import TokenTemplate
 from dualenc_jax.data.text.tokenizer import vocab_size, Vocabulary
 from dualenc_jax.models import describe
 from dualenc_jax.models.dual_encoder import describe_towers
@@ -84,7 +84,7 @@ class PairObjective(Objective):
   def frozen(self) -> Sequence[str]:
     return self.frozen_passages.frozen if self.frozen_passages else ()
 
-  def around(self, run: Run) -> Around | None:
+  def token_template(self, run: Run) -> TokenTemplate | None:
     """Returns how a query and a passage are joined to one text, if so."""
     return None
 
@@ -113,8 +113,8 @@ class PairObjective(Objective):
     batches = Batches(
         run.caches, run.batch_size, run.seed, run.tokenizer.query_length,
         run.tokenizer.passage_length, self.num_negatives, run.rates,
-        self.layout, self._cells(run), run.extra_columns, self.around(run),
-        self.num_others, self.sides, self.joint_rows,
+        self.layout, self._cells(run), run.extra_columns,
+        self.token_template(run), self.num_others, self.sides, self.joint_rows,
     )
     if self.frozen_passages is None:
       return batches
@@ -130,16 +130,16 @@ class PairObjective(Objective):
     cells = self._cells(run)
     pairs = run.batch_size // cells
     candidates, num_positives = 1 + self.num_negatives + self.num_others, 0
-    around = self.around(run)
-    names = self.sides if around is None else ('pairs',)
+    template = self.token_template(run)
+    names = self.sides if template is None else ('pairs',)
     if isinstance(self.layout, Padded):
       lengths = run.tokenizer.query_length, run.tokenizer.passage_length
       texts = {
           'queries': (pairs, lengths[0]),
           'passages': (pairs * candidates, lengths[1]),
       }
-      if around is not None:
-        texts['pairs'] = pairs * candidates, around.most(*lengths)
+      if template is not None:
+        texts['pairs'] = pairs * candidates, template.most(*lengths)
       shapes: Any = [padded_shape(*texts[name]) for name in names]
     else:
       num_positives = run.batches.positives.count

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dualenc_jax import losses
 from dualenc_jax.data import Layout, Packed
-from dualenc_jax.data.text.joined import Around, Template
+from dualenc_jax.data.text.template import Template, TokenTemplate
 from dualenc_jax.losses import lists
 from dualenc_jax.models import CrossEncoder, describe, model_params
 from dualenc_jax.objectives import encoding
@@ -55,7 +55,7 @@ class Ranking(PairObjective):
           ' more, or NUM_OTHERS for passages of other pairs of the batch.'
       )
 
-  def around(self, run: Run) -> Around:
+  def token_template(self, run: Run) -> TokenTemplate:
     return self.template.tokens(run.tokenizer)
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
@@ -88,7 +88,7 @@ class Ranking(PairObjective):
     return scores.reshape(size, candidates)
 
   def describe(self, run: Run) -> Iterator[str]:
-    longest = self.around(run).most(
+    longest = self.token_template(run).most(
         run.tokenizer.query_length, run.tokenizer.passage_length
     )
     yield (

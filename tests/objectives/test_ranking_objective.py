@@ -13,7 +13,7 @@ import two_steps
 
 from dualenc_jax import losses
 from dualenc_jax.data import Batches, Packed, Padded, Template
-from dualenc_jax.data.text.joined import Around
+from dualenc_jax.data.text.template import TokenTemplate
 from dualenc_jax.models import CrossEncoder, ScoreHead, T5Encoder, TokenEmbedder
 from dualenc_jax.objectives import Ranking, ranking
 from dualenc_jax.utils.errors import UserError
@@ -21,7 +21,7 @@ from dualenc_jax.utils.errors import UserError
 pytestmark = pytest.mark.devices(8)
 
 SIZE, QUERY, PASSAGE, K, OTHERS = 16, 8, 24, 2, 2
-AROUND = Around(np.array([5, 6]), np.array([7]), np.array([8, 1]), 24)
+TEMPLATE = TokenTemplate(np.array([5, 6]), np.array([7]), np.array([8, 1]), 24)
 
 
 def make_cache():
@@ -33,7 +33,7 @@ def make_cache():
 def make_batch(cache, layout, cells=1, step=0):
   return Batches(
       [cache], SIZE, 0, QUERY, PASSAGE, K, layout=layout, cells=cells,
-      around=AROUND, num_others=OTHERS,
+      template=TEMPLATE, num_others=OTHERS,
   )(step)
 
 
@@ -69,9 +69,9 @@ def plain_scores(objective, params, cache, batch):
       if not is_there:
         continue
       passage = by_ids[tuple(own)][:-1]
-      room = AROUND.length - 5 - (len(query) - 1)
+      room = TEMPLATE.length - 5 - (len(query) - 1)
       text = [5, 6, *query[:-1], 7, *passage[:room], 8, 1]
-      text += [0] * (AROUND.length - len(text))
+      text += [0] * (TEMPLATE.length - len(text))
       out[i, c] = score({'params': params}, np.array([text], np.int32))[0]
   return out
 

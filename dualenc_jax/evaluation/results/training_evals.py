@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.data.text.joined import Around
+from dualenc_jax.data.text.template import TokenTemplate
 from dualenc_jax.evaluation import divergence, evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.results import result_files
@@ -106,7 +106,8 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
       'Evaluation while training re-ranks the %d best hits of BM25.', _DEPTH
   )
   return _Reranking(
-      experiment, Scorer.for_params(*on_mesh), objective.around(experiment)
+      experiment, Scorer.for_params(*on_mesh),
+      objective.token_template(experiment),
   )
 
 
@@ -167,12 +168,14 @@ class _Reranking:
       of relevant pairs, bool [n].
   """
 
-  def __init__(self, experiment: Experiment, scorer: Scorer, around: Around):
+  def __init__(
+      self, experiment: Experiment, scorer: Scorer, template: TokenTemplate
+  ):
     self.scored = np.zeros(0), np.zeros(0, bool)
     self._make = functools.partial(
         Teacher,
         tokenizer=experiment.tokenizer,
-        around=around,
+        template=template,
         scorer=scorer,
         provenance={},
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.data.text.joined import Around, Joined
 from dualenc_jax.data.text.ragged import lengths_to_offsets, Pool, Ragged
+from dualenc_jax.data.text.template import PairPool, TokenTemplate
 from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.retrieval.encoding.embedder import Scorer
 from dualenc_jax.utils import files, json_file, untrusted
@@ -133,7 +133,7 @@ class Teacher:
   Attributes:
     params: parameters of `scorer` on the devices.
     tokenizer: vocabulary and lengths.
-    around: tokens that join a query and a passage.
+    template: tokens that join a query and a passage.
     scorer: the compiled model.
     provenance: JSON that determines its scores.
     calibration: from scores to probabilities, or None.
@@ -141,7 +141,7 @@ class Teacher:
 
   params: Any
   tokenizer: Tokenizer
-  around: Around
+  template: TokenTemplate
   scorer: Scorer
   provenance: Mapping[str, Any]
   calibration: Calibration | None = None
@@ -173,12 +173,12 @@ class Teacher:
     )):
       used, rows[:, column] = np.unique(pairs[:, column], return_inverse=True)
       pools.append(Pool([(encode([texts[i] for i in used.tolist()]), {})]))
-    joined = Joined(self.around, *pools)
+    joined = PairPool(self.template, *pools)
     for start in range(0, len(pairs), size):
       scores = self.of_tokens(joined, rows[start : start + size])
       yield pairs[start : start + size], scores
 
-  def of_tokens(self, joined: Joined, rows: np.ndarray) -> np.ndarray:
+  def of_tokens(self, joined: PairPool, rows: np.ndarray) -> np.ndarray:
     """Logits of rows [n, 2] of texts that are tokens: float32 [n]."""
     offsets = lengths_to_offsets(joined.lengths(rows))
     values = np.empty(offsets[-1], np.int32)

@@ -48,7 +48,7 @@ class Template:
         self.length, 'a whole number, 1 or more',
     )
 
-  def tokens(self, tokenizer: Tokenizer) -> 'Around':
+  def tokens(self, tokenizer: Tokenizer) -> 'TokenTemplate':
     """What stands around queries and passages; UserError if no passage fits."""
     texts = [part.strip() for part in _FIELD.split(self.text)[::2]]
     before, between, after = (
@@ -65,11 +65,11 @@ class Template:
           ' room for a passage. Raise it (PAIR_LENGTH in gin, --teacher_length'
           ' of a released ranker), or lower QUERY_LENGTH.'
       )
-    return Around(before, between, after, self.length)
+    return TokenTemplate(before, between, after, self.length)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Around:
+class TokenTemplate:
   """A template in tokens, int64; `length` is the most of the whole."""
 
   before: np.ndarray
@@ -93,7 +93,7 @@ class Around:
 
   def join(self, queries: Ragged, passages: Ragged) -> Ragged:
     """Texts of query i and passage i: n rows of token ids, both with EOS."""
-    joined = Joined(self, Pool([(queries, {})]), Pool([(passages, {})]))
+    joined = PairPool(self, Pool([(queries, {})]), Pool([(passages, {})]))
     rows = np.repeat(np.arange(len(queries))[:, None], 2, axis=1)
     offsets = lengths_to_offsets(joined.lengths(rows))
     values = np.empty(offsets[-1], np.int32)
@@ -102,36 +102,36 @@ class Around:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Joined:
+class PairPool:
   """Texts of a query and a passage each, as `Pool` has those of one kind.
 
   Rows are pairs of numbers, [..., 2], of a query and of a passage; (-1, -1) is
   none. Tokens in both pools have EOS.
   """
 
-  around: Around
+  template: TokenTemplate
   queries: Pool
   passages: Pool
 
   def lengths(self, rows: np.ndarray) -> np.ndarray:
     """Tokens of rows [..., 2], 0 where there is none: int64 [...]."""
-    total = sum(self._parts(rows)) + self.around.fixed
+    total = sum(self._parts(rows)) + self.template.fixed
     return np.where(rows[..., 1] >= 0, total, 0)
 
   def copy(self, rows: np.ndarray, out: np.ndarray, starts: np.ndarray) -> None:
     """Writes the tokens of rows [n, 2] into flat `out`, from their starts."""
     query, passage = self._parts(rows)
-    at = _write(self.around.before, out, starts)
+    at = _write(self.template.before, out, starts)
     self.queries.copy(rows[:, 0], out, at, query)
-    at = _write(self.around.between, out, at + query)
+    at = _write(self.template.between, out, at + query)
     self.passages.copy(rows[:, 1], out, at, passage)
-    _write(self.around.after, out, at + passage)
+    _write(self.template.after, out, at + passage)
 
   def _parts(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of the query and of the passage that are taken, [...] each."""
     query = np.maximum(self.queries.lengths(rows[..., 0]) - 1, 0)
     passage = np.maximum(self.passages.lengths(rows[..., 1]) - 1, 0)
-    return query, np.minimum(passage, self.around.room - query)
+    return query, np.minimum(passage, self.template.room - query)
 
 
 def _write(tokens: np.ndarray, out: np.ndarray, at: np.ndarray) -> np.ndarray:

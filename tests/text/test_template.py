@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dualenc_jax.data.text.joined import Joined, Template
 from dualenc_jax.data.text.ragged import Pool
+from dualenc_jax.data.text.template import PairPool, Template
 from dualenc_jax.data.text.tokenizer import EOS, Tokenizer, Vocabulary
 from dualenc_jax.utils.errors import UserError
 
@@ -24,8 +24,8 @@ TOKENIZER = Tokenizer(Vocabulary('python_code_8k'), 16, 256)
 @pytest.mark.parametrize('text', TEMPLATES)
 @pytest.mark.parametrize('eos', [True, False])
 def test_the_tokens_are_those_of_the_whole_text(text, eos):
-  around = Template(text, 512, eos).tokens(TOKENIZER)
-  found = around.join(
+  template = Template(text, 512, eos).tokens(TOKENIZER)
+  found = template.join(
       TOKENIZER.encode_queries(QUERIES), TOKENIZER.encode_passages(PASSAGES)
   )
   for i, (query, passage) in enumerate(zip(QUERIES, PASSAGES)):
@@ -36,23 +36,24 @@ def test_the_tokens_are_those_of_the_whole_text(text, eos):
 
 @pytest.mark.parametrize('length', [30, 52])
 def test_the_passage_is_cut_and_nothing_else(length):
-  around = Template(TEMPLATES[1], length).tokens(TOKENIZER)
+  template = Template(TEMPLATES[1], length).tokens(TOKENIZER)
   queries = TOKENIZER.encode_queries(QUERIES)
   passages = TOKENIZER.encode_passages(PASSAGES)
-  found = around.join(queries, passages)
+  found = template.join(queries, passages)
   assert max(found.lengths) == length
   for i in range(len(QUERIES)):
     row = found.row(i).tolist()
     query = queries.row(i)[:-1].tolist()
     passage = passages.row(i)[:-1].tolist()
-    start, end = [*around.before, *query, *around.between], [*around.after]
+    start = [*template.before, *query, *template.between]
+    end = [*template.after]
     assert end[-1] == EOS
     assert row[: len(start)] == start and row[-len(end) :] == end
     kept = row[len(start) : -len(end)]
     assert kept == passage[: len(kept)]
     assert len(row) == min(length, len(start) + len(passage) + len(end))
   # A row that is missing has no tokens.
-  joined = Joined(around, Pool([(queries, {})]), Pool([(passages, {})]))
+  joined = PairPool(template, Pool([(queries, {})]), Pool([(passages, {})]))
   assert joined.lengths(np.array([[-1, -1], [3, 3]])).tolist() == [0, length]
 
 
