@@ -20,7 +20,7 @@ from dualenc_jax.retrieval.compression import Coded, spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
 from dualenc_jax.retrieval.encoding import artifact as artifact_lib
 from dualenc_jax.retrieval.encoding.artifact import Artifact
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index import Index, open_index, Passage
 from dualenc_jax.retrieval.index.build import Corpus
 from dualenc_jax.retrieval.index.index import (
@@ -72,7 +72,7 @@ class Retriever:
   """
 
   def __init__(
-      self, towers: Loaded, index: Index | None = None,
+      self, towers: LoadedModel, index: Index | None = None,
       candidates: int | None = None, prompt: str | None = None,
   ):
     """Takes what encodes, and what to search; `from_dir` opens a folder."""
@@ -132,7 +132,7 @@ class Retriever:
         'passage_length': passage_length,
     }
     given = {name: v for name, v in given.items() if v is not None}
-    towers: Loaded
+    towers: LoadedModel
     if (folder / artifact_lib.FILE).exists():
       if given:
         raise UserError(

@@ -17,7 +17,7 @@ from dualenc_jax.checkpoints import (
   transforms,
 )
 from dualenc_jax.checkpoints.weights import USAGE, Weights
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
@@ -172,7 +172,7 @@ def read_with_decoder(
 
 def load(
     path: str | os.PathLike[str], dim: int | None = None, **given: Any
-) -> Loaded:
+) -> LoadedModel:
   """Loads a checkpoint on the devices of this host; no config is run.
 
   Args:

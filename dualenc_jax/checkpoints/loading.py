@@ -17,7 +17,7 @@ from dualenc_jax.models import abstract_params, T5Decoder, T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder, Scorer
 from dualenc_jax.retrieval.encoding.teacher import load_calibration, Teacher
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils import machine
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files.tensors import layer_names, Tensor
@@ -29,7 +29,7 @@ _BATCH_SIZE = 256
 def load(
     weights: Weights, vocabulary: str | os.PathLike[str] | None = None,
     query_length: int | None = None, passage_length: int | None = None,
-) -> Loaded:
+) -> LoadedModel:
   """Loads a checkpoint on the devices of this host, tensor by tensor.
 
   Args:
@@ -59,18 +59,20 @@ def load(
     provenance[checkpoint_reader.TRAINED_DIMS] = list(weights.trained_dims)
   tokenizer = make_tokenizer(weights, vocabulary, query_length, passage_length)
   params, embedder = place(weights.model(), weights.tensors, weights.path)
-  return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
+  return LoadedModel(
+      params, tokenizer, embedder, provenance, codec=weights.codec
+  )
 
 
 def load_model_dir(
     path: pathlib.Path, step: int | None = None, dim: int | None = None
-) -> Loaded:
+) -> LoadedModel:
   """Loads a model_dir as it was trained, at its newest readable checkpoint.
 
   `step` and `dim` are as of `formats.read`.
   """
 
-  def use(checkpoint: checkpoint_reader.Checkpoint) -> Loaded:
+  def use(checkpoint: checkpoint_reader.Checkpoint) -> LoadedModel:
     weights = checkpoint_reader.to_weights(checkpoint)
     if dim is not None:
       weights = transforms.truncate(weights, dim)
@@ -80,7 +82,9 @@ def load_model_dir(
     params, embedder = place(model, weights.tensors, weights.path)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance = transforms.truncate_provenance(provenance, dim)
-    return Loaded(params, tokenizer, embedder, provenance, codec=weights.codec)
+    return LoadedModel(
+        params, tokenizer, embedder, provenance, codec=weights.codec
+    )
 
   return checkpoint_reader.restore(path, step, use)
 

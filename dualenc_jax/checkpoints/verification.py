@@ -33,7 +33,7 @@ from dualenc_jax.checkpoints.weights import (
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding import artifact
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import safetensors_file
 from dualenc_jax.utils.tensor_files.tensors import Tensor
@@ -192,7 +192,7 @@ def our_encoder(weights: Weights) -> Encode:
     params, embedder = loading.place(
         whole.model(), whole.tensors, whole.path, _OneDevice(), _ROWS
     )
-    model = Loaded(params, make_tokenizer(whole), embedder, {})
+    model = LoadedModel(params, make_tokenizer(whole), embedder, {})
     # On a GPU float32 products are not exact by default.
     with jax.default_matmul_precision('highest'):
       return np.stack([

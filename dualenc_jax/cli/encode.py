@@ -30,7 +30,10 @@ from dualenc_jax.cli import (
 from dualenc_jax.data.readers import Texts
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.index import build_for_model, header as header_lib
-from dualenc_jax.retrieval.index.build_for_model import default_split, Source
+from dualenc_jax.retrieval.index.build_for_model import (
+  default_split,
+  TextSource,
+)
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.untrusted import printable
 
@@ -63,10 +66,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The model's own index follows the model.
     is_own = args.index_dir is None and split == default and not names
   home = saved_run.home(args.model_dir, args.dim, args.passage_prompt)
-  codec, own = args.codec, build_for_model.own_folder(home)
+  codec, own = args.codec, build_for_model.default_index_dir(home)
   if is_own and not args.overwrite:
-    codec = build_for_model.same_codec(model, own, codec)
-  texts_of = Source.queries if args.tower == 'query' else Source.passages
+    codec = build_for_model.keep_codec(model, own, codec)
+  is_query = args.tower == 'query'
+  texts_of = TextSource.queries if is_query else TextSource.passages
   build = build_for_model.encode(
       model,
       texts_of(experiment.cache(split)),

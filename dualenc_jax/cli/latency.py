@@ -21,7 +21,7 @@ from dualenc_jax.cli import flags, process, queries as queries_lib, runtime
 from dualenc_jax.data.text.tokenizer import queries_of_length
 from dualenc_jax.retrieval.encoding import latency
 from dualenc_jax.retrieval.encoding.latency import Latency, WARM_UP
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils import files, machine, table as table_lib
 from dualenc_jax.utils.errors import UserError
@@ -116,7 +116,7 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def _load(path: pathlib.Path, prompt: str | None) -> Loaded:
+def _load(path: pathlib.Path, prompt: str | None) -> LoadedModel:
   """A model, with a prompt of that name before queries."""
   towers = Retriever.from_dir(path).towers
   tokenizer = towers.tokenizer.prompted(prompt, model=path)
@@ -142,7 +142,7 @@ def _read(path: pathlib.Path, count: int) -> list[str]:
 
 
 def _texts(
-    models: Mapping[str, Loaded], queries: list[str] | None,
+    models: Mapping[str, LoadedModel], queries: list[str] | None,
     lengths: Sequence[int] | None, count: int,
 ) -> Iterator[dict[str, list[str]]]:
   """The queries of each model: of a file, or of each length."""

@@ -90,7 +90,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   path = evaluate.default_output(folder) / RESULT / baselines.HYBRID_FOLDER
   weight = json.loads((path / METRICS).read_text())['weight']
   print('\nWhat is found in the whole standard library, by both:\n')
-  index = build_for_model.open_own(model, model.own_passages(), args.model_dir)
+  index = build_for_model.open_task_index(
+      model, model.own_passages(), args.model_dir
+  )
   retriever = Retriever(model, index)
   for query, hits in zip(QUERIES, retriever.find(QUERIES, 3, weight)):
     print(query)

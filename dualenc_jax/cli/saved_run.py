@@ -13,7 +13,7 @@ from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.cli import config, flags, saved_config
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.parallel.partitioning import HostPartitioner
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index.build_for_model import default_split
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import hub
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainedModel(Loaded):
+class TrainedModel(LoadedModel):
   """A model as its newest (or a chosen) checkpoint has it, and its run."""
 
   experiment: Experiment

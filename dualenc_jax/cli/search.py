@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.index_dir is not None:
     index = open_index(model, args.index_dir)
   else:
-    index = build_for_model.open_own(
+    index = build_for_model.open_task_index(
         model,
         model.own_passages(),
         saved_run.home(args.model_dir, args.dim, args.passage_prompt),

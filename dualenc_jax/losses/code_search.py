@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from dualenc_jax.losses.negative_cache import data_ring
 from dualenc_jax.retrieval.compression.product import Product
-from dualenc_jax.retrieval.compression.quantisers import unpacked
+from dualenc_jax.retrieval.compression.quantisers import unpack
 
 # Passages that are scored at once.
 BLOCK = 2**13
@@ -215,7 +215,7 @@ def score_codes(
   """
   size, count, width = codes.shape
   parts = quantiser.parts
-  numbers = unpacked(codes.reshape(-1, width), quantiser.bits, parts, jnp)
+  numbers = unpack(codes.reshape(-1, width), quantiser.bits, parts, jnp)
   tables = jnp.einsum(
       'bms,mjs->bmj', query.reshape(size, parts, -1), quantiser.score,
       precision='highest',

@@ -25,7 +25,7 @@ from dualenc_jax.objectives.objective import Run
 from dualenc_jax.retrieval.compression import Codec, model_codec
 from dualenc_jax.retrieval.compression.model_codec import ASSIGN, GROUP, SCORE
 from dualenc_jax.retrieval.compression.product import Product
-from dualenc_jax.retrieval.compression.quantisers import unpacked
+from dualenc_jax.retrieval.compression.quantisers import unpack
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
 from dualenc_jax.utils import json_file
@@ -53,7 +53,7 @@ class ProductCodes(FrozenPassages):
   @functools.cached_property
   def codec(self) -> Codec:
     """The initial codec; raises UserError for one that cannot be trained."""
-    codec = model_codec.start(self.codec_from)
+    codec = model_codec.load_initial(self.codec_from)
     dim = self.model.projection.features
     if codec.dim != dim:
       raise UserError(
@@ -148,7 +148,7 @@ class ProductCodes(FrozenPassages):
     relevant, others = code_search.rank(
         quantiser, query, hits, batch['targets'], total
     )
-    own = unpacked(hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp)
+    own = unpack(hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp)
     return relevant, others, {
         **code_search.metrics(relevant, others, hits.rows.shape[1]),
         **encoding.collapse_metrics(query, quantiser.values(own)),

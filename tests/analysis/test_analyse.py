@@ -6,7 +6,7 @@ import tiny_evaluation
 from dualenc_jax.cli import saved_run
 from dualenc_jax.evaluation.analysis.embedding_space import analyse
 from dualenc_jax.retrieval.index import build_for_model
-from dualenc_jax.retrieval.index.build_for_model import Source
+from dualenc_jax.retrieval.index.build_for_model import TextSource
 from dualenc_jax.utils.errors import UserError
 
 
@@ -23,7 +23,7 @@ def numbers_of(model, index=None, split='test'):
 
 def test_an_index_gives_the_same_numbers(model, tmp_path):
   expected = numbers_of(model)
-  source = Source.passages(model.experiment.cache('test'))
+  source = TextSource.passages(model.experiment.cache('test'))
   index = tmp_path / 'index'
   build_for_model.encode(model, source, index, shard_size=5).finish()
   assert numbers_of(model, index) == pytest.approx(expected, abs=1e-5)

@@ -8,7 +8,7 @@ import scipy.stats
 import tiny_towers
 
 from dualenc_jax.retrieval.encoding import latency
-from dualenc_jax.retrieval.encoding.towers import Loaded, Towers
+from dualenc_jax.retrieval.encoding.towers import LoadedModel, Towers
 
 TEXTS = list(tiny_towers.TEXTS)
 
@@ -42,7 +42,7 @@ class Slow(Towers):
 
 
 @pytest.fixture(scope='module')
-def towers() -> Loaded:
+def towers() -> LoadedModel:
   return tiny_towers.loaded(apart=True, prefixes=('find: ', 'code: '))
 
 

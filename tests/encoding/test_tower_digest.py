@@ -22,7 +22,7 @@ from dualenc_jax.models import abstract_params, einsum_attention
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.retrieval.encoding import artifact as serving
 from dualenc_jax.retrieval.encoding.embedder import Embedder
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 
 pytestmark = pytest.mark.devices(8)
 
@@ -30,16 +30,16 @@ PARTS = 'token_embedder', 'encoder', 'projection'
 
 
 @pytest.fixture(scope='module')
-def towers() -> Loaded:
+def towers() -> LoadedModel:
   return tiny_towers.loaded(apart=True)
 
 
-def flat(towers: Loaded) -> dict[str, np.ndarray]:
+def flat(towers: LoadedModel) -> dict[str, np.ndarray]:
   params = jax.device_get(traverse_util.flatten_dict(towers.params, sep='/'))
   return {name: np.array(value) for name, value in params.items()}
 
 
-def with_params(towers: Loaded, params, model=None) -> Loaded:
+def with_params(towers: LoadedModel, params, model=None) -> LoadedModel:
   """Other parameters, and perhaps another model, on all devices."""
   model, mesh = model or towers.embedder.model, HostPartitioner()
   tree = traverse_util.unflatten_dict(params, sep='/')

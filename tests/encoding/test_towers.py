@@ -24,7 +24,7 @@ def test_a_program_sees_each_text_once_and_results_are_put_back(
     return np.stack([chunks.sum(2), (chunks > 0).sum(2)], axis=2)
 
   chosen = np.array([7, 3, 3, 49, 0, 21])
-  out = towers.put_back(
+  out = towers.scatter(
       np.zeros((6, 2), int),
       towers.batches(program, tokens, 4, shapes, chosen, devices),
   )

@@ -11,7 +11,7 @@ from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 
 DIM = 24
 TEXTS = (
@@ -38,7 +38,9 @@ def model(
   )
 
 
-def loaded(seed: int = 0, prefixes: Sequence[str] = ('', ''), **kind) -> Loaded:
+def loaded(
+    seed: int = 0, prefixes: Sequence[str] = ('', ''), **kind
+) -> LoadedModel:
   """Towers, as of `model`, with random parameters, on all devices."""
   towers = model(**kind)
   tokens = jnp.ones((1, 2), jnp.int32)
@@ -48,7 +50,7 @@ def loaded(seed: int = 0, prefixes: Sequence[str] = ('', ''), **kind) -> Loaded:
       lambda leaf: _random(rng, leaf.shape), nn.unbox(shapes['params'])
   )
   partitioner = HostPartitioner()
-  return Loaded(
+  return LoadedModel(
       jax.device_put(params, partitioner.replicated),
       Tokenizer(Vocabulary('python_code_8k'), 12, 40, *prefixes),
       Embedder(towers, partitioner, partitioner.replicated, 64),
@@ -62,7 +64,7 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
   return 1 + 0.1 * values if len(shape) == 1 else values / shape[-2] ** 0.5
 
 
-def embed(towers: Loaded, tower: str, texts: Sequence[str]) -> np.ndarray:
+def embed(towers: LoadedModel, tower: str, texts: Sequence[str]) -> np.ndarray:
   """Embeddings by the model itself, all rows padded to the tower's length."""
   tokenizer = towers.tokenizer
   prefix = getattr(tokenizer, f'{tower}_prefix')

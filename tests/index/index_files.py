@@ -27,7 +27,7 @@ def write_shards(build, shards, embeddings, passages):
   """Makes those of some shards that are missing; returns which."""
   made = [shard for shard in build.missing() if shard in shards]
   for shard in made:
-    rows = build.header.rows_of(shard)
+    rows = build.header.shard_rows(shard)
     part = slice(rows.start, rows.stop)
     block = embeddings[part].astype(build.header.dtype)
     build.write(shard, block, passages[part])

@@ -17,7 +17,7 @@ from dualenc_jax.retrieval.index import (
   Index,
   IndexBuild,
 )
-from dualenc_jax.retrieval.index.build_for_model import Source
+from dualenc_jax.retrieval.index.build_for_model import TextSource
 from dualenc_jax.utils.errors import UserError
 
 D, N, SHARD = 4, 23, 5
@@ -46,7 +46,7 @@ def cache_of(tmp_path):
 
 @pytest.fixture
 def source(cache_of):
-  return Source.passages(
+  return TextSource.passages(
       cache_of({'_id': f'p{i}', 'text': text_of(i)} for i in range(N))
   )
 
@@ -164,7 +164,7 @@ def test_room_on_the_disk_is_looked_at_before(tmp_path, source, monkeypatch):
 
 def test_texts_that_no_index_can_keep(cache_of):
   with pytest.raises(UserError, match='has only passages'):
-    Source.queries(cache_of([{'_id': 'a', 'text': 'x'}]))
+    TextSource.queries(cache_of([{'_id': 'a', 'text': 'x'}]))
   rows = [{'_id': 'a', 'text': 'x'}, {'_id': 'b\nc', 'text': 'y'}]
   with pytest.raises(UserError, match=r"passage_id 'b\\nc' of several lines"):
-    Source.passages(cache_of(rows))
+    TextSource.passages(cache_of(rows))

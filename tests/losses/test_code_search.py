@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.losses import code_search
-from dualenc_jax.retrieval.compression.quantisers import packed
+from dualenc_jax.retrieval.compression.quantisers import pack
 
 pytestmark = pytest.mark.devices(8)
 
@@ -22,7 +22,7 @@ def case(total, bits, seed=0):
   query = rng.integers(-3, 4, (QUERIES, PARTS * WIDTH)).astype(np.float32)
   valid = rng.random(total) < 0.8
   targets = rng.integers(0, total, (QUERIES, KNOWN)).astype(np.int32)
-  codes = code_search.Codes(packed(numbers, bits), valid)
+  codes = code_search.Codes(pack(numbers, bits), valid)
   return codes, query, score, targets, numbers
 
 

@@ -14,7 +14,7 @@ from dualenc_jax.retrieval.compression import (
 )
 from dualenc_jax.retrieval.compression.linear import Linear
 from dualenc_jax.retrieval.compression.product import Product
-from dualenc_jax.retrieval.compression.quantisers import packed
+from dualenc_jax.retrieval.compression.quantisers import pack
 
 BATCH, DIM, PARTS = 8, 16, 4
 # 61 passages in 64 rows.
@@ -58,7 +58,7 @@ def make_batch(bits, seed=0):
       'queries': batch['queries'],
       'numbers': np.arange(BATCH, dtype=np.uint32),
       'targets': targets,
-      'codes': packed(numbers, bits),
+      'codes': pack(numbers, bits),
       'code_valid': np.arange(TOTAL) < THERE,
   }, numbers
 

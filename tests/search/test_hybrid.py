@@ -84,7 +84,7 @@ def test_few_queries_do_not_decide_the_weight(by_words, expected):
   # One passage is the best by the words, and one by the vectors from 0.85 on.
   both = np.float32([9, 1, 0, 0]), np.float32([7, 9, 0, 0])
   gold = [[0]] * by_words + [[1]] * (20 - by_words)
-  system = SimpleNamespace(both=lambda texts, _: [both] * len(texts))
+  system = SimpleNamespace(score_both=lambda texts, _: [both] * len(texts))
   ranked = SimpleNamespace(
       ranked_ids=IDS[:4], gold=gold, query_texts=[''] * 20, documents=None,
       self_hits=None,

@@ -13,7 +13,7 @@ from dualenc_jax.evaluation.analysis.sample import Sample
 from dualenc_jax.evaluation.analysis.separability import groups_of, separability
 from dualenc_jax.evaluation.analysis.vectors import share_within, Vectors
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils.errors import UserError
@@ -48,7 +48,7 @@ class Analysis:
 
 
 def analyse(
-    name: str, model: Loaded, experiment: Experiment, split: str,
+    name: str, model: LoadedModel, experiment: Experiment, split: str,
     mapped: int = 400, seed: int = 0, max_passages: int | None = None,
     index_dir: pathlib.Path | None = None,
 ) -> Analysis:

@@ -37,7 +37,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Coded, Spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
 from dualenc_jax.retrieval.encoding.teacher import Teacher
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index.build_for_model import corpus_embeddings
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import files, json_file, table as table_lib
@@ -114,8 +114,9 @@ def folder_name(task: Dataset, split: str, options: Options = Options()) -> str:
 
 
 def evaluate(
-    model: Loaded, experiment: Experiment, split: str, folder: pathlib.Path,
-    config: str, command: str, options: Options = Options(),
+    model: LoadedModel, experiment: Experiment, split: str,
+    folder: pathlib.Path, config: str, command: str,
+    options: Options = Options(),
 ) -> dict[str, Evaluation]:
   """Evaluates on a split of a task and writes the result folder.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dualenc_jax.evaluation import evaluation, trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.retrieval.search import ranking as ranking_lib
 from dualenc_jax.retrieval.search.bm25 import BM25, retrieved
@@ -43,7 +43,7 @@ class Candidates:
 
 
 def by_model(
-    model: Loaded,
+    model: LoadedModel,
     ranked: RetrievalSet,
     depth: int,
     index_dir: pathlib.Path | None = None,

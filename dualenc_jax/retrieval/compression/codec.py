@@ -98,13 +98,13 @@ class Codec:
   def encode(self, vectors: np.ndarray) -> np.ndarray:
     """Codes of passages [n, D]: [n, w]; UserError where a vector has none."""
     self._check('passage', vectors)
-    return self.quantiser.encode(self._mapped(vectors))
+    return self.quantiser.encode(self._map(vectors))
 
   def count_clipped(self, vectors: np.ndarray) -> int:
     """The number of components that lie beyond the ranges of an int8 codec."""
     if not isinstance(self.quantiser, Int8):
       return 0
-    return self.quantiser.count_clipped(self._mapped(vectors))
+    return self.quantiser.count_clipped(self._map(vectors))
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
     """The vectors that codes stand for, float32 [n, d]."""
@@ -113,15 +113,15 @@ class Codec:
   def queries(self, queries: np.ndarray) -> np.ndarray:
     """Queries to compare with decoded codes: float32 [Q, D] -> [Q, d]."""
     self._check('query', queries)
-    return self.quantiser.map_queries(self._mapped(queries))
+    return self.quantiser.map_queries(self._map(queries))
 
-  def by_hamming(self) -> 'Codec':
+  def hamming_codec(self) -> 'Codec':
     """The codec of the first step of two: the same codes, signs of queries."""
     return dataclasses.replace(
         self, quantiser=Hamming(self.quantiser.dim), rescored=None
     )
 
-  def _mapped(self, vectors: np.ndarray) -> np.ndarray:
+  def _map(self, vectors: np.ndarray) -> np.ndarray:
     """Vectors behind the linear maps: float32 [n, d]."""
     vectors = np.asarray(vectors, np.float32)
     for transform in self.transforms:
@@ -169,9 +169,9 @@ class Coded:
     found = self.codec.decode(codes.reshape(-1, codes.shape[-1]))
     return found.reshape(*codes.shape[:-1], self.shape[1])
 
-  def two_steps(self) -> 'Coded':
-    """The passages of the first step of two, see `Codec.by_hamming`."""
-    return Coded(self.codec.by_hamming(), self.codes)
+  def first_step(self) -> 'Coded':
+    """The passages of the first step of two, see `Codec.hamming_codec`."""
+    return Coded(self.codec.hamming_codec(), self.codes)
 
 
 def with_candidates(passages: Any, count: int) -> Coded:

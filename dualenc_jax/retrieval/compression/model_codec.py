@@ -27,7 +27,7 @@ ASSIGN, SCORE = 'assign', 'score'
 _FACTS = {'name': str, 'dim': int, 'normalise': [bool]}
 
 
-def start(folder: str | None) -> Codec:
+def load_initial(folder: str | None) -> Codec:
   """The codec that training starts from, in a folder such as an index.
 
   Its name is that of the trained codec: 'jpq:96' for 'opq:96'.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.retrieval.compression import kmeans, quantisers
-from dualenc_jax.retrieval.compression.quantisers import packed, unpacked
+from dualenc_jax.retrieval.compression.quantisers import pack, unpack
 
 # Tables that are added up in one loop body.
 _UNROLLED = 8
@@ -58,14 +58,14 @@ class Product(quantisers.Quantiser):
 
   def encode(self, vectors: np.ndarray) -> np.ndarray:
     """uint8 [n, w]; of equally near centroids the first."""
-    return packed(encode(vectors, self.assign), self.bits)
+    return pack(encode(vectors, self.assign), self.bits)
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    numbers = unpacked(codes, self.bits, self.parts)
+    numbers = unpack(codes, self.bits, self.parts)
     return decode(numbers, np.asarray(self.score))
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    numbers = unpacked(codes, self.bits, self.parts, jnp)
+    numbers = unpack(codes, self.bits, self.parts, jnp)
     if jax.default_backend() == 'cpu':
       return self._by_tables(queries, numbers)
     return quantisers.dot(queries, self.values(numbers))

@@ -188,13 +188,13 @@ class Levels(Quantiser):
   def encode(self, vectors: np.ndarray) -> np.ndarray:
     levels = np.asarray(self.levels, np.float64)
     between = ((levels[1:] + levels[:-1]) / 2).astype(np.float32)
-    return packed(np.searchsorted(between, vectors, 'right'), self.bits)
+    return pack(np.searchsorted(between, vectors, 'right'), self.bits)
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
-    return np.asarray(self.levels)[unpacked(codes, self.bits, self.dim)]
+    return np.asarray(self.levels)[unpack(codes, self.bits, self.dim)]
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    numbers = unpacked(codes, self.bits, self.dim, jnp)
+    numbers = unpack(codes, self.bits, self.dim, jnp)
     return dot(queries, jnp.take(self.levels, numbers, mode='clip'))
 
 
@@ -287,7 +287,7 @@ def _words(codes: jax.Array) -> jax.Array:
   return jax.lax.optimization_barrier(codes.T)
 
 
-def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
+def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
   """Whole numbers [n, d] below 2^bits in uint8 [n, w], lowest bits first."""
   if bits == 8:
     return numbers.astype(np.uint8)
@@ -297,8 +297,8 @@ def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
   )
 
 
-def unpacked(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
-  """`count` numbers of each row of `packed`, by numpy or jax.numpy: int32."""
+def unpack(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
+  """`count` numbers of each row of `pack`, by numpy or jax.numpy: int32."""
   if 8 % bits == 0:
     # Whole numbers of each byte.
     shifts = xp.arange(0, 8, bits, dtype=xp.uint8)[None, None]

@@ -40,7 +40,7 @@ from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.encoding import exported_programs
 from dualenc_jax.retrieval.encoding.exported_programs import ExportedTowers
 from dualenc_jax.retrieval.encoding.towers import (
-  Loaded,
+  LoadedModel,
   params_of_tower,
   PassageTower,
 )
@@ -215,7 +215,7 @@ class Manifest:
 
 
 @dataclasses.dataclass(frozen=True)
-class Artifact(Loaded):
+class Artifact(LoadedModel):
   """The towers of an artifact, on all devices of this host.
 
   A query tower alone encodes no passages, and raises UserError when asked to.
@@ -272,7 +272,7 @@ class Artifact(Loaded):
 
 
 def write(
-    model: Loaded,
+    model: LoadedModel,
     folder: str | os.PathLike[str],
     platforms: Sequence[str] = PLATFORMS,
     passage_tower: PassageTower | None = None,
@@ -301,7 +301,7 @@ def new_artifact(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
 
 def fill(
-    model: Loaded,
+    model: LoadedModel,
     folder: pathlib.Path,
     platforms: Sequence[str] = PLATFORMS,
     passage_tower: PassageTower | None = None,
@@ -356,7 +356,7 @@ def fill(
     program = exported_programs.export(module, name, given, length, platforms)
     (folder / file).write_bytes(program)
   shutil.copyfile(tokenizer.vocabulary.file, folder / VOCABULARY)
-  safetensors_file.write(folder / WEIGHTS, tower_digest.on_devices(own))
+  safetensors_file.write(folder / WEIGHTS, tower_digest.device_tensors(own))
   if model.codec is not None and passage_tower is None:
     codec_lib.save(folder / codec_lib.FILE, model.codec)
   return dataclasses.replace(manifest, files=digest_files(folder))

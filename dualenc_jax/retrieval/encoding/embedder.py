@@ -25,7 +25,7 @@ from dualenc_jax.retrieval.encoding import tower_digest, towers
 _FEWER = 8
 
 
-class OnMesh:
+class CompiledModel:
   """A model whose methods map tokens [R, L] to [R, ...], compiled."""
 
   def __init__(
@@ -122,7 +122,7 @@ class OnMesh:
     )
 
 
-class Embedder(OnMesh, towers.Towers):
+class Embedder(CompiledModel, towers.Towers):
   """The two towers of a dual encoder."""
 
   model: DualEncoder
@@ -132,24 +132,24 @@ class Embedder(OnMesh, towers.Towers):
     return self.model.projection.features
 
   def digest(self, params: Any, tower: str) -> dict[str, str]:
-    tensors = tower_digest.on_devices(
+    tensors = tower_digest.device_tensors(
         traverse_util.flatten_dict(params, sep='/')
     )
     return tower_digest.digest(tensors, self.model, tower)
 
 
-class Scorer(OnMesh):
+class Scorer(CompiledModel):
   """A cross-encoder that scores joined texts of a query and a passage."""
 
   def scores(self, params: Any, tokens: Ragged) -> np.ndarray:
     """Logits of n texts, float32 [n]."""
-    return towers.put_back(
+    return towers.scatter(
         np.empty(len(tokens), np.float32),
         self.batches('__call__', params, tokens),
     )
 
 
-class Likelihood(OnMesh):
+class Likelihood(CompiledModel):
   """Log-likelihoods of targets given their sources."""
 
   model: Seq2Seq
@@ -162,7 +162,7 @@ class Likelihood(OnMesh):
       batch_size: int,
       length: int,
   ):
-    """As `OnMesh`; `length` is the most tokens of a target."""
+    """As `CompiledModel`; `length` is the most tokens of a target."""
     rows = max(batch_size // _FEWER, 1)
     super().__init__(model, partitioner, param_shardings, rows)
     self._length = length
@@ -202,7 +202,7 @@ class Likelihood(OnMesh):
     values = np.zeros(offsets[-1], np.int32)
     written.copy(pairs[:, 0], values, offsets[:-1])
     read.copy(pairs[:, 1], values, offsets[:-1] + self._length)
-    found = towers.put_back(
+    found = towers.scatter(
         np.empty((len(pairs), 2), np.float32),
         self.batches(self._measure, params, Ragged(values, offsets)),
     )

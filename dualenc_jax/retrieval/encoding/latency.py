@@ -18,7 +18,7 @@ from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.models.dual_encoder import count_flops
 from dualenc_jax.parallel.partitioning import path_string
 from dualenc_jax.retrieval.encoding.embedder import Embedder
-from dualenc_jax.retrieval.encoding.towers import Loaded, params_of_tower
+from dualenc_jax.retrieval.encoding.towers import LoadedModel, params_of_tower
 
 # Calls before the first that is timed; one for each number of tokens at least,
 # as that may be a program to compile.
@@ -80,7 +80,7 @@ class Latency:
 
 
 def measure(
-    models: Mapping[str, Loaded],
+    models: Mapping[str, LoadedModel],
     texts: Mapping[str, Sequence[str]],
     count: int = 200,
     seed: int = 0,
@@ -100,25 +100,27 @@ def measure(
   calls: dict[tuple[str, str], Callable[[int], np.ndarray]] = {}
   warm_up = {}
   for name, model in models.items():
-    calls[name, 'tower'] = functools.partial(_of_tokens, model, tokens[name])
+    calls[name, 'tower'] = functools.partial(
+        _encode_tokens, model, tokens[name]
+    )
     calls[name, 'with_tokenizer'] = functools.partial(
-        _of_text, model, texts[name]
+        _encode_text, model, texts[name]
     )
     _, new = np.unique(tokens[name].lengths, return_index=True)
     warm_up[name] = max(WARM_UP, len(new))
     for i in [*new, *range(WARM_UP - len(new))]:
       calls[name, 'tower'](i)
       calls[name, 'with_tokenizer'](i)
-  times = _in_turns(calls, count, seed)
+  times = _time_in_turns(calls, count, seed)
   first = next(iter(models))
 
   def summary(name: str, kind: str) -> Times:
-    return _summary(times[first, kind], times[name, kind], seed)
+    return _summarize(times[first, kind], times[name, kind], seed)
 
   return [
       Latency(
           name,
-          **_facts(model, tokens[name].lengths),
+          **_describe(model, tokens[name].lengths),
           tokens_mean=float(tokens[name].lengths.mean()),
           tokens_p95=float(np.percentile(tokens[name].lengths, 95)),
           warm_up=warm_up[name],
@@ -129,17 +131,19 @@ def measure(
   ]
 
 
-def _of_tokens(model: Loaded, tokens: Ragged, i: int) -> np.ndarray:
+def _encode_tokens(model: LoadedModel, tokens: Ragged, i: int) -> np.ndarray:
   row = tokens.row(i % len(tokens))
   return model.queries(Ragged(row, np.array([0, len(row)])))
 
 
-def _of_text(model: Loaded, texts: Sequence[str], i: int) -> np.ndarray:
+def _encode_text(
+    model: LoadedModel, texts: Sequence[str], i: int
+) -> np.ndarray:
   text = texts[i % len(texts)]
   return model.queries(model.tokenizer.encode_queries([text]))
 
 
-def _in_turns(
+def _time_in_turns(
     calls: Mapping[tuple[str, str], Callable[[int], np.ndarray]],
     count: int,
     seed: int,
@@ -157,7 +161,7 @@ def _in_turns(
   return times
 
 
-def _summary(first: np.ndarray, own: np.ndarray, seed: int) -> Times:
+def _summarize(first: np.ndarray, own: np.ndarray, seed: int) -> Times:
   rng = np.random.default_rng(seed)
   draws = (rng.integers(len(own), size=len(own)) for _ in range(_DRAWS))
   ratios = [np.median(first[draw]) / np.median(own[draw]) for draw in draws]
@@ -170,7 +174,7 @@ def _summary(first: np.ndarray, own: np.ndarray, seed: int) -> Times:
   return Times(*map(float, numbers))
 
 
-def _facts(model: Loaded, lengths: np.ndarray) -> dict[str, Any]:
+def _describe(model: LoadedModel, lengths: np.ndarray) -> dict[str, Any]:
   """Size of the query tower and operations of queries of these lengths."""
   sizes = {
       path_string(path): leaf.size

@@ -29,16 +29,16 @@ from dualenc_jax.utils.tensor_files.tensors import Tensor, unstack
 
 _PARTS = ('token_embedder', 'encoder', 'projection')
 # Attributes that change rounding at most.
-_OF_NO_EFFECT = {
+_ROUNDING_ONLY = {
     'dtype', 'dropout_rate', 'remat', 'residual_init', 'scan_layers'
 }
 # Attributes of this library's classes that follow from their tensors.
-_TOLD = {
+_IMPLIED = {
     *('vocab_size', 'features', 'num_layers', 'num_heads', 'head_dim'),
     *('mlp_dim', 'num_buckets'),
 }
 # Defaults of every part.
-_SHIPPED = [
+_DEFAULTS = [
     *map(class_name, (DualEncoder, TokenEmbedder, T5Encoder, Projection)),
     *map(describe, (dot_product_attention, einsum_attention)),
 ]
@@ -76,7 +76,7 @@ def digest(
   }
 
 
-def on_devices(params: Mapping[str, jax.Array]) -> dict[str, Tensor]:
+def device_tensors(params: Mapping[str, jax.Array]) -> dict[str, Tensor]:
   """Parameters on any mesh as tensors that come to the host when read.
 
   Every host that holds a part of one must read it, too.
@@ -102,17 +102,17 @@ def _settings(model: Any, tower: str) -> dict[str, dict[str, Any]]:
     own = described.pop(f'passage_{part}', None)
     settings[part] = (own if tower == 'passage' else None) or shared or {}
   settings['model'] = described
-  return {part: _unusual(facts) for part, facts in settings.items()}
+  return {part: _without_defaults(facts) for part, facts in settings.items()}
 
 
-def _unusual(facts: Mapping[str, Any]) -> dict[str, Any]:
-  known = _OF_NO_EFFECT
-  if facts.get('class') in _SHIPPED:
-    known = known | _TOLD
+def _without_defaults(facts: Mapping[str, Any]) -> dict[str, Any]:
+  known = _ROUNDING_ONLY
+  if facts.get('class') in _DEFAULTS:
+    known = known | _IMPLIED
   return {
       name: value
       for name, value in facts.items()
-      if name not in known and value not in _SHIPPED
+      if name not in known and value not in _DEFAULTS
   }
 
 

@@ -168,7 +168,7 @@ def params_of_tower(names: Iterable[str], tower: str) -> list[str]:
   return own + [name for name in shared if name.split('/')[0] not in parts]
 
 
-def put_back(
+def scatter(
     out: np.ndarray, found: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray:
   """Fills an array, a row a text, with the results of `batches`."""
@@ -230,7 +230,7 @@ class Towers(abc.ABC):
 
   def _collect(self, method, params, tokens, rows) -> np.ndarray:
     count = len(tokens) if rows is None else len(rows)
-    return put_back(
+    return scatter(
         np.empty((count, self.dim), np.float32),
         self.batches(method, params, tokens, rows),
     )
@@ -252,7 +252,7 @@ class PassageTower:
 
 
 @dataclasses.dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
   """Two towers with their parameters and tokenizer.
 
   Attributes:

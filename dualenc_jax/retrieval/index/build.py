@@ -18,7 +18,7 @@ from dualenc_jax.retrieval.compression.quantisers import Floats
 from dualenc_jax.retrieval.index import shard as shard_lib
 from dualenc_jax.retrieval.index.header import FILE, Header
 from dualenc_jax.retrieval.index.index import Index
-from dualenc_jax.retrieval.index.shard import Passage, Places, Shard
+from dualenc_jax.retrieval.index.shard import IndexFolders, Passage, Shard
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 
@@ -59,8 +59,8 @@ class IndexBuild:
         fields that differ.
     """
     self.header = header
-    self._places = Places(folder)
-    self.folder = self._places.folder
+    self._folders = IndexFolders(folder)
+    self.folder = self._folders.folder
     self._replace = replace
     self._make_codec = codec
     self._check()
@@ -81,22 +81,22 @@ class IndexBuild:
 
   def start(self) -> None:
     """Makes the folder in which the index grows, unless it is complete."""
-    places = self._places
-    with self._writing(), places.locked():
-      places.restore()
+    folders = self._folders
+    with self._writing(), folders.locked():
+      folders.restore()
       self._check()
       if self._is_complete() or self._is_begun():
         return
-      if places.partial.exists():
-        _LOG.info('Removing %s, a part of another index.', places.partial)
-        shutil.rmtree(places.partial)
+      if folders.partial.exists():
+        _LOG.info('Removing %s, a part of another index.', folders.partial)
+        shutil.rmtree(folders.partial)
       codec = None
       if self.header.codec is not None and self._make_codec is not None:
         codec = self._make_codec()
-      places.partial.mkdir()
+      folders.partial.mkdir()
       if codec is not None:
-        codec_lib.save(places.partial / codec_lib.FILE, codec)
-      self.header.write(places.partial)
+        codec_lib.save(folders.partial / codec_lib.FILE, codec)
+      self.header.write(folders.partial)
 
   def write(
       self, shard: int, embeddings: np.ndarray, passages: Iterable[Passage]
@@ -106,8 +106,8 @@ class IndexBuild:
     The embeddings [rows, D], or their codes, have the header's dtype; there are
     as many passages. A full disk raises UserError.
     """
-    partial = self._places.partial
-    first, digest = self.header.rows_of(shard).start, self._loaded_codec[1]
+    partial = self._folders.partial
+    first, digest = self.header.shard_rows(shard).start, self._loaded_codec[1]
     with self._writing():
       try:
         if not self._is_whole(shard):
@@ -122,33 +122,33 @@ class IndexBuild:
 
     Returns whether it is complete, by this process or by another.
     """
-    with self._writing(), self._places.locked():
+    with self._writing(), self._folders.locked():
       if self.missing():
         return False
       if not self._is_complete():
-        self._places.complete()
-      self._places.lock_file.unlink(missing_ok=True)
+        self._folders.complete()
+      self._folders.lock_file.unlink(missing_ok=True)
     return True
 
   def _check(self) -> None:
     """Raises UserError where work of another header is in the way."""
-    places = self._places
-    places.check_own()
+    folders = self._folders
+    folders.check_contents()
     if self._replace or self._is_complete():
       return
-    for path in (places.readable(), places.partial):
+    for path in (folders.readable(), folders.partial):
       if differences := self._differences(path):
         raise UserError(
             f"{path} already holds a different index: {'; '.join(differences)}."
             ' Give another --index_dir, or replace it with `dualenc encode'
             ' --overwrite`.'
         )
-    if (places.readable() / FILE).exists():
-      Index.open(places.folder)  # Its error says what is damaged.
+    if (folders.readable() / FILE).exists():
+      Index.open(folders.folder)  # Its error says what is damaged.
 
   def _is_complete(self) -> bool:
     """Whether the index is whole and in its place."""
-    path = self._places.readable()
+    path = self._folders.readable()
     if not (path / FILE).exists() or self._differences(path):
       return False
     try:
@@ -159,7 +159,7 @@ class IndexBuild:
 
   def _is_begun(self) -> bool:
     """Whether shards of this header, by one codec, may grow further."""
-    partial, header = self._places.partial, self.header
+    partial, header = self._folders.partial, self.header
     if not (partial / FILE).exists() or self._differences(partial):
       return False
     if header.codec is None:
@@ -187,12 +187,12 @@ class IndexBuild:
     dim, dtype = self.header.dim, self.header.dtype
     if self.header.codec is None:
       return Codec(dtype, dim, (), Floats(dim, dtype)), None
-    return codec_lib.load(self._places.partial / codec_lib.FILE)
+    return codec_lib.load(self._folders.partial / codec_lib.FILE)
 
   def _is_whole(self, shard: int) -> bool:
     digest = self._loaded_codec[1]
     try:
-      Shard.open(self._places.partial, self.header, shard, digest)
+      Shard.open(self._folders.partial, self.header, shard, digest)
     except UserError:
       return False
     return True
@@ -252,7 +252,7 @@ class Corpus:
     build = IndexBuild(folder, header, codec=lambda: codec)
     build.start()
     for shard in build.missing():
-      rows = header.rows_of(shard)
+      rows = header.shard_rows(shard)
       part = np.asarray(stored[rows.start : rows.stop])
       build.write(shard, part, map(self.passage, rows))
     build.finish()

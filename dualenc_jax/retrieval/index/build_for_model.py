@@ -18,7 +18,7 @@ from dualenc_jax.data.text.ragged import Ragged
 from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.compression import Codec, Coded, FLOATS, Spec, spec
 from dualenc_jax.retrieval.compression.specs import SAMPLE
-from dualenc_jax.retrieval.encoding.towers import Loaded
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index import header as header_lib
 from dualenc_jax.retrieval.index.build import IndexBuild
 from dualenc_jax.retrieval.index.header import Header
@@ -28,7 +28,7 @@ from dualenc_jax.retrieval.index.index import (
   open_index,
   tower_provenance,
 )
-from dualenc_jax.retrieval.index.shard import Passage, Places
+from dualenc_jax.retrieval.index.shard import IndexFolders, Passage
 from dualenc_jax.retrieval.search.search_programs import allocate_rows
 from dualenc_jax.utils import finite, machine
 from dualenc_jax.utils.errors import UserError
@@ -50,7 +50,7 @@ Batches = Iterable[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class TextSource:
   """Texts of one side of a token cache, in the order of an index's rows.
 
   Attributes:
@@ -82,12 +82,12 @@ class Source:
       )
 
   @classmethod
-  def passages(cls, cache: Cache) -> 'Source':
+  def passages(cls, cache: Cache) -> 'TextSource':
     """The distinct passages of a split, or UserError if an id has two."""
     return cls(cache, corpus_lib.Corpus.from_cache(cache).rows, 'passage')
 
   @classmethod
-  def queries(cls, cache: Cache) -> 'Source':
+  def queries(cls, cache: Cache) -> 'TextSource':
     """The queries of a split, each once, or UserError if an id has two."""
     rows = np.flatnonzero(cache.query_texts.lengths)
     if not len(rows):
@@ -107,7 +107,7 @@ class Source:
     """'passages' or 'queries'."""
     return 'queries' if self.tower == 'query' else 'passages'
 
-  def embed(self, model: Loaded, rows: np.ndarray) -> Batches:
+  def embed(self, model: LoadedModel, rows: np.ndarray) -> Batches:
     """Encodes rows of the cache [n], every position once, in any order."""
     return model.embedder.batches(
         f'encode_{self.tower}', model.params, self.tokens, rows
@@ -162,14 +162,14 @@ def default_split(task: Dataset | Mixture) -> str:
   return next((s for s in ('all', 'corpus') if s in splits), splits[0])
 
 
-def own_folder(model_dir: str | os.PathLike[str]) -> pathlib.Path:
+def default_index_dir(model_dir: str | os.PathLike[str]) -> pathlib.Path:
   """The folder of a model_dir for the index of its task's passages."""
   return pathlib.Path(model_dir) / 'index'
 
 
 def encode(
-    model: Loaded,
-    source: Source,
+    model: LoadedModel,
+    source: TextSource,
     folder: str | os.PathLike[str],
     codec: str | None = None,
     shard_size: int | None = None,
@@ -224,8 +224,8 @@ def encode(
 
 
 def encode_shards(
-    build: IndexBuild, source: Source, embed: Callable[[np.ndarray], Batches],
-    host: Host = Host(),
+    build: IndexBuild, source: TextSource,
+    embed: Callable[[np.ndarray], Batches], host: Host = Host(),
 ) -> None:
   """Makes this host's missing shards of an index.
 
@@ -235,7 +235,7 @@ def encode_shards(
   Args:
     build: the index.
     source: the texts.
-    embed: as `Source.embed`, of rows of the source's cache.
+    embed: as `TextSource.embed`, of rows of the source's cache.
     host: this process's part of the work.
 
   Raises:
@@ -250,7 +250,7 @@ def encode_shards(
     _LOG.info('%s', check_room(build, missing, source))
   build.start()
   shards = [shard for shard in missing if shard % host.count == host.index]
-  total = sum(len(header.rows_of(shard)) for shard in shards)
+  total = sum(len(header.shard_rows(shard)) for shard in shards)
   clipped = 0
 
   def to_codes(vectors: np.ndarray) -> np.ndarray:
@@ -264,7 +264,7 @@ def encode_shards(
   ):
     pending: futures.Future | None = None
     for shard in shards:
-      rows = header.rows_of(shard)
+      rows = header.shard_rows(shard)
       out = np.empty((len(rows), header.columns), header.dtype)
       batches = embed(source.rows[rows.start : rows.stop])
       source.fill(out, batches, rows, progress, to_codes)
@@ -284,7 +284,9 @@ def encode_shards(
     )
 
 
-def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
+def check_room(
+    build: IndexBuild, missing: list[int], source: TextSource
+) -> str:
   """Returns a sentence on the disk and memory that missing shards take.
 
   Raises:
@@ -292,7 +294,7 @@ def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
   """
   header = build.header
   each = header.columns * np.dtype(header.dtype).itemsize
-  rows = sum(len(header.rows_of(shard)) for shard in missing)
+  rows = sum(len(header.shard_rows(shard)) for shard in missing)
   count = min(len(source), _SIZE_SAMPLE)
   sample = np.linspace(0, len(source) - 1, count).astype(int).tolist()
   passages = map(source.passage, sample)
@@ -317,7 +319,7 @@ def check_room(build: IndexBuild, missing: list[int], source: Source) -> str:
   )
 
 
-def _train(codec: Spec, model: Loaded, source: Source) -> Codec:
+def _train(codec: Spec, model: LoadedModel, source: TextSource) -> Codec:
   """Trains a codec on a sample of what it will encode."""
   texts = np.arange(len(source))
   if len(texts) > SAMPLE:
@@ -331,7 +333,7 @@ def _train(codec: Spec, model: Loaded, source: Source) -> Codec:
 
 
 def corpus_embeddings(
-    model: Loaded, corpus: Corpus, index_dir: pathlib.Path | None = None
+    model: LoadedModel, corpus: Corpus, index_dir: pathlib.Path | None = None
 ) -> Any:
   """Embeds a corpus, to the same bits in memory and on disk.
 
@@ -346,11 +348,11 @@ def corpus_embeddings(
     UserError: they do not fit the memory or are not finite, or the index is of
       something else.
   """
-  source = Source(corpus.cache, corpus.rows, 'passage')
+  source = TextSource(corpus.cache, corpus.rows, 'passage')
   if index_dir is not None:
     layout: tuple[Any, ...] = ()
-    places = Places(index_dir)
-    for path in (places.partial, places.readable()):
+    folders = IndexFolders(index_dir)
+    for path in (folders.partial, folders.readable()):
       if (path / header_lib.FILE).exists():
         header = Header.read(path)
         layout = _codec_name(header), header.shard_size
@@ -380,8 +382,8 @@ def corpus_embeddings(
   return out if codec is None else Coded(codec, out)
 
 
-def same_codec(
-    model: Loaded, folder: pathlib.Path, codec: str | None
+def keep_codec(
+    model: LoadedModel, folder: pathlib.Path, codec: str | None
 ) -> str | None:
   """The name of the codec for a model's own index in `folder`, made again.
 
@@ -399,15 +401,15 @@ def same_codec(
   return there
 
 
-def open_own(
-    model: Loaded, cache: Cache, home: str | os.PathLike[str]
+def open_task_index(
+    model: LoadedModel, cache: Cache, home: str | os.PathLike[str]
 ) -> Index:
   """Opens the index of a run's own passages; makes it again where it is due.
 
   It follows the cache of these passages, and lies in `home`: the model_dir, or
   the folder of one of its dims.
   """
-  folder = own_folder(home)
+  folder = default_index_dir(home)
   expect = {name: cache.header[name] for name in ('task', 'split', 'source')}
   try:
     return open_index(model, folder, expect)
@@ -415,7 +417,7 @@ def open_own(
     if folder.exists():
       _LOG.info('The index is made again: %s', e)
   _LOG.info('Encoding the passages of split %s, once.', cache.header['split'])
-  codec, source = same_codec(model, folder, None), Source.passages(cache)
+  codec, source = keep_codec(model, folder, None), TextSource.passages(cache)
   encode(model, source, folder, codec, replace=True).finish()
   return Index.open(folder)
 

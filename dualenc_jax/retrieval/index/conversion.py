@@ -31,7 +31,7 @@ from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
 from dualenc_jax.retrieval.index import faiss_index
 from dualenc_jax.retrieval.index.header import FILE, FORMAT
 from dualenc_jax.retrieval.index.index import Index
-from dualenc_jax.retrieval.index.shard import IDS, Places, SHARD_INFOS
+from dualenc_jax.retrieval.index.shard import IDS, IndexFolders, SHARD_INFOS
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import gigabytes
@@ -40,7 +40,7 @@ from dualenc_jax.utils.progress import Progress
 METADATA = b'dualenc'
 # Rows that are read at once: 50 MB of float32 at 768 dimensions.
 BLOCK = 2**14
-# Fields of the provenance that name the model, and no places.
+# Fields of the provenance that name the model, and no folders.
 _MODEL_FIELDS = (TOWER_SHA256, 'vocabulary', 'run_id', 'checkpoint_step')
 
 
@@ -48,8 +48,8 @@ def is_index(path: str | os.PathLike[str]) -> bool:
   """Returns whether a folder has an index, complete or not."""
   if '://' in str(path):
     return False
-  places = Places(path)
-  for folder in (places.readable(), places.partial):
+  folders = IndexFolders(path)
+  for folder in (folders.readable(), folders.partial):
     if any(folder.glob(SHARD_INFOS)):
       return True
     try:

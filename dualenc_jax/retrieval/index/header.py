@@ -76,21 +76,21 @@ class Header:
     """The number of shards."""
     return -(-self.passages // self.shard_size)
 
-  def rows_of(self, shard: int) -> range:
+  def shard_rows(self, shard: int) -> range:
     """The rows of a shard."""
     first = shard * self.shard_size
     return range(first, min(first + self.shard_size, self.passages))
 
-  def wrong(self, expect: Mapping[str, Any]) -> list[str]:
+  def mismatches(self, expect: Mapping[str, Any]) -> list[str]:
     """A line for each field, or part of provenance, that is not as expected."""
-    found = {**self.provenance, **self._own()}
+    found = {**self.provenance, **self._fields()}
     lines = []
     for name, value in expect.items():
       own = found.get(name)
       if name in found and own == value:
         continue
       if name == TOWER_SHA256:
-        lines.append(self._another_tower(own or {}, value or {}))
+        lines.append(self._describe_other_tower(own or {}, value or {}))
         continue
       own, value = ('none' if v is None else repr(v) for v in (own, value))
       lines.append(f'{name} is {own}, expected {value}')
@@ -101,14 +101,14 @@ class Header:
   def differences(self, other: 'Header') -> list[str]:
     """A line for each field that differs in another header."""
     mine, theirs = (
-        {**header.provenance, **header._own()} for header in (self, other)
+        {**header.provenance, **header._fields()} for header in (self, other)
     )
     names = sorted((mine.keys() | theirs.keys()) - {*_INFORMATION})
-    return self.wrong({name: theirs.get(name) for name in names})
+    return self.mismatches({name: theirs.get(name) for name in names})
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes header.json, all of it or nothing."""
-    value = self._own() | {'provenance': self.provenance}
+    value = self._fields() | {'provenance': self.provenance}
     files.write_json(folder / FILE, value, sync=True)
 
   @classmethod
@@ -139,7 +139,7 @@ class Header:
       )
     return header
 
-  def _another_tower(
+  def _describe_other_tower(
       self, found: Mapping[str, str], expected: Mapping[str, str]
   ) -> str:
     """A line that names the parts with another digest."""
@@ -152,7 +152,7 @@ class Header:
         f' {" and ".join(parts)} ({TOWER_SHA256})'
     )
 
-  def _own(self) -> dict[str, Any]:
+  def _fields(self) -> dict[str, Any]:
     """The fields that stand beside provenance, as header.json has them."""
     own = {name: v for name, v in vars(self).items() if v is not None}
     del own['provenance']

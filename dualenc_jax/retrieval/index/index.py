@@ -14,9 +14,9 @@ import numpy as np
 
 from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
 from dualenc_jax.retrieval.compression.codec import Codec, Coded
-from dualenc_jax.retrieval.encoding.towers import Loaded, TOWER_SHA256
+from dualenc_jax.retrieval.encoding.towers import LoadedModel, TOWER_SHA256
 from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
-from dualenc_jax.retrieval.index.shard import IDS, Passage, Places, Shard
+from dualenc_jax.retrieval.index.shard import IDS, IndexFolders, Passage, Shard
 from dualenc_jax.utils.errors import UserError
 
 # The codec that was trained with the model, in the provenance.
@@ -125,7 +125,7 @@ class Ids(Sequence[str]):
     if shard not in self._ends:
       found = self._shards[shard]
       ends = np.flatnonzero(found.ids == ord('\n'))
-      rows = len(self._header.rows_of(shard))
+      rows = len(self._header.shard_rows(shard))
       if len(ends) != rows or ends[-1] != len(found.ids) - 1:
         raise UserError(
             f'{found.folder / IDS}: has {len(ends)} whole lines; expected'
@@ -175,7 +175,7 @@ class Index:
         that is not as expected, or a file that is missing, truncated or
         half-written.
     """
-    place = Places(folder)
+    place = IndexFolders(folder)
     folder = place.readable()
     if not folder.exists() and place.partial.exists():
       every = Header.read(place.partial).shards
@@ -185,7 +185,7 @@ class Index:
           ' encode` again: it continues.'
       )
     header = Header.read(folder)
-    if wrong := header.wrong(expect or {}):
+    if wrong := header.mismatches(expect or {}):
       raise UserError(f'{folder / FILE}: {"; ".join(wrong)}. {AGAIN}')
     codec = digest = None
     if header.codec is not None:
@@ -215,7 +215,7 @@ class Index:
 
 
 def open_index(
-    model: Loaded,
+    model: LoadedModel,
     folder: str | os.PathLike[str],
     more: Mapping[str, Any] | None = None,
 ) -> Index:
@@ -246,7 +246,7 @@ def open_index(
           index.header.codec,
       )
   elif index.header.codec == model.codec.name:
-    if wrong := index.header.wrong(codec_provenance(model.codec)):
+    if wrong := index.header.mismatches(codec_provenance(model.codec)):
       raise UserError(
           f'{index.folder}: its codec {model.codec.name} belongs to another'
           f' model or checkpoint: {wrong[0]}. {AGAIN}'
@@ -259,7 +259,7 @@ def codec_provenance(codec: Codec) -> dict[str, Any]:
   return {CODEC_SHA256: model_codec.digest(codec)}
 
 
-def expected_header(model: Loaded, tower: str) -> dict[str, Any]:
+def expected_header(model: LoadedModel, tower: str) -> dict[str, Any]:
   """Fields of the header of every index of a tower's embeddings.
 
   They are the same for all models with this tower, whatever their other one: a
@@ -268,7 +268,7 @@ def expected_header(model: Loaded, tower: str) -> dict[str, Any]:
   return {'tower': tower, 'dim': model.dim, **tower_provenance(model, tower)}
 
 
-def tower_provenance(model: Loaded, tower: str) -> dict[str, Any]:
+def tower_provenance(model: LoadedModel, tower: str) -> dict[str, Any]:
   """Those of `expected_header` that stand in the provenance of an index."""
   tokenizer = model.tokenizer
   names = f'{tower}_length', f'{tower}_prefix'

@@ -87,7 +87,7 @@ class Shard:
       UserError: it is missing, or a file of it is missing, truncated or not
         what the header says, or its codes are by another codec.
     """
-    folder, rows = index / name(number), header.rows_of(number)
+    folder, rows = index / name(number), header.shard_rows(number)
     path = folder / INFO
     info = json_file.read(path, AGAIN, rows=int, first_row=int, bytes=dict)
     found = info['rows'], info['first_row']
@@ -223,7 +223,7 @@ def _map_bytes(path: pathlib.Path) -> np.ndarray:
     raise UserError(f'{path} cannot be read: {e}. {AGAIN}') from e
 
 
-class Places(files.GrowingFolder):
+class IndexFolders(files.GrowingFolder):
   """The folders of one index."""
 
   def count_shards(self) -> int:
@@ -231,7 +231,7 @@ class Places(files.GrowingFolder):
     names = (path.name for path in self.partial.glob('shard-*'))
     return sum(untrusted.is_digits(name.partition('-')[2]) for name in names)
 
-  def check_own(self) -> None:
+  def check_contents(self) -> None:
     """Raises UserError where a folder holds anything but an index.
 
     Such a folder is never renamed, removed or written to.

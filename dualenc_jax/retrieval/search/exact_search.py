@@ -296,7 +296,7 @@ class TwoStepSearch:
     """Takes a `compression.Coded` of sign bits, whose codec has l."""
     self._passages = passages
     self._ids = ids
-    self._first = ExactSearch(passages.two_steps(), ids, mesh)
+    self._first = ExactSearch(passages.first_step(), ids, mesh)
 
   @property
   def rescored(self) -> int:
