@@ -80,3 +80,18 @@ def test_own_reader(tmp_path):
   )
   run('own_reader.py', faq, tmp_path / 'model')
   check_finds(dj.Retriever.from_dir(tmp_path / 'model'))
+
+
+@pytest.mark.slow
+def test_the_notebook(tmp_path, monkeypatch, capsys):
+  notebook = json.loads((EXAMPLES / 'first_look.ipynb').read_text())
+  cells = [c for c in notebook['cells'] if c['cell_type'] == 'code']
+  assert not any(cell['outputs'] for cell in cells)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(EXAMPLES)
+  monkeypatch.setenv('MPLBACKEND', 'agg')
+  names: dict = {}
+  for cell in cells:
+    # A few steps, as the others are tested.
+    exec(''.join(cell['source']).replace('steps=100', 'steps=20'), names)
+  assert 'P@1 0.' in capsys.readouterr().out
