@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     transforms.warn_untrained_codec(chosen, model, args.model_dir)
   experiment, split, is_own = model.experiment, args.split, False
   if args.corpus is not None:
-    task = Texts(args.corpus, not args.skip_bad_rows)
-    experiment = dataclasses.replace(experiment, task=task)
+    texts = Texts(args.corpus, not args.skip_bad_rows)
+    experiment = dataclasses.replace(experiment, task=texts)
     split = 'queries' if args.tower == 'query' else 'corpus'
   else:
     if names:
@@ -80,9 +80,9 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.overwrite or is_own,
       runtime.host(args),
   )
-  texts = 'queries' if args.tower == 'query' else 'passages'
+  what = 'queries' if args.tower == 'query' else 'passages'
   if runtime.all_done(args, build.finish):
-    print(f'{build.header.passages:,} {texts} in {build.folder}.')
+    print(f'{build.header.passages:,} {what} in {build.folder}.')
     if args.tower == 'passage':
       words = ['dualenc', 'search', f'--model_dir={args.model_dir}']
       if not is_own:
