@@ -110,7 +110,7 @@ def test_unknown_ids_are_counted(toy, caplog):
   assert pairs(read(toy, 'test', strict=False)) == TEST
   assert 'skipped 2 judgements: 1 the query does not exist' in caplog.text
   mined = write(toy / 'mined', {'qid': 'q1', 'neg': ['d2', 'x', 'y']})
-  first = "hard negative 'x' of query 'q1' is no passage"
+  first = "hard negative 'x' is no passage"
   options = {'hard_negatives': str(mined)}
   error_of(toy, 'train', first, **options)
   found = read(toy, 'train', strict=False, **options)

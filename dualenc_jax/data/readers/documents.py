@@ -68,7 +68,6 @@ class Documents(FilesDataset):
   strict: bool = True
 
   def __post_init__(self):
-    super().__post_init__()
     check_whole('Documents.titles', self.titles, 0)
     check_whole('Documents.clozes', self.clozes, 0)
     expect(

@@ -9,7 +9,7 @@ import pathlib
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.readers import text_files
 from dualenc_jax.utils import untrusted
-from dualenc_jax.utils.errors import expect, SourceUnavailable
+from dualenc_jax.utils.errors import SourceUnavailable
 
 # A file beyond this is fingerprinted by its size and blocks spread over it.
 WHOLE = 2**28
@@ -18,12 +18,6 @@ _BLOCKS, _BLOCK = 64, 2**20
 
 class FilesDataset(Dataset):
   """A dataset whose splits are known by the content of their files."""
-
-  strict: bool
-
-  def __post_init__(self):
-    is_bool = isinstance(self.strict, bool)
-    expect(is_bool, 'STRICT (strict)', self.strict, 'True or False')
 
   @abc.abstractmethod
   def paths(self, split: str) -> Sequence[pathlib.Path]:

@@ -4,6 +4,7 @@ import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -95,25 +96,15 @@ class JudgedTexts(FilesDataset):
   task_name = ''
 
   def __post_init__(self):
-    super().__post_init__()
-    expect(
-        self.judged_ids in ('passages', 'documents'), 'judged_ids',
-        self.judged_ids, 'passages or documents',
-    )
     expect(
         self.max_negatives >= 1, 'max_negatives', self.max_negatives,
         'at least 1, or no hard_negatives',
     )
     if self.scores and self.hard_negatives is None:
+      flag = f'--gin.{self.task_name.upper()}_HARD_NEGATIVES'
       raise UserError(
-          'scores is True, but only a file of hard negatives has scores. Give'
-          f' one, --gin.{self.task_name.upper()}_HARD_NEGATIVES'
-          ' (hard_negatives).'
+          f'scores are those of hard negatives. Give a file, {flag}.'
       )
-    expect(
-        not isinstance(self.systems, str), 'systems', self.systems,
-        "a tuple of names, such as ('bm25',)",
-    )
     expect(
         self.tolerance is None or self.tolerance >= 0, 'tolerance',
         self.tolerance, 'a share, 0.0 or more',
@@ -262,11 +253,9 @@ class JudgedTexts(FilesDataset):
       for negative in mined.negatives:
         text = '' if passages is None else passages.get(negative.id)
         if text is None:
-          unknown.add(
-              'the passage does not exist', location,
-              f'the hard negative {negative.id!r} of query'
-              f' {judgement.query_id!r} is no passage of the corpus',
-          )
+          reason = 'the passage does not exist'
+          error = f'the hard negative {negative.id!r} is no passage'
+          unknown.add(reason, location, error)
         elif text == passage:
           repeats += 1
         elif text:
@@ -308,16 +297,14 @@ class JudgedTexts(FilesDataset):
 
   def _texts(self, key: str, split: str) -> Iterator[Row]:
     """Yields the texts of a file, each id once."""
-    path, form, columns = self._find(key.format(split)), 'jsonl', ()
-    if self.layout.is_tsv:
-      form, columns = 'tsv', ('id', 'text')
+    path = self._find(key.format(split))
     is_corpus = key == self.layout.corpus
-    of = CORPUS if is_corpus else 'queries'
-    titles = is_corpus and self.titles
-    return unique(
-        lambda: texts.read(path, of, self.strict, form, columns, titles),
-        self.strict,
+    read = functools.partial(
+        texts.read, path, CORPUS if is_corpus else 'queries', self.strict,
+        'tsv' if self.layout.is_tsv else 'jsonl', columns=('id', 'text'),
+        titles=is_corpus and self.titles,
     )
+    return unique(read, self.strict)
 
   def _passages(self, split: str) -> Iterator[Row]:
     count = 0
@@ -332,14 +319,12 @@ class JudgedTexts(FilesDataset):
     if self.layout.qrels.format(split) in given:
       own |= {'queries', 'judgements'}
     usual, note = self.allowance()
-    flag = f'--gin.{self.task_name.upper()}_TOLERANCE (tolerance)'
     rows.compare_counts(
         f'{self.name()}, split {split!r}',
         found,
         {k: n for k, n in self.published(split).items() if k not in own},
         usual if self.tolerance is None else self.tolerance,
-        f'{note} Allow it with {flag}, a share of the published count: 1.0'
-        ' takes any part of a data set.'.lstrip(),
+        f'--gin.{self.task_name.upper()}_TOLERANCE=1.0 (tolerance)', note,
     )
 
   def _negatives(
@@ -361,20 +346,13 @@ class JudgedTexts(FilesDataset):
     """The file of hard negatives, if there is to be one."""
     if self.hard_negatives is None:
       return None
-    given = pathlib.Path(self.hard_negatives).expanduser()
     folder, _ = self.folder_and_hint()
-    folders = [pathlib.Path.cwd(), folder, self._root()]
-    if self.data_root is not None:
-      folders.append(pathlib.Path(self.data_root).expanduser())
-    places = dict.fromkeys(folder / given for folder in folders if folder)
-    for path in (given, *places):
-      if path.is_file():
-        return path
-    raise SourceUnavailable(
-        f'{self.name()}: there is no file of hard negatives {given}. Looked'
-        f' for {", ".join(map(str, places))}. Correct'
-        f' --gin.{self.task_name.upper()}_HARD_NEGATIVES.'
-    )
+    places = '', folder or '', self.data_root or ''
+    given = pathlib.Path(self.hard_negatives).expanduser()
+    names = [str(pathlib.Path(p).expanduser() / given) for p in places]
+    flag = f'--gin.{self.task_name.upper()}_HARD_NEGATIVES'
+    names = list(dict.fromkeys(names))
+    return files.find('', names, self.name(), f'Correct {flag}.')
 
   def _root(self) -> pathlib.Path | None:
     return files.task_folder(self.task_name, self.root, self.data_root)

@@ -15,7 +15,6 @@ from dualenc_jax.utils import hub, untrusted
 from dualenc_jax.utils.errors import (
   check_one_of,
   did_you_mean,
-  expect,
   SourceUnavailable,
   UserError,
 )
@@ -103,7 +102,6 @@ class Pairs(FilesDataset):
   strict: bool = True
 
   def __post_init__(self):
-    super().__post_init__()
     if (self.positive_scores is None) != (self.negative_scores is None):
       raise UserError(
           'Pairs: one of POSITIVE_SCORES_COLUMN and NEGATIVE_SCORES_COLUMN is'
@@ -111,10 +109,6 @@ class Pairs(FilesDataset):
       )
     if self.format is not None:
       check_one_of('FORMAT', self.format, tuple(tables.FORMATS))
-    expect(
-        not isinstance(self.columns, str), 'COLUMNS', self.columns,
-        "a tuple of names, such as ('query', 'passage', 'negatives')",
-    )
 
   @property
   def extra_columns(self) -> tuple[Column, ...]:

@@ -155,13 +155,14 @@ def compare_counts(
     found: Mapping[str, int],
     published: Mapping[str, int],
     tolerance: float,
-    advice: str,
+    flag: str,
+    note: str = '',
 ) -> None:
   """Logs counts of a benchmark as it was read beside the published ones.
 
   Raises:
     UserError: one differs by more than `tolerance`, a share of the published
-      count; `advice` says what to do then.
+      count, which `flag` sets; `note` says what else to know.
   """
   wrong = []
   for name, count in found.items():
@@ -174,8 +175,8 @@ def compare_counts(
   faults = Faults(strict=True)
   if wrong and faults.stops:
     raise UserError(
-        f'{what}: {"; ".join(wrong)}; the tolerance is {tolerance:g}. Is the'
-        f' download whole, and of the right version? {advice}'
+        f'{what}: {"; ".join(wrong)}; the tolerance is {tolerance:g}. {note}'
+        f' Download it again, or allow any part of it: {flag}.'
     )
   for line in wrong:
     faults.add(line, what)
