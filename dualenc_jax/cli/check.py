@@ -93,7 +93,6 @@ def print_memory(
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('check', __doc__)
-  parser.surplus = '`dualenc data check %s`'
   add = parser.add_argument
   add('--model_dir',
       help='short for --gin.MODEL_DIR')

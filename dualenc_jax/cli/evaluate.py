@@ -47,9 +47,6 @@ def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
   runtime.start()
-  separator = args.document_separator
-  if args.max_passage and separator is None:
-    separator = '#'
   names = args.tasks or ()
   model = saved_run.load_from_args(args, before=task_selection.gin_files(names))
   chosen = task_selection.select(model.experiment, names, args.split)
@@ -69,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
   of_all = evaluate.Options(
       args.k,
       args.index_dir and pathlib.Path(args.index_dir),
-      separator,
+      args.max_passage,
       bm25.baselines(args),
       rerank.teacher(args.rerank, args),
       args.rerank_depth,
@@ -116,13 +113,8 @@ def main(argv: Sequence[str]) -> None:
 
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for values that no flag has, or that need another."""
-  if args.document_separator is not None and not args.max_passage:
-    raise UserError('--document_separator needs --max_passage: give both.')
   if args.equal_texts and args.max_passage:
-    raise UserError(
-        '--equal_texts takes passages of one text as one, --max_passage those'
-        ' of one document: give one of the two.'
-    )
+    raise UserError('Give --equal_texts or --max_passage, not both.')
   if args.candidates is not None and args.index_dir is None:
     raise UserError(
         '--candidates needs an index: give --index_dir, too, or'
@@ -165,11 +157,10 @@ def make_parser() -> flags.Parser:
       help=flags.CANDIDATES,
   )
   add(
-      '--max_passage', action='store_true',
+      '--max_passage', nargs='?', const='#', metavar='SEPARATOR',
       help='rank documents by their best passage; the id of a passage is its'
-      " document's id, a separator and a number",
+      " document's id, a separator (default #) and a number",
   )
-  add('--document_separator', help='separator for --max_passage (default #)')
   add(
       '--codecs', type=flags.listed,
       help='also measure compressed embeddings, such as'

@@ -25,13 +25,7 @@ SPLIT = 'split (default the one that the benchmark measures, else test)'
 
 
 class Parser(argparse.ArgumentParser):
-  """The parser of a command; what it cannot parse is a UserError.
-
-  Attributes:
-    surplus: what may be meant by a word too many, %s, for the message.
-  """
-
-  surplus = ''
+  """The parser of a command, which raises UserError for bad flags."""
 
   def __init__(self, command: str, doc: str | None):
     super().__init__(
@@ -44,18 +38,14 @@ class Parser(argparse.ArgumentParser):
   def parse_args(  # type: ignore[override] # Its overloads are not needed.
       self, args: Sequence[str] | None = None, namespace: Any = None
   ) -> argparse.Namespace:
-    # Before what a misspelt flag leaves out is missed.
+    # A misspelt flag is named before the flag that is missing then.
     for flag in itertools.takewhile('--'.__ne__, args or ()):
       name = flag.partition('=')[0]
       if name.startswith('--') and name not in self._option_string_actions:
         macro = [f'--gin.{name[2:]}'] * name.isupper()
         near = did_you_mean(name, macro or self._option_string_actions)
         self.error(f'unrecognized arguments: {flag}.{near}')
-    found, rest = self.parse_known_args(args, namespace)
-    if rest:
-      near = self.surplus and f' Did you mean {self.surplus % rest[-1]}?'
-      self.error(f'unrecognized arguments: {" ".join(rest)}.{near}')
-    return found
+    return super().parse_args(args, namespace)
 
   def error(self, message: str) -> NoReturn:
     message = re.sub(r'^argument (\S+): (?=is )', r'\1 ', message)

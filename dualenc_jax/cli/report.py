@@ -37,7 +37,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = flags.Parser('report', __doc__)
-  parser.surplus = '--beside=%s'
   parser.add_argument(
       '--model_dir', required=True,
       help='folder of a trained model, or of its dim-* or prompt-* in it',

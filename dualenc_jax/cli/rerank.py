@@ -37,7 +37,6 @@ from dualenc_jax.retrieval.encoding.teacher import Teacher
 from dualenc_jax.retriever import Hit
 from dualenc_jax.utils.errors import UserError
 
-_OF_SCORES = ('.tsv', '.trec', '.txt')
 _LOG = logging.getLogger(__name__)
 
 
@@ -147,22 +146,14 @@ def teacher(
   """A cross-encoder with `prompts` of its own, or the path of its scores."""
   if path is None:
     return None
-  if pathlib.Path(path).suffix in _OF_SCORES and args.teacher_form is not None:
-    raise UserError(
-        f'{path} is a file of scores, which takes no --teacher_form. Leave it'
-        ' out.'
-    )
   if args.teacher_form is None and pathlib.Path(path).is_file():
-    _check_none(prompts, f'{path} is a file of scores')
+    if any(prompts):
+      raise UserError(
+          f'{path} is a file of scores, which takes no --prompt or'
+          ' --passage_prompt. Leave them out.'
+      )
     return pathlib.Path(path)
   return cross_encoder(path, args, *prompts)
-
-
-def _check_none(prompts: Sequence[str | None], why: str) -> None:
-  if any(prompts):
-    raise UserError(
-        f'{why}, which takes no --prompt or --passage_prompt. Leave them out.'
-    )
 
 
 def cross_encoder(
@@ -170,7 +161,11 @@ def cross_encoder(
 ) -> Teacher:
   """The cross-encoder of a model_dir, or a released one."""
   if args.teacher_form is not None:
-    _check_none(prompts, f'{path} is a released {args.teacher_form}')
+    if any(prompts):
+      raise UserError(
+          f'--teacher_form={args.teacher_form} takes no --prompt or'
+          ' --passage_prompt. Leave them out.'
+      )
     return released_models.load_ranker(
         path,
         args.teacher_form,
@@ -180,35 +175,20 @@ def cross_encoder(
   for name in ('teacher_vocabulary', 'teacher_length'):
     if getattr(args, name) is not None:
       raise UserError(
-          f'--{name} needs --teacher_form, for a released ranker. Leave it out'
-          ' for a model_dir, which has its own.'
+          f'--{name} needs --teacher_form: a model_dir has its own.'
       )
-  check_own(path)
-  found = loading.load_teacher(pathlib.Path(path), None, *prompts)
-  _LOG.info(
-      'Re-ranking by step %d of %s.', found.provenance['checkpoint_step'], path
-  )
-  return found
-
-
-def check_own(path: str) -> None:
-  """Raises UserError unless this is the model_dir of a cross-encoder."""
   folder = pathlib.Path(path)
-  if folder.is_file():
-    raise UserError(
-        f'{path} is a file, which cannot have scores of new queries. Give the'
-        ' model_dir of a cross-encoder.'
-    )
   if not checkpoint_reader.is_model_dir(folder):
-    what = 'is not a model_dir' if folder.exists() else 'does not exist'
     raise UserError(
-        f'{path} {what}. Expected a model_dir of'
-        ' --gin_file=architectures/cross_encoder.gin, or, except in search, a'
-        ' file of scores. For a released T5 give'
-        f" --teacher_form={' or '.join(released_models.FORMS)}."
+        f'{path} is not the model_dir of a cross-encoder. For a released T5'
+        f" give --teacher_form={' or '.join(released_models.FORMS)}."
     )
   facts = checkpoint_reader.read_facts(folder)
   checkpoint_reader.check_kind(facts, checkpoint_reader.CROSS_ENCODER, path)
+  found = loading.load_teacher(folder, None, *prompts)
+  step = found.provenance['checkpoint_step']
+  _LOG.info('Re-ranking by step %d of %s.', step, path)
+  return found
 
 
 def in_new_order(

@@ -41,18 +41,15 @@ def check_is_one(folder: str) -> None:
   """Raises UserError unless a folder is what training wrote."""
   if hub.is_on_hub(folder):
     raise UserError(
-        f'{folder} is not a folder: the config of a model_dir is a program,'
-        ' which is never run from a hub. Convert its weights first: dualenc'
-        f' convert {folder} --to=model_dir --output_dir=DIR.'
+        f'{folder} is not a folder: a config is a program, which is never run'
+        f' from a hub. Convert its weights first: dualenc convert {folder}'
+        ' --to=model_dir --output_dir=DIR.'
     )
   path = pathlib.Path(folder) / saved_config.CONFIG
   if not path.exists():
-    what = 'is a file' if path.parent.is_file() else 'does not exist'
-    what = f'has no {path.name}' if path.parent.is_dir() else what
     raise UserError(
-        f'{folder} is not a model_dir: it {what}. Give the folder that'
-        ' `dualenc train` wrote (its MODEL_DIR); `dualenc convert ...'
-        ' --to=model_dir` makes one of other checkpoints.'
+        f'{folder} is not a model_dir: there is no {path}. `dualenc train`'
+        ' makes one, and `dualenc convert --to=model_dir`.'
     )
 
 
@@ -66,7 +63,7 @@ def load(
   """Rebuilds the model of a model_dir and restores its parameters.
 
   Args:
-    folder: what training wrote.
+    folder: the model_dir.
     step: of the checkpoint; None for the best that the run has kept, else the
       newest.
     files: gin files applied after the saved config, then `bindings`.
@@ -76,8 +73,8 @@ def load(
       itself; otherwise one model is on the devices of all hosts.
     before: gin files applied before the saved config, whose values win.
     dim: components that embeddings are cut to; None for all.
-    prompt: name of what is put in front of queries; None for their prefix.
-    passage_prompt: the same of passages.
+    prompt: name of the prompt before queries; None for their prefix.
+    passage_prompt: name of the prompt before passages; None for their prefix.
   """
   check_is_one(folder)
   # A config is a program: beside another checkpoint it is a stranger's.
@@ -91,8 +88,7 @@ def load(
     task = dataclasses.replace(task, prompts=None)
   partitioner = experiment.partitioner
   if hosts_apart:
-    local = HostPartitioner(partitioner.model_parallel, partitioner.rules)
-    partitioner = local
+    partitioner = HostPartitioner(partitioner.model_parallel, partitioner.rules)
   experiment = dataclasses.replace(
       experiment, task=task, tokenizer=tokenizer,
       passage_tokenizer=trained_for.prompted(passage=passage_prompt),
@@ -100,15 +96,12 @@ def load(
   )
   objective: Any = experiment.objective
   if objective.outputs != 'embeddings':
-    use = (
-        f'A cross-encoder re-ranks: `dualenc rerank --teacher={folder}`, or'
-        f' --rerank={folder} of evaluate and search.'
-    )
+    command = 'rerank --teacher='
     if objective.outputs == 'queries':
-      use = 'A generator writes queries: `dualenc generate`.'
+      command = 'generate --generator='
     raise UserError(
         f'{folder} is not a dual encoder: it was trained by'
-        f' {type(objective).__name__}, so it embeds nothing. {use}'
+        f' {type(objective).__name__}. Use it in `dualenc {command}{folder}`.'
     )
   objective.check_mesh(partitioner)
 
@@ -119,9 +112,8 @@ def load(
     if dim is not None:
       if codec is not None:
         _LOG.warning(
-            '%s, the codec that was trained with %s, is for whole embeddings:'
-            ' cut to %d components, they are kept without it.',
-            codec.name, folder, dim,
+            'The codec %s of %s is for whole embeddings; those of %d components'
+            ' are kept without it.', codec.name, folder, dim,
         )
         codec = None
       model, tensors = transforms.truncate_model(
@@ -183,11 +175,9 @@ def load_from_args(
 def home(
     folder: str, dim: int | None = None, *prompts: str | None
 ) -> pathlib.Path:
-  """Where commands write by default: a model_dir, or a folder in it.
+  """The folder for indexes and results: MODEL_DIR/dim-<dim>/prompt-<name>.
 
-  What is made of embeddings of `dim` components is in MODEL_DIR/dim-<dim>, in
-  the folders that it has in MODEL_DIR else: index, evaluation, analysis; what
-  is made with prompts in MODEL_DIR/prompt-<name> or below dim-<dim>.
+  A part is left out where embeddings have all components, or no prompt.
   """
   path = pathlib.Path(folder)
   path = path if dim is None else path / f'dim-{dim}'
@@ -202,10 +192,7 @@ def build_experiment(
   """The experiment of gin files and bindings."""
   if not files:
     runs = [f for f in config.shipped_files() if f.startswith('runs/')]
-    raise UserError(
-        'Give --gin_file; for example --gin_file=runs/quickstart.gin. Runs'
-        f' shipped: {", ".join(runs)}.'
-    )
+    raise UserError(f'Give --gin_file, such as one of {", ".join(runs)}.')
   config.load(files, bindings, search_paths)
   experiment = config.build(Experiment)
   config.check_effect(bindings)

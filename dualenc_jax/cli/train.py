@@ -161,10 +161,8 @@ def train(
   elif experiment.until is not None:
     raise UserError(
         f'All {outcome.step:,} steps of {experiment.model_dir} are trained, but'
-        ' the towers are not yet aligned by UNTIL. Give more STEPS (with'
-        ' --allow_config_change; ALIGNMENT_STEPS of recipes/daft.gin), a higher'
-        ' LEARNING_RATE, a larger UntilAligned.share (SHARE) or threshold,'
-        ' or UNTIL=None to take the model as it is.'
+        ' the towers are not yet aligned by UNTIL. Give more STEPS with'
+        ' --allow_config_change, or UNTIL=None to take the model as it is.'
     )
   _LOG.info('Trained %d steps: %s', outcome.step, experiment.model_dir)
 

@@ -277,7 +277,7 @@ def _documents(corpus: Corpus, separator: str) -> Documents:
         f'{corpus_lib.describe(corpus.cache)} has no passage id with'
         f' {separator!r} in it (the first is {corpus.ids[0]!r}), so every'
         " passage would be a document. Expected ids such as 'd1#0': give the"
-        ' separator with --document_separator, or leave out --max_passage.'
+        ' separator with --max_passage=SEPARATOR, or leave it out.'
     )
   return documents
 

@@ -160,7 +160,6 @@ def test_queries_that_the_model_has_learnt_from_are_told(
         (['--tasks=bier/scifact'], "no task 'bier'.*mean 'beir'"),
         (['--tasks=msmarco/x'], "'msmarco' has no data sets to choose 'x'"),
         (['--k=0'], '--k is 0; expected at least 1'),
-        (['--document_separator=_'], 'needs --max_passage'),
     ],
 )
 def test_bad_flags(model, data, tmp_path, flags, message):

@@ -146,8 +146,8 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
       # Judged documents where passages are ranked.
       ("test.tsv:.*passage 'n.*STRICT=False", [], {}),
       (
-          "no passage id with '/' in it .*'n.*--document_separator",
-          [*both, '--document_separator=/'], {},
+          "no passage id with '/' in it .*'n.*--max_passage=SEP",
+          ['--max_passage=/'], {},
       ),
       (
           "passage id '#7' names no document", both,
@@ -160,7 +160,7 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
       ),
       (
           'has answers.*Leave out --max_passage',
-          [*both, '--document_separator=0'], {'tasks': 'open_nq'},
+          ['--max_passage=0'], {'tasks': 'open_nq'},
       ),
   ):
     with pytest.raises(UserError, match=message):

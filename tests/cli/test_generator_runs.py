@@ -98,7 +98,7 @@ def test_a_report_asks_for_nothing_that_it_cannot_have(trained):
 def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
   asked = ['rerank', f'--teacher={trained}', '--run=x', '--tasks=beir/scifact']
   for argv, message in (
-      (['encode', f'--model_dir={trained}'], '`dualenc generate`'),
+      (['encode', f'--model_dir={trained}'], '`dualenc generate --gen'),
       (
           ['convert', str(trained), '--to=safetensors',
            f'--output_dir={tmp_path / "out"}'], 'is a generator',

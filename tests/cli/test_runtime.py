@@ -33,7 +33,7 @@ def test_devices_of_a_cpu_keep_programs_only_where_they_are_told(
 def test_a_run_without_other_data_is_measured_on_its_own(given, more):
   run = types.SimpleNamespace(
       model_dir='m', task=readers.Pairs(**given),
-      objective=types.SimpleNamespace(embedder=None),
+      objective=types.SimpleNamespace(outputs='embeddings'),
   )
   words = ['dualenc', 'evaluate', '--model_dir=m', *more]
   assert train.next_words(run) == words
