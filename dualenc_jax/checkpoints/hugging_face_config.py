@@ -62,7 +62,7 @@ def check_settings(
     if values is not ANY and name in settings and settings[name] not in values:
       expected = ' or '.join(map(repr, values))
       raise UserError(
-          f'{where}: {name} is {untrusted.shown(settings[name])}; expected'
+          f'{where}: {name} is {untrusted.quote(settings[name])}; expected'
           f' {expected}, {why}.'
       )
 

@@ -109,9 +109,9 @@ def load_ranker(
       weights, everything, tokenizer, model.encoder.dtype
   )
   facts |= {'form': form, 'template': dataclasses.asdict(template)}
-  template = template.tokens(tokenizer)
   return Teacher(
-      params, tokenizer, template, scorer, facts, chosen.calibration
+      params, tokenizer, template.tokens(tokenizer), scorer, facts,
+      chosen.calibration,
   )
 
 

@@ -22,7 +22,7 @@ from dualenc_jax.retrieval.compression import Codec
 from dualenc_jax.retrieval.encoding.towers import PassageTower
 from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
-from dualenc_jax.utils.untrusted import shown
+from dualenc_jax.utils.untrusted import quote
 
 ENCODERS = ('encoder', 'passage_encoder')
 EMBEDDING, PROJECTION = 'token_embedder/embedding', 'projection/kernel'
@@ -183,7 +183,7 @@ class Weights:
         problems.append(f'{where} is of no use')
       elif tensor.shape != expected[name]:
         problems.append(
-            f'{where} has the shape {shown(tensor.shape)} (as {name}), expected'
+            f'{where} has the shape {quote(tensor.shape)} (as {name}), expected'
             f' {expected[name]}'
         )
     if problems:
@@ -249,7 +249,7 @@ def check_sizes(stack: Any, tensors: Mapping[str, Tensor], where: str) -> None:
     if type(size) is not int or not least <= size <= most:
       raise UserError(
           f'{where} has {len(tensors)} tensors, but its {name} is'
-          f' {shown(size)}. Give the whole checkpoint.'
+          f' {quote(size)}. Give the whole checkpoint.'
       )
 
 

@@ -110,7 +110,7 @@ def weight(text: str) -> float | str:
   if text == hybrid.RRF:
     return text
   try:
-    value = untrusted.number(text)
+    value = untrusted.parse_number(text)
     hybrid.check_weight(value)
   except (ValueError, UserError):
     raise argparse.ArgumentTypeError(

@@ -27,7 +27,7 @@ from dualenc_jax.evaluation.results import (
   tables as tables_lib,
 )
 from dualenc_jax.utils import files, table as table_lib
-from dualenc_jax.utils.untrusted import printable
+from dualenc_jax.utils.untrusted import escape
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     (result,) = baseline.results.values()
     metrics = {m: result.metrics[m] for m in args.metrics or result.metrics}
     queries = len(result.per_query().query_ids)
-    print(printable(f'{baseline.name}, {queries:,} queries of {result.key}:'))
+    print(escape(f'{baseline.name}, {queries:,} queries of {result.key}:'))
     print(tables_lib.metric_lines({'': metrics}))
     if args.output_dir:
       files.make_folder(args.output_dir)

@@ -16,7 +16,7 @@ from dualenc_jax.cli import config, data_command, flags
 from dualenc_jax.data import Dataset, prepare
 from dualenc_jax.data.dataset import Mixture
 from dualenc_jax.utils.errors import did_you_mean, UserError
-from dualenc_jax.utils.files import gigabytes
+from dualenc_jax.utils.files import format_size
 from dualenc_jax.utils.progress import Progress
 
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = sum(path.stat().st_size for path in cache.folder.iterdir())
     print(
         f'{task.label}, {split}: {len(cache):,} examples, {tokens:,} tokens,'
-        f' {gigabytes(size)}, {time.perf_counter() - started:,.1f} s:'
+        f' {format_size(size)}, {time.perf_counter() - started:,.1f} s:'
         f' {cache.folder}'
     )
 

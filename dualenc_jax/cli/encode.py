@@ -35,7 +35,7 @@ from dualenc_jax.retrieval.index.build_for_model import (
   TextSource,
 )
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.untrusted import printable
+from dualenc_jax.utils.untrusted import escape
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       words = ['dualenc', 'search', f'--model_dir={args.model_dir}']
       if not is_own:
         words.append(f'--index_dir={build.folder}')
-      shown = printable(shlex.join([*words, 'a question']))
+      shown = escape(shlex.join([*words, 'a question']))
       runtime.next_step(f'Next: {shown}')
   else:
     print(

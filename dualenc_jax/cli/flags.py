@@ -83,7 +83,7 @@ def address(text: str) -> str:
 
 def number(text: str) -> float:
   """The type of a flag that is a finite number."""
-  value = untrusted.number(text)
+  value = untrusted.parse_number(text)
   if not math.isfinite(value):
     raise argparse.ArgumentTypeError(f'is {text}; expected a number')
   return value
@@ -91,7 +91,7 @@ def number(text: str) -> float:
 
 def gib(text: str) -> int:
   """The type of a flag in GiB: bytes, more than none."""
-  size = untrusted.number(text) * 2**30
+  size = untrusted.parse_number(text) * 2**30
   if not 0 < size < math.inf:
     raise argparse.ArgumentTypeError(
         f'is {text}; expected a number above 0, such as 80'

@@ -143,7 +143,7 @@ def _calibration(
 
 def _parse_calibration(text: str) -> Calibration:
   try:
-    slope, intercept = map(untrusted.number, text.split(','))
+    slope, intercept = map(untrusted.parse_number, text.split(','))
   except ValueError:
     slope = intercept = math.nan
   expect(

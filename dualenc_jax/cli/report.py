@@ -16,7 +16,7 @@ import sys
 from dualenc_jax.cli import flags
 from dualenc_jax.evaluation.report import comparisons, contents, page
 from dualenc_jax.utils import files
-from dualenc_jax.utils.untrusted import printable
+from dualenc_jax.utils.untrusted import escape
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   others = comparisons.read(pathlib.Path(args.model_dir), args.beside)
   html, problems = page.render(found, others)
   for problem in (*problems, *others.notes):
-    print(f'warning: {printable(problem)}', file=sys.stderr)
+    print(f'warning: {escape(problem)}', file=sys.stderr)
   # A text may have half a surrogate pair, which a page shows as '?'.
   content = html.encode('utf-8', 'replace')
   files.make_folder(output.parent)

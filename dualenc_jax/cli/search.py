@@ -38,7 +38,7 @@ from dualenc_jax.retrieval.index import build_for_model, open_index
 from dualenc_jax.retrieval.search import snippet
 from dualenc_jax.retriever import Hit, Retriever
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.untrusted import printable
+from dualenc_jax.utils.untrusted import escape
 
 # Queries of a file that are searched for at a time.
 _BATCH = 64
@@ -156,7 +156,7 @@ def _print_text(
     parts = dict.fromkeys(filter(None, (own.name, own.id, own.location)))
     print(f'  {hit.score:.3f}  {"  ".join(map(_line, parts))}')
     if text := _snippet(query, hit, language).text:
-      print(f'         {printable(text)}')
+      print(f'         {escape(text)}')
 
 
 def _print_json(
@@ -213,4 +213,4 @@ def _rows(
 
 
 def _line(text: str) -> str:
-  return printable(' '.join(text.split()))
+  return escape(' '.join(text.split()))

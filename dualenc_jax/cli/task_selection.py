@@ -58,7 +58,7 @@ def select(
   for name in names:
     task_name, _, dataset = name.partition('/')
     task = config.build(readers.named(task_name))
-    tasks |= {one.label: one for one in task.of_datasets(dataset or None)}
+    tasks |= {one.label: one for one in task.select_datasets(dataset or None)}
   return [(task, split or task.evaluated) for task in tasks.values()]
 
 

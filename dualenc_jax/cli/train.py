@@ -32,7 +32,7 @@ from dualenc_jax.training.hooks import Hook, Training
 from dualenc_jax.training.stopping import Stopping
 from dualenc_jax.utils import folder_lock
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.untrusted import printable
+from dualenc_jax.utils.untrusted import escape
 
 # Between looks at whether the folder of a run is still there.
 _LOOK_SECONDS = 5.0
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   with stopping.handle_signals():
     experiment = build(args)
     train(experiment, args, started, stopping)
-  words = printable(shlex.join(next_words(experiment)))
+  words = escape(shlex.join(next_words(experiment)))
   runtime.next_step(f'Next: {words}', _LOG.info)
 
 

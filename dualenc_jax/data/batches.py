@@ -391,7 +391,7 @@ def abstract_batch(
   pairs, k = batch_size // cells, num_negatives
   texts = {'queries': pairs, 'passages': pairs * (1 + k)}
   counts = {name: texts.get(name, pairs * (1 + k)) for name in names}
-  own = columns_lib.arrays(batch_size, k or None, columns, num_positives)
+  own = columns_lib.batch_arrays(batch_size, k or None, columns, num_positives)
   return {
       **{
           name: layouts.abstract_rows(shape, cells, count, array)

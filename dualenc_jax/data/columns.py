@@ -14,7 +14,7 @@ import numpy as np
 from dualenc_jax.utils.errors import expect, UserError
 
 TEXT = 'text'
-# The texts of a batch, beside `arrays`.
+# The texts of a batch, beside `batch_arrays`.
 ROWS = ('queries', 'passages', 'pairs')
 # The train step adds it: optimizer steps taken so far, int32 [].
 STEP = 'step'
@@ -103,14 +103,14 @@ _DEFAULTS = {column.name: column.default for column in STANDARD}
 _LISTS = [column.name for column in STANDARD if column.rank]
 
 
-def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
+def collect_extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   """The extra columns of some datasets, which a batch of all of them has.
 
   Raises:
     UserError: two columns of one name, or one of a name that is in use.
   """
   found: dict[str, Column] = {}
-  used = [*_DEFAULTS, *(c.key for c in STANDARD), *arrays(1, 1, (), 1)]
+  used = [*_DEFAULTS, *(c.key for c in STANDARD), *batch_arrays(1, 1, (), 1)]
   for dataset in datasets:
     for column in dataset.extra_columns:
       other = found.setdefault(column.name, column)
@@ -122,12 +122,12 @@ def extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   return tuple(found.values())
 
 
-def kept(dataset: Any, split: str) -> tuple[Column, ...]:
+def cached_columns(dataset: Any, split: str) -> tuple[Column, ...]:
   """The columns that the token cache of a split keeps: extra ones of train."""
-  return (*STANDARD, *(extra([dataset]) if split == 'train' else ()))
+  return (*STANDARD, *(collect_extra([dataset]) if split == 'train' else ()))
 
 
-def arrays(
+def batch_arrays(
     batch_size: int, num_negatives: int | None, columns: Iterable[Column] = (),
     num_positives: int = 0,
 ) -> dict[str, tuple[tuple[int, ...], Any]]:

@@ -42,16 +42,16 @@ class Corpus:
       UserError: no passages, or an id that stands for two of them.
     """
     if cache.query_texts.lengths.any():
-      return cls.of_pairs(cache)[0]
-    return cls.of_passages(cache)
+      return cls.from_pairs(cache)[0]
+    return cls.from_passages(cache)
 
   @classmethod
-  def of_passages(cls, cache: Cache) -> 'Corpus':
+  def from_passages(cls, cache: Cache) -> 'Corpus':
     """Every row as a passage with its id; two may have equal texts."""
     return cls._checked(cache, np.arange(len(cache)))
 
   @classmethod
-  def of_pairs(cls, cache: Cache) -> tuple['Corpus', np.ndarray]:
+  def from_pairs(cls, cache: Cache) -> tuple['Corpus', np.ndarray]:
     """The passages of pairs; equal texts are one passage.
 
     Returns:
@@ -138,7 +138,7 @@ def queries_by_id(
   other = np.flatnonzero(texts != texts[first][query_of])
   if len(other):
     places = rows[first[query_of[other[0]]]], rows[other[0]]
-    raise two_of('query_id', cache.query_ids, places, cache)
+    raise duplicate_error('query_id', cache.query_ids, places, cache)
   return rows[first], query_of
 
 
@@ -150,10 +150,10 @@ def check_unique(
   different, counts = np.unique(prints, return_counts=True)
   if len(different) < len(rows):
     same = rows[np.flatnonzero(prints == different[counts > 1][0])]
-    raise two_of(name, ids, same, cache)
+    raise duplicate_error(name, ids, same, cache)
 
 
-def two_of(
+def duplicate_error(
     name: str, ids: Ragged, rows: Sequence[int] | np.ndarray, cache: Cache
 ) -> UserError:
   """The error of an id of two different texts, those of the first two rows."""

@@ -91,7 +91,7 @@ class Dataset(abc.ABC):
   def check_split(self, split: str) -> None:
     """Raises UserError where a split or its files are missing."""
     if split not in self.splits():
-      raise self.no_split(split, self.splits())
+      raise self.missing_split(split, self.splits())
 
   def corpus_split(self, split: str) -> str | None:
     """The split whose passages the queries of `split` are ranked over.
@@ -110,7 +110,7 @@ class Dataset(abc.ABC):
     """The dataset with judgements of documents, if it has documents."""
     return self
 
-  def of_datasets(self, name: str | None = None) -> list['Dataset']:
+  def select_datasets(self, name: str | None = None) -> list['Dataset']:
     """The benchmark's data sets, or the one called `name`, each by itself."""
     if name is None:
       return [self]
@@ -175,7 +175,7 @@ class Dataset(abc.ABC):
     del split
     return self
 
-  def no_split(self, split: str, known: Collection[str]) -> UserError:
+  def missing_split(self, split: str, known: Collection[str]) -> UserError:
     """The error that a split does not exist."""
     return UserError(
         f'Task {self.label!r} has no split {split!r}.'

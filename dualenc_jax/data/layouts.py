@@ -231,7 +231,7 @@ class JointRows:
     share = targets.sum() / max(sources.sum(), 1)
     longest = int(np.ceil((1 + self.ROOM) * share * self._row))
     self._target_row = -(-max(longest, limit) // 8) * 8
-    self.shapes = [
+    self.shapes: list[tuple[Shape, ...]] = [
         (shape._replace(
             length=limit if shape.segments == 1 else self._target_row
         ), shape)

@@ -142,7 +142,7 @@ class _StringSource(seqio.FunctionDataSource):
     )
 
 
-def dataset_of(name: str, module: str | None) -> Dataset:
+def find_dataset(name: str, module: str | None) -> Dataset:
   """The dataset that a task is registered from, or one that reads the task.
 
   Raises:

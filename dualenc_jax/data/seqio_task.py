@@ -53,7 +53,7 @@ class SeqioTask(Dataset):
 
   @functools.cached_property
   def _inner(self) -> Dataset:
-    return _adapter().dataset_of(self.name, self.module)
+    return _adapter().find_dataset(self.name, self.module)
 
 
 def _adapter() -> types.ModuleType:

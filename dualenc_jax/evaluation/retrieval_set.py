@@ -111,11 +111,11 @@ class RetrievalSet:
       )
     if corpus_cache is None:
       query_rows, query_of = _queries_by_text(cache, rows)
-      corpus, passages = Corpus.of_pairs(cache)
+      corpus, passages = Corpus.from_pairs(cache)
       passages = passages[rows]
     else:
       query_rows, query_of = corpus_lib.queries_by_id(cache, rows)
-      corpus = Corpus.of_passages(corpus_cache)
+      corpus = Corpus.from_passages(corpus_cache)
     documents = None
     if document_separator is not None:
       documents = _documents(corpus, document_separator)

@@ -254,7 +254,7 @@ def _parse(lines: Iterable[str], path: pathlib.Path) -> Iterator[Entry]:
           ' score separated by tabs, or the six fields of a TREC run.'
       )
     query, passage, text = (fields[place] for place in places)
-    value = untrusted.number(text)
+    value = untrusted.parse_number(text)
     if not math.isfinite(value):
       raise UserError(
           f'{where}: the score is {text}; expected a finite number.'

@@ -145,7 +145,7 @@ def _parse(line: bytes) -> tuple[str, str, float]:
   if len(fields) != 6:
     raise BadRow(f'{len(fields)} fields. {_EXPECTED}')
   query_id, passage_id, text = map(rows.decode, fields[:5:2])
-  score = untrusted.number(text)
+  score = untrusted.parse_number(text)
   if not math.isfinite(score):
     raise BadRow(
         f'score {text!r} in the fifth field: expected a finite number.'

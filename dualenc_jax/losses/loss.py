@@ -61,7 +61,7 @@ class Embeddings(NamedTuple):
       cls, batch: Mapping[str, Any], query: jax.Array, passages: jax.Array
   ) -> 'Embeddings':
     """Joins embeddings [B, D] and [B, 1 + K, D] to the rest of their batch."""
-    fields = (*columns_lib.arrays(1, 1, (), 1), columns_lib.STEP)
+    fields = (*columns_lib.batch_arrays(1, 1, (), 1), columns_lib.STEP)
     known = {n: batch[n] for n in cls._fields if n in fields and n in batch}
     known['columns'] = {
         name: values
@@ -112,7 +112,7 @@ class Embeddings(NamedTuple):
     k = None if self.negatives is None else self.negatives.shape[1]
     several = self.positive_ids
     p = 0 if several is None or several.ndim != 3 else several.shape[1]
-    known = columns_lib.arrays(size, k, (), p or 1)
+    known = columns_lib.batch_arrays(size, k, (), p or 1)
     expected: dict[str, list[Any]] = {
         'passage': [(size, dim)],
         'negatives': [(size, k, dim)],

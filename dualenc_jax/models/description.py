@@ -89,7 +89,7 @@ def rebuild(facts: Mapping[str, Any], where: str) -> Any:
   name = facts.get('class')
   if not isinstance(name, str):
     raise UserError(
-        f'{where} has the class {untrusted.shown(name)}; expected a name.'
+        f'{where} has the class {untrusted.quote(name)}; expected a name.'
         f' {_AGAIN}'
     )
   if name not in _CLASSES:
@@ -109,7 +109,7 @@ def rebuild(facts: Mapping[str, Any], where: str) -> Any:
     value = tuple(value) if isinstance(value, list) else value
     if name in kinds and not _fits(value, kinds[name]):
       raise UserError(
-          f'{where}: {name} is {untrusted.shown(value)}, which is not a valid'
+          f'{where}: {name} is {untrusted.quote(value)}, which is not a valid'
           f' value. {_AGAIN}'
       )
     attributes[name] = value

@@ -24,7 +24,7 @@ from dualenc_jax.retrieval.compression import Codec
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.utils import files, finite, json_file, machine, untrusted
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.files import gigabytes
+from dualenc_jax.utils.files import format_size
 from dualenc_jax.utils.progress import Progress
 
 # Passages whose embeddings are in memory at once.
@@ -259,10 +259,10 @@ def describe_memory(
   total = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(arrays))
   needed = total // devices
   where = 'the device' if devices == 1 else f'each of {devices} devices'
-  text = f'{what} take {gigabytes(needed)} on {where}'
+  text = f'{what} take {format_size(needed)} on {where}'
   if memory is not None and needed > _SHARE_OF_MEMORY * memory:
     raise UserError(
-        f'{text}, of {gigabytes(memory)} in all. Expected at most'
+        f'{text}, of {format_size(memory)} in all. Expected at most'
         f' {_SHARE_OF_MEMORY:.0%} of it: use more devices, or {advice}.'
     )
   return text

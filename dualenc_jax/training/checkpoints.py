@@ -107,7 +107,7 @@ class Checkpoints:
     _, known = checkpoint_meta.read(self.folder / str(step))
     meta = {**meta, 'step': step}
     if known is not None:
-      meta = checkpoint_meta.sealed(meta, known)
+      meta = checkpoint_meta.seal(meta, known)
     files.write_json(self.folder / str(step) / checkpoint_meta.FILE, meta, True)
 
   def save_params(
@@ -262,7 +262,7 @@ def _items(state: TrainState) -> dict[str, Any]:
 def _sealed(
     meta: Mapping[str, Any], step: int, known: checkpoint_meta.Digests
 ) -> ocp.args.JsonSave:
-  sealed = checkpoint_meta.sealed({**meta, 'step': step}, known)
+  sealed = checkpoint_meta.seal({**meta, 'step': step}, known)
   return ocp.args.JsonSave(sealed)
 
 
@@ -276,8 +276,8 @@ def _check_listed(
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
       if hasattr(leaf, 'shape'):
         name = partitioning.path_string(path)
-        present |= digests.header(name, leaf.dtype, leaf.shape)
-  wrong = list(digests.differences(digests.listed(known), present))
+        present |= digests.layer_headers(name, leaf.dtype, leaf.shape)
+  wrong = list(digests.differences(digests.parse_headers(known), present))
   if wrong:
     raise DamageError(
         f'{where} does not have the arrays that were saved: {wrong[0]} is'

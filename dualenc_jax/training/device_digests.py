@@ -56,7 +56,7 @@ def digest_trees(
   for (tree, name), array in zip(names, arrays):
     for layer, shape in layer_names(name, array.shape).items():
       *both, non_finite = next(rows)
-      known[tree][layer] = digests.text(array.dtype, shape, both)
+      known[tree][layer] = digests.format_digest(array.dtype, shape, both)
       if non_finite:
         bad.append(f'{tree}: {layer}')
   return known, bad

@@ -33,7 +33,7 @@ from dualenc_jax.training.stopping import UntilAligned
 from dualenc_jax.utils.errors import check_whole, expect, UserError
 from dualenc_jax.utils.files import default_cache_dir
 from dualenc_jax.utils.tensor_files.tensors import layer_names
-from dualenc_jax.utils.untrusted import printable
+from dualenc_jax.utils.untrusted import escape
 
 _LOG = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Experiment:
   @property
   def extra_columns(self) -> tuple[columns.Column, ...]:
     """Columns of a training batch beyond those of every dataset."""
-    extra = columns.extra(task for task, _ in self.task.parts())
+    extra = columns.collect_extra(task for task, _ in self.task.parts())
     return tuple(column for column in extra if column.per)
 
   def _prepare(self, task: data.Dataset, split: str) -> Cache:
@@ -206,7 +206,7 @@ def make_start(plan: Plan, experiment: Experiment) -> initial_lib.Start | None:
     _LOG.warning(
         '%s has prompts, which this run does not take over. To keep them, give'
         ' --gin.PROMPTS=%s',
-        start.weights.path, printable(shlex.quote(text)),
+        start.weights.path, escape(shlex.quote(text)),
     )
   return start
 

@@ -67,7 +67,7 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
   Returns the name, title and caption, and the names of the files by kind.
   """
   files = {kind: f'{figure.name}.{kind}' for kind in (*_NO_METADATA, 'csv')}
-  contents = drawn(figure.inches, figure.draw, _NO_METADATA)
+  contents = render(figure.inches, figure.draw, _NO_METADATA)
   for kind, content in contents.items():
     files_lib.write(folder / files[kind], content)
   write_csv(folder / files['csv'], figure.columns)
@@ -75,7 +75,7 @@ def save(figure: Figure, folder: pathlib.Path) -> dict[str, str]:
   return {'name': figure.name, **words, **files}
 
 
-def drawn(
+def render(
     inches: tuple[float, float], draw: Callable[[Any], None],
     kinds: Iterable[str], style: dict[str, Any] = {},
 ) -> dict[str, bytes]:
@@ -121,7 +121,8 @@ def fit_text(text: str, inches: float = 9.0) -> str:
 
   What stands between two dollars is not a formula.
   """
-  lines = textwrap.fill(untrusted.visible(text), max(int(_LETTERS * inches), 1))
+  width = max(int(_LETTERS * inches), 1)
+  lines = textwrap.fill(untrusted.escape_controls(text), width)
   return lines.replace('$', r'\$')
 
 

@@ -125,7 +125,7 @@ def default_cache_dir() -> pathlib.Path:
   )
 
 
-def gigabytes(size: float) -> str:
+def format_size(size: float) -> str:
   """'1.23 GB', or '45.6 MB' below one."""
   if size < 1e9:
     return f'{size / 1e6:,.1f} MB'

@@ -134,4 +134,4 @@ def _read_owner(folder: pathlib.Path) -> str:
     content = untrusted.read(folder / _OWNER, _LONGEST)
   except UserError as e:
     return str(e)
-  return untrusted.visible(content.decode('utf-8', 'replace'))
+  return untrusted.escape_controls(content.decode('utf-8', 'replace'))

@@ -83,7 +83,7 @@ def _fetch(path: str, kind: str) -> str:
     names = hub.HfApi().list_repo_files(
         repo, revision=revision, repo_type=kind
     )
-  shown = untrusted.shown(', '.join(names[:20]))
+  shown = untrusted.quote(', '.join(names[:20]))
   if inner is None:
     raise UserError(
         f'{path} is a data set; expected a file in it, {path}/FILE. It has'
@@ -136,6 +136,6 @@ def _why(error: Exception, errors: Any, kind: str) -> str:
     case errors.HfHubHTTPError() if status:
       return f': the hub answers {status}. Try again later.'
   return (
-      f': {untrusted.shown(str(error))}. Connect to the internet, or give a'
+      f': {untrusted.quote(str(error))}. Connect to the internet, or give a'
       ' local path.'
   )

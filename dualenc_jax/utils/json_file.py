@@ -25,7 +25,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, item in pairs:
       if item != value[key]:
         raise RepeatedKey(
-            f'an object has the key {untrusted.shown(key)} twice, with'
+            f'an object has the key {untrusted.quote(key)} twice, with'
             ' different values'
         )
   return value
@@ -192,7 +192,7 @@ def check(value: Any, shape: Any, where: Any, again: str = '') -> None:
   kinds = get_args(kind) or (kind,)
   if type(value) not in kinds:
     raise UserError(
-        f'{where} is {untrusted.shown(value)}; expected'
+        f'{where} is {untrusted.quote(value)}; expected'
         f' {" or ".join(k.__name__ for k in kinds)}. {again}'.strip()
     )
   if type(value) is int and abs(value) > _LARGEST:

@@ -104,20 +104,21 @@ def text(table: Table) -> str:
   lines = _align(table, str, lambda cell, is_bold: cell)
   rows = ['  '.join(line).rstrip() for line in lines]
   title = [table.title] if table.title else []
-  return untrusted.visible('\n'.join([*title, *rows, *table.notes, '']))
+  return untrusted.escape_controls('\n'.join([*title, *rows, *table.notes, '']))
 
 
 def markdown(table: Table) -> str:
   """The table in Markdown that is as readable unrendered."""
   header, *rows = _align(
-      table, escaped, lambda cell, is_bold: f'**{cell}**' if is_bold else cell
+      table, escape_markdown,
+      lambda cell, is_bold: f'**{cell}**' if is_bold else cell,
   )
   heads = len(table.heads)
   rules = ['-' * len(cell) for cell in header[:heads]]
   rules += ['-' * (len(cell) - 1) + ':' for cell in header[heads:]]
   lines = [f'| {" | ".join(line)} |' for line in (header, rules, *rows)]
-  notes = [f'\n{escaped(note)}' for note in table.notes]
-  title = [f'## {escaped(table.title)}', ''] if table.title else []
+  notes = [f'\n{escape_markdown(note)}' for note in table.notes]
+  title = [f'## {escape_markdown(table.title)}', ''] if table.title else []
   return '\n'.join([*title, *lines, *notes, ''])
 
 
@@ -137,7 +138,7 @@ def _align(
   return [list(map(format, line, forms)) for line in lines]
 
 
-def escaped(name: str) -> str:
+def escape_markdown(name: str) -> str:
   """A name as Markdown that shows it as it is, in one line."""
   name = re.sub(r'([\\|*`\[]|<(?!\d))', r'\\\1', ' '.join(name.split()))
   # Inside a word an underscore means nothing.
@@ -161,12 +162,12 @@ def latex(table: Table) -> str:
   ]
   for row in table.rows:
     lines += [r'\midrule'] * row.ruled
-    heads = map(tex_escaped, row.heads)
+    heads = map(escape_latex, row.heads)
     lines.append(_tex_line([*heads, *map(_tex_cell, row.cells)]))
   lines += [
       r'\bottomrule',
       r'\end{tabular}',
-      f'\\caption{{{tex_escaped(caption)}}}',
+      f'\\caption{{{escape_latex(caption)}}}',
       f'\\label{{tab:{table.name}}}',
       r'\end{table*}',
       '',
@@ -174,7 +175,7 @@ def latex(table: Table) -> str:
   return '\n'.join(lines)
 
 
-def tex_escaped(name: str) -> str:
+def escape_latex(name: str) -> str:
   """A name as LaTeX that shows it as it is, in one line."""
   name = ' '.join(name.split())
   shown = ''.join(_SPECIAL.get(character, character) for character in name)
@@ -183,26 +184,26 @@ def tex_escaped(name: str) -> str:
 
 
 def _tex_header(table: Table) -> Iterator[str]:
-  heads = list(map(tex_escaped, table.heads))
+  heads = list(map(escape_latex, table.heads))
   if any(group for group, _ in table.columns):
     titles, rules, start = [''] * len(heads), [], len(heads) + 1
     for group, columns in itertools.groupby(table.columns, lambda c: c[0]):
       width = len(list(columns))
-      title = tex_escaped(group)
+      title = escape_latex(group)
       titles.append(f'\\multicolumn{{{width}}}{{c}}{{{title}}}')
       if group:
         rules.append(f'\\cmidrule(lr){{{start}-{start + width - 1}}}')
       start += width
     yield _tex_line(titles)
     yield ' '.join(rules)
-  yield _tex_line([*heads, *(tex_escaped(name) for _, name in table.columns)])
+  yield _tex_line([*heads, *(escape_latex(name) for _, name in table.columns)])
 
 
 def _tex_cell(cell: Cell) -> str:
   if cell.text == MISSING:
     return '--'
   # A hyphen in front of a number is a minus.
-  shown = re.sub(r'^-(?=\d)', '$-$', tex_escaped(cell.text))
+  shown = re.sub(r'^-(?=\d)', '$-$', escape_latex(cell.text))
   return f'\\textbf{{{shown}}}' if cell.bold else shown
 
 

@@ -31,7 +31,7 @@ def is_file(path: Any) -> bool:
   return path.is_file() if is_remote(path) else os.path.isfile(path)
 
 
-def why_no_file(path: Any) -> str:
+def explain_path(path: Any) -> str:
   """What a path leads to that is not a regular file, for an error."""
   if is_remote(path) or not os.path.lexists(path):
     return f'there is no file {path}'
@@ -113,18 +113,18 @@ def check_name(name: Any, where: Any, again: str = 'Copy it again.') -> str:
   ):
     return name
   raise UserError(
-      f'{where} is {shown(name)}; expected a name within its own folder.'
+      f'{where} is {quote(name)}; expected a name within its own folder.'
       f' Nothing of it was read. {again}'
   )
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
   """A value in a message, cut where it is long."""
   text = repr(value)
   return text[:80] + '...' * (len(text) > 80)
 
 
-def number(value: Any) -> float:
+def parse_number(value: Any) -> float:
   """A number, or what ASCII spells as one; NaN for all else, such as '1_0'."""
   if isinstance(value, str) and ('_' in value or not value.isascii()):
     return math.nan
@@ -139,12 +139,12 @@ def is_digits(text: str) -> bool:
   return text.isascii() and text.isdigit()
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
   """The text with control characters as escapes, '\\u202e' say."""
   return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def printable(text: str) -> str:
+def escape(text: str) -> str:
   """The text with escapes for what does not print, line ends among it."""
   return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 

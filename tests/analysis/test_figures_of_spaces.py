@@ -169,12 +169,12 @@ def test_models_have_curves_of_their_own(both):
 def test_no_name_is_cut_at_the_edge_or_runs_into_another(both):
   long = named(both, LONG, LONG + 'b', LONG + 'c')
   for figure in figures.pca_figure(long, 12), figures.top_cosine_figure(long):
-    content = figure_lib.drawn(figure.inches, figure.draw, ['png'])['png']
+    content = figure_lib.render(figure.inches, figure.draw, ['png'])['png']
     pixels = matplotlib.image.imread(io.BytesIO(content))
     frame = [pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]
     assert all((side == 1).all() for side in frame)
   figure, style = figures.pca_figure(long, 12), {'svg.fonttype': 'none'}
-  content = figure_lib.drawn(figure.inches, figure.draw, ['svg'], style)['svg']
+  content = figure_lib.render(figure.inches, figure.draw, ['svg'], style)['svg']
   words = re.findall(r'>([^<>\n]+)</t(?:ext|span)>', content.decode())
   # A panel is 2.7 inches wide.
   assert max(map(len, words)) <= 27

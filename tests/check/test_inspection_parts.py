@@ -17,7 +17,7 @@ SOUND = (
 
 def test_lengths_against_numpy():
   tokens = np.append(np.random.default_rng(0).integers(1, 90, 1003), 700)
-  lengths = Lengths.of(tokens.astype(np.int32), 89, 30)
+  lengths = Lengths.count(tokens.astype(np.int32), 89, 30)
   assert lengths.mean == pytest.approx(tokens.mean())
   assert (lengths.longest, lengths.limit) == (700, 89)
   for percent, length in lengths.percentiles.items():
@@ -27,7 +27,7 @@ def test_lengths_against_numpy():
   assert lengths.truncated == pytest.approx(1 / 1004)
   assert lengths.unknown == pytest.approx(30 / tokens.sum())
   assert np.repeat(*np.array(lengths.counts).T).tolist() == sorted(tokens)
-  nothing = Lengths.of(np.zeros(0, np.int32), 89, 0)
+  nothing = Lengths.count(np.zeros(0, np.int32), 89, 0)
   assert (nothing.mean, nothing.longest, nothing.counts) == (0, 0, [])
 
 

@@ -34,7 +34,7 @@ def test_the_least_that_a_dataset_needs():
   assert mine.parts() == [(mine, 1.0)] and mine.for_split('train') == mine
   assert mine.corpus_split('train') is None and not mine.self_hits
   assert mine.answer_text('text', 'name') == 'text'
-  assert mine.of_datasets() == [mine] and mine.judging_documents() == mine
+  assert mine.select_datasets() == [mine] and mine.judging_documents() == mine
   assert mine.identity('train') == {'count': 2, 'texts': ('p0', 'p1')}
   # Of what is read, where the class has no fingerprint of its own.
   assert mine.fingerprint('train') == Mine().fingerprint('train')
@@ -42,7 +42,7 @@ def test_the_least_that_a_dataset_needs():
   with pytest.raises(UserError, match="no split 'tset'.*train, validation"):
     mine.fingerprint('tset')
   with pytest.raises(UserError, match="no data sets to choose 'x' from"):
-    mine.of_datasets('x')
+    mine.select_datasets('x')
 
 
 @pytest.mark.parametrize('row, message', [

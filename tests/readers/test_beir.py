@@ -157,9 +157,9 @@ def test_a_set_has_nothing_of_a_folder_in_its_place():
       folder=str(TOY), prefix='qgen', hard_negatives='mined.jsonl',
       scores=True, root='sets',
   )
-  assert trained_on.of_datasets() == [trained_on]
-  (found,) = trained_on.of_datasets('scifact')
+  assert trained_on.select_datasets() == [trained_on]
+  (found,) = trained_on.select_datasets('scifact')
   assert found == Beir(dataset='scifact', root='sets')
   # Flags of a set are its own.
   generated = Beir(prefix='qgen', root='sets')
-  assert generated.of_datasets('scifact')[0].prefix == 'qgen'
+  assert generated.select_datasets('scifact')[0].prefix == 'qgen'

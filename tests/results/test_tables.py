@@ -279,10 +279,10 @@ def test_latex_in_the_papers_layout(tmp_path):
     ],
 )
 def test_names_are_escaped(name, in_latex, in_markdown):
-  assert table_lib.tex_escaped(name) == in_latex
+  assert table_lib.escape_latex(name) == in_latex
   table = Table('t', name, ('Model',), (('', name),), (Row((name,), ()),))
   assert table_lib.latex(table).count(in_latex) == 3
-  assert table_lib.escaped(name) == in_markdown
+  assert table_lib.escape_markdown(name) == in_markdown
 
 
 def test_signs_and_missing_values_in_latex():

@@ -28,7 +28,7 @@ def write(folder, value):
 
 
 def test_any_flipped_bit_is_noticed_or_harmless(tmp_path):
-  path = write(tmp_path, checkpoint_meta.sealed(META, DIGESTS))
+  path = write(tmp_path, checkpoint_meta.seal(META, DIGESTS))
   assert checkpoint_meta.read(tmp_path, step=int) == (PLAIN, DIGESTS)
   content = path.read_bytes()
   noticed = 0
@@ -47,7 +47,7 @@ def test_any_flipped_bit_is_noticed_or_harmless(tmp_path):
 
 
 def test_what_is_lost_is_damage(tmp_path):
-  whole = checkpoint_meta.sealed(META, DIGESTS)
+  whole = checkpoint_meta.seal(META, DIGESTS)
   for lost in ('sha256', 'digests'):
     write(tmp_path, {n: x for n, x in whole.items() if n != lost})
     with pytest.raises(DamageError, match='not what was saved: its checksum'):

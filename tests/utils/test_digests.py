@@ -58,14 +58,14 @@ def test_it_is_what_the_module_says(dtype):
     array = numbers(shape, dtype)
     with jax.enable_x64(dtype == 'int64'):
       assert of_devices(jnp.asarray(array)) == by_hand(array)
-    assert digests.of_array(array) == by_hand(array)
+    assert digests.compute_digest(array) == by_hand(array)
   transposed = numbers((4, 6), dtype).T
-  assert digests.of_array(transposed) == by_hand(transposed)
+  assert digests.compute_digest(transposed) == by_hand(transposed)
 
 
 def test_more_than_a_block_of_numpy():
   array = numbers((3, 2**15 - 1))
-  assert digests.of_array(array) == of_devices(jnp.asarray(array))
+  assert digests.compute_digest(array) == of_devices(jnp.asarray(array))
 
 
 def mesh_of(*sizes):
@@ -82,7 +82,7 @@ def test_on_any_mesh():
       (P('model', 'data'), 'bfloat16'), (P(None, ('data', 'model')), 'float32'),
   )):
     array = numbers((8, 16), dtype, i)
-    wanted[str(i)] = digests.of_array(array)
+    wanted[str(i)] = digests.compute_digest(array)
     placed[str(i)] = jax.device_put(array, NamedSharding(mesh, spec))
   found, _ = on_devices.digest_trees({'x': placed})
   assert found == {'x': wanted}
@@ -95,10 +95,11 @@ def test_each_of_stacked_layers_has_its_own():
     tree = {'encoder': {'layers': {'w': spread}}}
     found, _ = on_devices.digest_trees({'x': tree})
     assert found['x'] == {
-        f'encoder/layers_{i}/w': digests.of_array(array[i]) for i in range(8)
+        f'encoder/layers_{i}/w': digests.compute_digest(array[i])
+        for i in range(8)
     }
-  shapes = digests.header('encoder/layers/w', array.dtype, array.shape)
-  assert shapes == digests.listed(found['x'])
+  shapes = digests.layer_headers('encoder/layers/w', array.dtype, array.shape)
+  assert shapes == digests.parse_headers(found['x'])
 
 
 def test_what_is_not_finite_is_named():
@@ -115,8 +116,8 @@ def test_what_is_not_finite_is_named():
 def test_tensors_are_compared_where_they_are_read():
   now = [np.ones((4, 3), np.float32)]
   tensor = Tensor('file: w', (4, 3), lambda: now[0])
-  known = {'w': digests.of_array(now[0])}
-  checked = digests.verified({'w': tensor}, known, 'file')['w']
+  known = {'w': digests.compute_digest(now[0])}
+  checked = digests.verify_on_read({'w': tensor}, known, 'file')['w']
   views = (
       checked, checked.transposed(), checked.columns(2),
       checked.reshaped(12), checked.entry(1, 0),
@@ -129,6 +130,6 @@ def test_tensors_are_compared_where_they_are_read():
     with pytest.raises(DamageError, match=re.escape('file: w is not what')):
       view.read()
   with pytest.raises(DamageError, match='file: v was saved and is missing'):
-    digests.verified({'w': tensor}, known | {'v': ''}, 'file')
+    digests.verify_on_read({'w': tensor}, known | {'v': ''}, 'file')
   with pytest.raises(DamageError, match='file: w was not saved'):
-    digests.verified({'w': tensor}, {}, 'file')
+    digests.verify_on_read({'w': tensor}, {}, 'file')

@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
 
 @pytest.mark.parametrize('draw', [draw_lines, draw_long_names])
 def test_no_name_is_cut_at_the_edge(draw):
-  content = figure_lib.drawn((9, 3), draw, ['png'])['png']
+  content = figure_lib.render((9, 3), draw, ['png'])['png']
   pixels = matplotlib.image.imread(io.BytesIO(content))
   frame = [pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]
   assert all((side == 1).all() for side in frame)

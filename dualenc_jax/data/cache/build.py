@@ -26,8 +26,8 @@ from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.data.text.ragged import (
   fingerprints,
   lengths_to_offsets,
-  offsets_of,
   Ragged,
+  row_offsets,
 )
 from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.utils import files
@@ -86,7 +86,7 @@ def prepare(
   key = json.loads(json.dumps(key, default=str))
   try:
     task.check_split(split)
-    table = columns.kept(task, split)
+    table = columns.cached_columns(task, split)
     key['columns'] = {column.name: column.form for column in table}
     key['source'] = task.fingerprint(split)
   except SourceUnavailable as error:
@@ -193,7 +193,7 @@ def _encoded(
   """
   rows, name = [e[column.name] for e in examples], column.key
   if column.rank:
-    kept: Arrays = {f'{name}_offsets': offsets_of(rows)}
+    kept: Arrays = {f'{name}_offsets': row_offsets(rows)}
     rows = _flat(rows)
   else:
     kept = {f'{name}_texts': Ragged.from_texts(rows)}
@@ -217,7 +217,7 @@ def _texts(column: Column, examples: Sequence[Example]) -> Arrays:
   if column.rank:
     return {
         name: Ragged.from_texts(_flat(rows)),
-        f'{name}_offsets': offsets_of(rows),
+        f'{name}_offsets': row_offsets(rows),
     }
   if column.hashed:
     rows = [

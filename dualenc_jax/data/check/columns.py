@@ -38,7 +38,7 @@ def find_garbled(text: str) -> str | None:
   if match is None:
     return None
   start = max(match.start() - _AROUND, 0)
-  return untrusted.printable(text[start : match.end() + _AROUND])
+  return untrusted.escape(text[start : match.end() + _AROUND])
 
 
 def pair_hashes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -212,5 +212,5 @@ class TextColumn:
         most_repeated=int(counts.max()),
         questions=self._questions,
         found=self._found | several,
-        lengths=Lengths.of(self._tokens.values, self._limit, self._unknown),
+        lengths=Lengths.count(self._tokens.values, self._limit, self._unknown),
     )

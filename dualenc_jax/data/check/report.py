@@ -209,7 +209,7 @@ def save_picture(inspection: summary.Inspection, path: pathlib.Path) -> None:
 
   width, height = _INCHES
   inches = (width * len(kinds), height * len(splits) + 0.5)
-  files.write(path, figure.drawn(inches, draw, ['png'])['png'])
+  files.write(path, figure.render(inches, draw, ['png'])['png'])
 
 
 def _draw(axis: Any, name: str, texts: summary.Texts, colour: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from dualenc_jax.data.check import columns, summary
 from dualenc_jax.data.readers.rows import BadRows, Found
 from dualenc_jax.data.text.tokenizer import Tokenizer
-from dualenc_jax.utils.untrusted import printable
+from dualenc_jax.utils.untrusted import escape
 
 # A chunk ends at so many rows or characters, whichever comes first.
 _ROWS, _CHARACTERS = 2048, 2**22
@@ -163,7 +163,7 @@ class SplitReader:
       if text:
         kept = vocabulary.encode([text], limit).row(0)
         tokens = len(vocabulary.encode([text], 2**31).row(0))
-        shown = f'{printable(vocabulary.decode(kept))} EOS'
+        shown = f'{escape(vocabulary.decode(kept))} EOS'
         texts.append((what, shown, len(kept), tokens))
     return summary.Sample(place, texts)
 

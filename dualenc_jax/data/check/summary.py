@@ -30,7 +30,7 @@ class Lengths:
   counts: Sequence[tuple[int, int]]
 
   @classmethod
-  def of(cls, tokens: np.ndarray, limit: int, unknown: int) -> 'Lengths':
+  def count(cls, tokens: np.ndarray, limit: int, unknown: int) -> 'Lengths':
     """Of texts with `tokens` [n] tokens, `unknown` of all of them unknown."""
     percentiles = np.zeros(len(PERCENTILES), int)
     if len(tokens):

@@ -42,7 +42,7 @@ class Beir(JudgedTexts):
     if self.dataset is not None:
       beir_sets.one(self.dataset)
 
-  def of_datasets(self, name: str | None = None) -> list[Dataset]:
+  def select_datasets(self, name: str | None = None) -> list[Dataset]:
     """The parts of the 18 sets of the paper's average, or of one set.
 
     A folder of the user's own in their place is itself.
@@ -83,7 +83,7 @@ class Beir(JudgedTexts):
       published = (*self._set.splits, CORPUS)
       # A file of one's own may make another split of a set.
       if split not in published and split not in self.splits():
-        raise self.no_split(split, published)
+        raise self.missing_split(split, published)
     super().check_split(split)
 
   def name(self) -> str:

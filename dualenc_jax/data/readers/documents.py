@@ -83,7 +83,7 @@ class Documents(FilesDataset):
   def paths(self, split: str) -> Sequence[pathlib.Path]:
     """The same of all splits."""
     if split not in self.splits():
-      raise self.no_split(split, self.splits())
+      raise self.missing_split(split, self.splits())
     return self._texts.paths('corpus')
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:

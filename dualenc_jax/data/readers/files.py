@@ -64,7 +64,7 @@ def find(
       return path
   others = f' (or {", ".join(names[1:])})' if len(names) > 1 else ''
   raise SourceUnavailable(
-      f'{task}: {untrusted.why_no_file(paths[0])}{others}. {hint}'
+      f'{task}: {untrusted.explain_path(paths[0])}{others}. {hint}'
   )
 
 

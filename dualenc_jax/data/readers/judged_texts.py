@@ -168,7 +168,7 @@ class JudgedTexts(FilesDataset):
 
   def paths(self, split: str) -> list[pathlib.Path]:
     if split not in (*SPLITS, CORPUS):
-      raise self.no_split(split, self.splits() or (*SPLITS, CORPUS))
+      raise self.missing_split(split, self.splits() or (*SPLITS, CORPUS))
     layout = self.layout
     keys = [] if split == CORPUS else [layout.qrels, layout.queries]
     paths = [self._find(key.format(split)) for key in (*keys, layout.corpus)]

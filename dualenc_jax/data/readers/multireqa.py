@@ -145,7 +145,7 @@ class MultiReQA(FilesDataset):
           f'{did_you_mean(str(self.dataset), SETS)} Sets: {", ".join(SETS)}.'
       )
 
-  def of_datasets(self, name: str | None = None) -> list[Dataset]:
+  def select_datasets(self, name: str | None = None) -> list[Dataset]:
     names = SETS if name is None else (name,)
     return [dataclasses.replace(self, dataset=name) for name in names]
 
@@ -164,7 +164,7 @@ class MultiReQA(FilesDataset):
   def paths(self, split: str) -> tuple[pathlib.Path, pathlib.Path]:
     """MRQA's and MultiReQA's file of a split."""
     if split not in self.splits():
-      raise self.no_split(split, self.splits())
+      raise self.missing_split(split, self.splits())
     root = files.task_folder('multireqa', self.root, self.data_root)
     mrqa, candidates = (
         files.find(root, names, 'multireqa', hint)

@@ -140,7 +140,7 @@ def join(
       faults.add(
           reason, f'{candidates.path}:{candidate.line}',
           # The ids of contexts of 30 questions fill a screen.
-          f'candidate {untrusted.shown(candidate.id)} does not match {path}:'
+          f'candidate {untrusted.quote(candidate.id)} does not match {path}:'
           f" {detail}. Expected files of the same set and split, MRQA's of its"
           ' release v2',
       )

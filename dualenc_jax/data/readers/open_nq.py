@@ -84,7 +84,7 @@ class OpenNQ(FilesDataset):
 
   def paths(self, split: str) -> list[pathlib.Path]:
     if split not in _FILES:
-      raise self.no_split(split, _FILES)
+      raise self.missing_split(split, _FILES)
     root = files.task_folder('open_nq', self.root, self.data_root)
     path, size, names = _FILES[split]
     hint = f'Get it at {_URL}{path} ({size}).'

@@ -316,7 +316,7 @@ class Pairs(FilesDataset):
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _SPLITS:
-      raise self.no_split(split, _SPLITS)
+      raise self.missing_split(split, _SPLITS)
     flag = f'--gin.{split.upper()}_FILE=PATH'
     given = getattr(self, split)
     if not given:
@@ -337,7 +337,7 @@ class Pairs(FilesDataset):
       )
     if not path.is_file():
       raise SourceUnavailable(
-          f'pairs, split {split!r}: {untrusted.why_no_file(path)}. Give it'
+          f'pairs, split {split!r}: {untrusted.explain_path(path)}. Give it'
           f' with {flag}.'
       )
     if not self.format:

@@ -133,7 +133,7 @@ def header(where: str, line: str) -> tuple[int, ...]:
   cells = list(map(_unquoted, cells)) or ['']
   names = [re.sub('[^a-z]', '', cell.lower()) for cell in cells]
   found = [[i for i, n in enumerate(names) if n in known] for known in _COLUMNS]
-  graded = not math.isnan(untrusted.number(cells[-1]))
+  graded = not math.isnan(untrusted.parse_number(cells[-1]))
   if graded or line.startswith('#') or not any(found):
     return ()
   if any(len(places) != 1 for places in found):
@@ -203,7 +203,7 @@ def _unquoted(cell: str) -> str:
 
 
 def _grade(value: Any) -> int:
-  grade = untrusted.number(value)
+  grade = untrusted.parse_number(value)
   if not grade.is_integer():
     raise BadRow(f'grade {value!r} is not an integer')
   if abs(grade) > LARGEST_GRADE:

@@ -206,7 +206,7 @@ def json_object(line: bytes) -> dict[str, Any]:
 def as_object(row: Any, where: str = '') -> dict[str, Any]:
   """A value of JSON that is an object; raises BadRow."""
   if not isinstance(row, dict):
-    what = 'an array' if isinstance(row, list) else untrusted.shown(row)
+    what = 'an array' if isinstance(row, list) else untrusted.quote(row)
     what = 'null' if row is None else what
     raise BadRow(f'not a JSON object but {what}; expected an object{where}')
   return row
@@ -258,7 +258,7 @@ def check_text(name: str, value: Any, empty: bool = False) -> None:
 
 def number(name: str, value: Any, least: float = -math.inf) -> float:
   """A finite number of the column `name`, or its text; raises BadRow."""
-  found = math.nan if isinstance(value, bool) else untrusted.number(value)
+  found = math.nan if isinstance(value, bool) else untrusted.parse_number(value)
   if not (math.isfinite(found) and found >= least):
     wanted = 'finite number' if least < 0 else f'number, {least:g} or more'
     raise BadRow(f'{name!r} holds {value!r}; expected a {wanted}')

@@ -163,7 +163,7 @@ def parquet(
     )
 
   if not untrusted.is_file(path):
-    raise UserError(f'{untrusted.why_no_file(path)}. Give a file.')
+    raise UserError(f'{untrusted.explain_path(path)}. Give a file.')
   try:
     names = pyarrow_parquet.read_schema(path).names
   except (pyarrow.ArrowException, OSError, ValueError) as error:

@@ -77,7 +77,7 @@ class Texts(FilesDataset):
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in OF_TEXTS:
-      raise self.no_split(split, OF_TEXTS)
+      raise self.missing_split(split, OF_TEXTS)
     path = pathlib.Path(hub.data(self.path)).expanduser()
     if tables.is_arrow_folder(path) or path.is_file():
       return path

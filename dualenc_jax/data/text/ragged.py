@@ -23,7 +23,7 @@ class Ragged:
   @classmethod
   def from_rows(cls, rows: Sequence[Any], dtype) -> 'Ragged':
     """Copies a list of lists (or arrays) of integers."""
-    offsets = offsets_of(rows)
+    offsets = row_offsets(rows)
     flat = (value for row in rows for value in row)
     return cls(np.fromiter(flat, dtype, int(offsets[-1])), offsets)
 
@@ -31,7 +31,7 @@ class Ragged:
   def from_texts(cls, texts: Iterable[str]) -> 'Ragged':
     """Encodes texts as UTF-8."""
     rows = [text.encode('utf-8') for text in texts]
-    return cls(np.frombuffer(b''.join(rows), np.uint8), offsets_of(rows))
+    return cls(np.frombuffer(b''.join(rows), np.uint8), row_offsets(rows))
 
   def __len__(self) -> int:
     return len(self.offsets) - 1
@@ -70,7 +70,7 @@ class Ragged:
     return out
 
 
-def offsets_of(rows: Sequence[Sized]) -> np.ndarray:
+def row_offsets(rows: Sequence[Sized]) -> np.ndarray:
   """int64 [n + 1] offsets of n rows, one after the other."""
   return lengths_to_offsets(np.fromiter(map(len, rows), np.int64, len(rows)))
 

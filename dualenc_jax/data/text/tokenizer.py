@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from dualenc_jax.data.text.ragged import offsets_of, Ragged
+from dualenc_jax.data.text.ragged import Ragged, row_offsets
 from dualenc_jax.utils.errors import (
   did_you_mean,
   did_you_mean_or_known,
@@ -70,7 +70,7 @@ class Vocabulary:
         list(texts), add_eos=True, num_threads=threads
     )
     rows = [row[:max_length] for row in rows]
-    offsets = offsets_of(rows)
+    offsets = row_offsets(rows)
     values = np.empty(offsets[-1], self.token_dtype)
     if rows:
       np.concatenate(rows, out=values, casting='unsafe')

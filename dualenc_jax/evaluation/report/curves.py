@@ -176,7 +176,7 @@ def _render(lines: Sequence[Line]) -> str:
       'savefig.transparent': True,
   }
   draw = functools.partial(_draw, lines=lines)
-  drawing = figure.drawn(_INCHES, draw, ['svg'], style)['svg'].decode()
+  drawing = figure.render(_INCHES, draw, ['svg'], style)['svg'].decode()
   drawing = drawing[drawing.index('<svg ') :].replace(_PAGE, 'currentColor')
   # Several drawings are in one page, each without sizes and ids.
   drawing = re.sub(r'<metadata>.*?</metadata>', '', drawing, flags=re.DOTALL)

@@ -81,12 +81,13 @@ def render(contents: Contents, others: Comparisons) -> tuple[str, list[str]]:
 
 def _visible(value: Any) -> Any:
   """Text with control characters as escapes; markup stays as it is."""
-  return value if hasattr(value, '__html__') else untrusted.visible(str(value))
+  is_markup = hasattr(value, '__html__')
+  return value if is_markup else untrusted.escape_controls(str(value))
 
 
 def _breaking(name: str) -> Markup:
   """A heading with places to break at, as many stand side by side."""
-  shown = html.escape(untrusted.visible(name))
+  shown = html.escape(untrusted.escape_controls(name))
   return Markup(re.sub(r'(?<=\w\w\w)(?=@)|(?<=/)', '<wbr/>', shown))
 
 
@@ -94,7 +95,7 @@ def _markdown(text: str) -> Markup:
   """Markdown as HTML; tags stay text, and pictures are left to their words."""
   parser = markdown_it.MarkdownIt('commonmark', {'html': False})
   parser.enable('table').disable('image')
-  return Markup(parser.render(untrusted.visible(text)))
+  return Markup(parser.render(untrusted.escape_controls(text)))
 
 
 def _embed(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:

@@ -109,7 +109,7 @@ def read_per_query(path: pathlib.Path) -> PerQuery:
     )
   rows: dict[str, list[float]] = {}
   for number, (query_id, *cells) in enumerate(lines, start=2):
-    values = list(map(untrusted.number, cells))
+    values = list(map(untrusted.parse_number, cells))
     if (
         not query_id
         or query_id in rows

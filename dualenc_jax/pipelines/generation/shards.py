@@ -170,7 +170,7 @@ class Shards:
               yield Query(first, i, *query)
             case _:
               raise UserError(
-                  f'{where} has the query {untrusted.shown(query)}; expected'
+                  f'{where} has the query {untrusted.quote(query)}; expected'
                   f' its text, log-probability and whether it ended. {again}'
               )
 

@@ -174,7 +174,7 @@ class Manifest:
       if not is_ascending or not 0 < lengths[0] <= tower.length <= LONGEST:
         raise UserError(
             f'{path} is damaged: the lengths of the {name} tower are'
-            f' {untrusted.shown(lengths)}. {_AGAIN}'
+            f' {untrusted.quote(lengths)}. {_AGAIN}'
         )
     needed = {WEIGHTS, VOCABULARY, *self.program_files.values()}
     if missing := sorted(needed - self.files.keys()):

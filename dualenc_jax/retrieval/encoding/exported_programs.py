@@ -112,7 +112,7 @@ def _check_calls(exported: jax_export.Exported, where: Any) -> None:
   for match in _CALL.finditer(exported.mlir_module()):
     if match[1] not in _CALLS:
       raise UserError(
-          f'{where} calls native code, {untrusted.shown(match[1] or match[0])}.'
+          f'{where} calls native code, {untrusted.quote(match[1] or match[0])}.'
           ' Serve a model with kernels of its own from its model_dir.'
       )
 

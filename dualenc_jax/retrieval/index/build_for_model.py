@@ -32,7 +32,7 @@ from dualenc_jax.retrieval.index.shard import IndexFolders, Passage
 from dualenc_jax.retrieval.search.search_programs import allocate_rows
 from dualenc_jax.utils import finite, machine
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.files import gigabytes
+from dualenc_jax.utils.files import format_size
 from dualenc_jax.utils.progress import Progress
 
 # The share of memory for embeddings; the rest is for the model and the search.
@@ -309,13 +309,13 @@ def check_room(
     raise UserError(
         f'{build.folder} does not fit the disk: {rows:,} embeddings of'
         f' {header.dtype} [{header.columns}] and their texts need about'
-        f' {gigabytes(needed)}, {gigabytes(free)} are free. Make room, give'
+        f' {format_size(needed)}, {format_size(free)} are free. Make room, give'
         ' another --index_dir, or make the embeddings smaller with --codec.'
     )
   memory = each * min(rows, _IN_MEMORY * header.shard_size)
   return (
-      f'About {gigabytes(needed)} of disk ({gigabytes(free)} are free) and,'
-      f' beside the model and its batches, {gigabytes(memory)} of RAM.'
+      f'About {format_size(needed)} of disk ({format_size(free)} are free) and,'
+      f' beside the model and its batches, {format_size(memory)} of RAM.'
   )
 
 

@@ -34,7 +34,7 @@ from dualenc_jax.retrieval.index.index import Index
 from dualenc_jax.retrieval.index.shard import IDS, IndexFolders, SHARD_INFOS
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.files import gigabytes
+from dualenc_jax.utils.files import format_size
 from dualenc_jax.utils.progress import Progress
 
 METADATA = b'dualenc'
@@ -88,7 +88,7 @@ def convert(
   rows = stored_rows(index)
   about = describe(index)
   texts = 'queries' if index.header.tower == 'query' else 'passages'
-  size = gigabytes(len(rows) * rows.shape[1] * rows.dtype.itemsize)
+  size = format_size(len(rows) * rows.shape[1] * rows.dtype.itemsize)
   log(
       f'{source}: {len(index):,} {texts}, {about["codec"]}'
       f' [{index.header.dim}], {size} of embeddings.'

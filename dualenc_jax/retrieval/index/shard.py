@@ -186,7 +186,7 @@ def _remove(folder: pathlib.Path) -> None:
 
 def _check_size(path: pathlib.Path, size: int | None) -> None:
   if not untrusted.is_file(path):
-    raise UserError(f'{untrusted.why_no_file(path)}. {AGAIN}')
+    raise UserError(f'{untrusted.explain_path(path)}. {AGAIN}')
   if (found := path.stat().st_size) != size:
     raise UserError(
         f'{path}: truncated or half-written: it has {found} bytes, {INFO} says'

@@ -29,16 +29,16 @@ _LOG = logging.getLogger(__name__)
 Digests = Mapping[str, Mapping[str, str]]
 
 
-def sealed(meta: Mapping[str, Any], digests: Digests) -> dict[str, Any]:
+def seal(meta: Mapping[str, Any], digests: Digests) -> dict[str, Any]:
   """Meta, JSON, with digests and its own checksum, as it is read again."""
   value = json.loads(json.dumps({**meta, _DIGESTS: digests}))
   return {**value, _SHA256: _checksum(value)}
 
 
-def unsealed(
+def unseal(
     meta: Mapping[str, Any], where: Any
 ) -> tuple[dict[str, Any], Digests | None]:
-  """What `sealed` was given, digests None without any; or DamageError."""
+  """What `seal` was given, digests None without any; or DamageError."""
   value = dict(meta)
   checksum = value.pop(_SHA256, None)
   if checksum is None and _DIGESTS not in value:
@@ -67,7 +67,7 @@ def read(
   """
   path = checkpoint / FILE
   try:
-    meta, digests = unsealed(json_file.read(path, _AGAIN), path)
+    meta, digests = unseal(json_file.read(path, _AGAIN), path)
     json_file.check(meta, types, path, _AGAIN)
   except DamageError:
     raise
@@ -87,7 +87,7 @@ def read_item(folder: pathlib.Path, known: Digests | None) -> dict[str, Tensor]:
   tensors = unstack(zarr_files.read_tree(folder))
   if known is None:
     return tensors
-  return digests_lib.verified(tensors, known.get(folder.name, {}), folder)
+  return digests_lib.verify_on_read(tensors, known.get(folder.name, {}), folder)
 
 
 @functools.cache

@@ -33,7 +33,7 @@ _BLOCK = 1 << 15
 _AGAIN = 'Copy the whole folder again, or use another checkpoint.'
 
 
-def of_array(array: np.ndarray) -> str:
+def compute_digest(array: np.ndarray) -> str:
   """Returns the digest of an array, as `training.device_digests` has it."""
   sums = [0, 0]
   size = array.dtype.itemsize
@@ -55,16 +55,18 @@ def of_array(array: np.ndarray) -> str:
     w *= np.uint32(SECOND)
     _fold(w, 15, 1)
     sums[1] += int(w.sum(dtype=np.uint32))
-  return text(array.dtype, array.shape, [s & MASK for s in sums])
+  return format_digest(array.dtype, array.shape, [s & MASK for s in sums])
 
 
-def listed(digests: Mapping[str, str]) -> dict[str, str]:
+def parse_headers(digests: Mapping[str, str]) -> dict[str, str]:
   """The dtypes and shapes that digests begin with, by name."""
   return {name: text.rpartition(' ')[0] for name, text in digests.items()}
 
 
-def header(name: str, dtype: Any, shape: Sequence[int]) -> dict[str, str]:
-  """The dtype and shape of each layer of an array, as of `listed`."""
+def layer_headers(
+    name: str, dtype: Any, shape: Sequence[int]
+) -> dict[str, str]:
+  """The dtype and shape of each layer of an array, as of `parse_headers`."""
   layers = layer_names(name, tuple(shape))
   return {layer: _header(dtype, each) for layer, each in layers.items()}
 
@@ -78,7 +80,7 @@ def differences(
       yield name
 
 
-def verified(
+def verify_on_read(
     tensors: Mapping[str, Tensor], digests: Mapping[str, str], where: Any
 ) -> dict[str, Tensor]:
   """Tensors, one a layer, that are compared with their digests when read.
@@ -100,7 +102,7 @@ def verified(
 
 def _load(tensor: Tensor, digest: str) -> np.ndarray:
   array = tensor.load()
-  if (found := of_array(array)) != digest:
+  if (found := compute_digest(array)) != digest:
     raise DamageError(
         f'{tensor.where} is not what was saved: its digest is {found}, that'
         f' of what was saved {digest}. {_AGAIN}'
@@ -108,7 +110,7 @@ def _load(tensor: Tensor, digest: str) -> np.ndarray:
   return array
 
 
-def text(dtype: Any, shape: Sequence[int], sums: Sequence[int]) -> str:
+def format_digest(dtype: Any, shape: Sequence[int], sums: Sequence[int]) -> str:
   """A digest of its parts; the sums are below 2^32."""
   return f'{_header(dtype, shape)} {sums[0]:08x}{sums[1]:08x}'
 

@@ -141,6 +141,6 @@ def _open(path: pathlib.Path) -> Any:
 
 def _damaged(path: pathlib.Path, error: Exception) -> UserError:
   return UserError(
-      f'{path} is not a whole safetensors file: {untrusted.shown(str(error))}.'
+      f'{path} is not a whole safetensors file: {untrusted.quote(str(error))}.'
       ' It is damaged or was cut off; copy it again.'
   )
