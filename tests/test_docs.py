@@ -101,6 +101,20 @@ def test_the_table_of_macros_is_that_of_the_file():
   assert defaults | required == dict(rows)
 
 
+def test_commands_have_the_flags_of_the_table():
+  page = (ROOT / 'docs/configuration.md').read_text().split('## Flags of')[1]
+  rows = re.findall(r'^\| (`--.*?) \| .* \| (.*?) \|$', page, re.MULTILINE)
+  assert len(rows) > 10
+  for flags, commands in rows:
+    named = set(re.findall('`([a-z][a-z ]*)`', commands)) & {*cli.COMMANDS}
+    modules = (importlib.import_module(cli.module_name(n)) for n in named)
+    helps = [module.make_parser().format_help() for module in modules]
+    flags = re.findall('--[a-z0-9_]+', flags)
+    # A row may have flags of some of its commands only.
+    assert all(any(f in text for f in flags) for text in helps), flags
+    assert not helps or all(any(f in text for text in helps) for f in flags)
+
+
 def anchors(page: pathlib.Path) -> set[str]:
   """The anchors of a page's headings, as GitHub makes them."""
   text = re.sub(r'```.*?```', '', page.read_text(), flags=re.DOTALL)
