@@ -76,13 +76,11 @@ def test_a_positive_among_the_negatives(tmp_path, caplog, line):
     ({'qid': '100', 'neg': {'a': '1'}}, 'are str, not a list'),
     ({'qid': '100', 'neg': {'a': [None]}}, 'has no id'),
     ('100', '1 columns, expected 2'),
-    ('100 Q0 1 1 0.5 bm25', 'a TREC run; expected query id'),
-    ('100\t1\twho is it\tA passage of words.', 'as top1000.dev has them'),
+    ('100 Q0 1 1 0.5 bm25', '1 columns, expected 2'),
 ])
 def test_bad_rows(tmp_path, line, reason):
   path = write(tmp_path / 'a', '101\t2', line)
-  told = refused(lambda: negatives(path), f'{path}:2: ', reason)
-  assert ('dualenc mine --run' in told) == ('run' in reason or 'top' in reason)
+  refused(lambda: negatives(path), f'{path}:2: ', reason)
   assert negatives(path, strict=False) == [[], [BREAD], [BREAD]]
 
 

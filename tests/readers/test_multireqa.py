@@ -55,11 +55,6 @@ def test_pairs(root):
       'Who wrote notes?', 'Ada wrote notes.', query_id='a1',
       passage_id='SQuAD_a1/a2/a3/_0', location=f'{root / MRQA}:2',
   )
-  beside = reader(root, context_separator=' || ').examples('validation')
-  assert next(beside)['passage'] == (
-      'Ada wrote notes. || Ada wrote notes. Babbage built an engine. It was'
-      ' never finished.'
-  )
 
 
 def test_corpus(root):

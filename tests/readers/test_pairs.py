@@ -210,7 +210,7 @@ def test_damaged_gzip(tmp_path):
     refused(lambda: read(path), 'a.jsonl.gz')
   path.write_bytes(json.dumps(GOOD).encode())
   where = 'damaged gzip file, after line 0'
-  refused(lambda: read(path), where, 'Take .gz off its name')
+  refused(lambda: read(path), where, 'Copy or download it again')
 
 
 def test_missing_files_and_wrong_options(tmp_path):

@@ -14,10 +14,6 @@ from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
 _NOTHING = object()
-_MINE = (
-    'expected query id and passage ids, or objects: `dualenc mine --run=FILE`'
-    ' makes hard negatives of a TREC run'
-)
 
 
 class Negative(NamedTuple):
@@ -191,16 +187,9 @@ def parse(line: bytes, scored: bool = False) -> Mined:
 
 def _parse_tsv(line: bytes, scored: bool) -> Mined:
   if line.count(b'\t') not in (2, 3):
-    if len(line.split()) == 6 and b',' not in line:
-      raise BadRow(f'it is a line of a TREC run; {_MINE}')
     query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
     return _mined(query_id, [], {'': ids.split(',')})
   query_id, positive, negative, *rest = rows.decode(line).split('\t')
-  if rest and ' ' in negative.strip() and ' ' in rest[0].strip():
-    raise BadRow(
-        'query id, passage id, query and passage, as top1000.dev has them,'
-        f' do not say which passages are relevant; {_MINE}'
-    )
   if not scored:
     return _mined(query_id, [positive], {'': [negative]})
   # No more than margins is known: the score of the positive is 0.

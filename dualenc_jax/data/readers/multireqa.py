@@ -9,11 +9,7 @@ from typing import Any, NamedTuple
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import files, multireqa_join, rows
 from dualenc_jax.data.readers.files import FilesDataset
-from dualenc_jax.data.readers.multireqa_join import (
-  Candidate,
-  Candidates,
-  Context,
-)
+from dualenc_jax.data.readers.multireqa_join import Candidates
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
 _ANSWERED = 'questions with a positive'
@@ -120,8 +116,6 @@ class MultiReQA(FilesDataset):
       BioASQ, RelationExtraction, TextbookQA, DuoRC.
     root: folder of the files; None for `multireqa` in data_root.
     data_root: folder of the benchmarks' folders.
-    context_separator: None makes the sentence alone a passage; a string joins
-      the sentence, this string and the whole context.
     tolerance: by what share of the published one a count may differ. How the
       published pairs were counted is not published, thus not 0 by default.
     strict: whether the first bad row, and the first candidate that does not
@@ -134,7 +128,6 @@ class MultiReQA(FilesDataset):
   dataset: str
   root: str | None = None
   data_root: str | None = None
-  context_separator: str | None = None
   tolerance: float = 0.02
   strict: bool = True
 
@@ -188,9 +181,9 @@ class MultiReQA(FilesDataset):
       location = f'{mrqa_path}:{line}'
       if split == 'corpus':
         for candidate in found:
-          passage = self._passage(context, candidate)
           yield example(
-              passage=passage, passage_id=candidate.id, location=location
+              passage=context.text[candidate.start : candidate.end],
+              passage_id=candidate.id, location=location,
           )
         continue
       for question in context.questions:
@@ -200,17 +193,11 @@ class MultiReQA(FilesDataset):
         for candidate in positives:
           yield example(
               question.text,
-              self._passage(context, candidate),
+              context.text[candidate.start : candidate.end],
               query_id=question.id, passage_id=candidate.id,
               location=location,
           )
     self._check_counts(split, counts)
-
-  def _passage(self, context: Context, candidate: Candidate) -> str:
-    sentence = context.text[candidate.start : candidate.end]
-    if self.context_separator is None:
-      return sentence
-    return f'{sentence}{self.context_separator}{context.text}'
 
   def _check_counts(self, split: str, counts: collections.Counter) -> None:
     sizes = self._set.published(split)

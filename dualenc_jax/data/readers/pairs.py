@@ -138,7 +138,7 @@ class Pairs(FilesDataset):
     if columns is not None:
       names = self._aliases(columns)
       columns = [names.get(name, name) for name in columns]
-      self._check_columns(path, columns, table.hint)
+      self._check_columns(path, columns)
       self._warn_of_unread(path, columns)
       unseen = {}
 
@@ -177,7 +177,7 @@ class Pairs(FilesDataset):
     if not number:
       raise UserError(f'{path} has no rows.')
     if unseen:
-      raise self._no_column(path, unseen, columns or ())
+      raise UserError(f'{path}: {self._lacking(unseen, columns or ())}.')
     faults.warn(path)
     if lists.count:
       _LOG.warning(
@@ -269,11 +269,15 @@ class Pairs(FilesDataset):
     return [name] if name in columns else []
 
   def _check_columns(
-      self, path: pathlib.Path, columns: Sequence[str], hint: str
+      self, path: pathlib.Path, columns: Sequence[str]
   ) -> None:
     need = self._required()
     if lacking := {k: need[k] for k in need if not self._find(columns, k)}:
-      raise self._no_column(path, lacking, columns, hint)
+      raise UserError(
+          f'{path}: {self._lacking(lacking, columns)}; or with --gin.COLUMNS'
+          ' those of a file without a first line of names. Columns:'
+          f' {", ".join(columns)[:200]}.'
+      )
     for name in columns:
       if self._wants(name) and list(columns).count(name) > 1:
         raise UserError(f'{path} has two columns {name!r}; expected one.')
@@ -289,18 +293,6 @@ class Pairs(FilesDataset):
     return (
         f'no column {" or ".join(map(repr, lacking.values()))}.{meant} Give the'
         f' right names with {flags}'
-    )
-
-  def _no_column(
-      self,
-      path: pathlib.Path,
-      lacking: Mapping[str, str],
-      columns: Collection[str],
-      hint: str = '',
-  ) -> UserError:
-    return UserError(
-        f'{path}: {self._lacking(lacking, columns)}.{hint} It has'
-        f' {", ".join(columns)[:200]}.'
     )
 
   def _warn_of_unread(self, path: pathlib.Path, columns: Sequence[str]) -> None:

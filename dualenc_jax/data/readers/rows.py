@@ -187,7 +187,7 @@ def decode(line: bytes) -> str:
   try:
     return line.decode('utf-8')
   except UnicodeDecodeError:
-    raise BadRow(text_files.not_utf8(line)) from None
+    raise BadRow(text_files.NOT_UTF8) from None
 
 
 def json_object(line: bytes) -> dict[str, Any]:

@@ -24,13 +24,12 @@ class Table(NamedTuple):
   """The rows of a file, numbered from 1 on, and what parses them.
 
   `columns` are in the file's order, None where every row names its own. `parse`
-  raises rows.BadRow; `hint` is for the error about a missing column.
+  raises rows.BadRow.
   """
 
   columns: Sequence[str] | None
   numbered: Iterator[tuple[int, Any]]
   parse: Callable[[Any], dict[str, Any]]
-  hint: str = ''
 
 
 def tsv(
@@ -80,24 +79,15 @@ def _cells(
 ) -> Table:
   """A table of `columns`; without them, or if it is of names, the first row
   names them. A row has the first `needed` of `columns`, None for all."""
-  names, hint, first = columns or (), '', list(itertools.islice(numbered, 1))
+  names, first = columns or (), list(itertools.islice(numbered, 1))
   for number, raw in first:
     try:
       begin = [cell.strip() for cell in split(raw)]
     except rows.BadRow as reason:
       if columns is None:
         raise UserError(f'{path}:{number}: {reason}.') from None
-      continue
-    if columns is None:
-      more = (f'column_{number}' for number in range(4, len(begin) + 1))
-      usual = ('query', 'passage', 'negatives', *more)[: len(begin)]
-      hint = (
-          ' Where its first line is not of names, give them with'
-          f' --gin.COLUMNS="{usual}".'
-      )
-    elif are_names(begin, columns):
-      hint = ' The first line is of names, so COLUMNS does not count.'
-    if hint:
+      break
+    if columns is None or are_names(begin, columns):
       names, needed, first = begin, None, []
   least = len(names) if needed is None else needed
 
@@ -106,7 +96,7 @@ def _cells(
     wanted = names[: max(least, len(row))]
     return dict(zip(wanted, rows.named_cells(row, wanted)))
 
-  return Table(names or None, itertools.chain(first, numbered), parse, hint)
+  return Table(names or None, itertools.chain(first, numbered), parse)
 
 
 def arrow_folder(
@@ -129,21 +119,19 @@ def arrow_folder(
           f' {_SAVE_AGAIN}'
       ) from error
 
-  def numbered() -> Iterator[tuple[int, Any]]:
-    number = 0
+  def parsed() -> Iterator[dict[str, Any]]:
     for part in parts:
       with opened(part) as stream:
         for batch in stream:
           batch = batch.select([name for name in names if wanted(name)])
           batch.validate(full=True)  # Offsets may lead anywhere.
-          for row in range(len(batch)):
-            number += 1
-            yield number, batch.slice(row, 1)
+          for start in range(0, len(batch), _ROWS):
+            yield from batch.slice(start, _ROWS).to_pylist()
 
   parts = files_of(path)[1:]
   with opened(parts[0]) as stream:
     names = stream.schema.names
-  return Table(names, numbered(), _parse_arrow)
+  return Table(names, enumerate(parsed(), 1), rows.as_object)
 
 
 def parquet(
@@ -169,7 +157,7 @@ def parquet(
   except (pyarrow.ArrowException, OSError, ValueError) as error:
     raise damaged(0, error) from error
 
-  def numbered() -> Iterator[tuple[int, Any]]:
+  def parsed() -> Iterator[dict[str, Any]]:
     number = 0
     try:
       # By default a row group, which may be all of the file, is read whole.
@@ -184,13 +172,13 @@ def parquet(
             min(_ROWS, max(1, count)),
             columns=[name for name in names if wanted(name)],
         ):
-          for row in _rows(batch):
-            number += 1
-            yield number, row
-    except (pyarrow.ArrowException, OSError) as error:
+          yield from batch.to_pylist()
+          number += len(batch)
+    # What is not UTF-8, or no value of Python, is a ValueError.
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
       raise damaged(number, error) from error
 
-  return Table(names, numbered(), _parse_arrow)
+  return Table(names, enumerate(parsed(), 1), rows.as_object)
 
 
 def _no_pyarrow(path: pathlib.Path, error: ImportError) -> SourceUnavailable:
@@ -202,24 +190,6 @@ def _no_pyarrow(path: pathlib.Path, error: ImportError) -> SourceUnavailable:
 
 def _reason(error: Exception) -> str:
   return ' '.join(str(error).split()).rstrip('.')
-
-
-def _rows(batch: Any) -> Sequence[Any]:
-  """Rows of a record batch: dictionaries, or batches of one if one is bad."""
-  try:
-    return batch.to_pylist()
-  except (ValueError, OverflowError):
-    return [batch.slice(row, 1) for row in range(len(batch))]
-
-
-def _parse_arrow(row: Any) -> dict[str, Any]:
-  """A row of a dictionary, or of a record batch that has one row."""
-  try:
-    return row if isinstance(row, dict) else row.to_pylist()[0]
-  except UnicodeDecodeError:
-    raise rows.BadRow('not UTF-8') from None
-  except (ValueError, OverflowError) as error:  # A year 0, say.
-    raise rows.BadRow(f'not a value of Python: {error}') from None
 
 
 # By name: of (path, names of the columns or None, which columns are wanted).

@@ -17,6 +17,10 @@ DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 # Bytes: a packed file of a megabyte may be a line of a gigabyte.
 LONGEST_LINE = 2**26
 _UTF_16 = re.compile(rb'\xff\xfe|\xfe\xff|(\0[^\0]){4}|([^\0]\0){4}', re.DOTALL)
+NOT_UTF8 = (
+    'not UTF-8. Convert the file, from Latin-1 perhaps: iconv -f WINDOWS-1252'
+    ' -t UTF-8 OLD > NEW'
+)
 _SPACE = re.compile(r'[ \t\r\n]*')
 
 
@@ -65,12 +69,9 @@ def lines(
         if blank or line.strip():
           yield number, line
     except DAMAGED_GZIP as error:
-      remedy = 'Copy or download it again.'
-      if 'Not a gzipped' in str(error):
-        remedy = 'Take .gz off its name, or pack it: gzip FILE.'
       raise UserError(
-          f'{path} is a damaged gzip file, after line {number}: {error}.'
-          f' {remedy}'
+          f'{path} is a damaged gzip file, after line {number}: {error}. Copy'
+          ' or download it again.'
       ) from error
 
 
@@ -102,7 +103,7 @@ def elements(
       block = stream.read(max(size, len(text) - at))
     except UnicodeDecodeError as failed:
       check_encoding(path, failed.object)
-      raise error(not_utf8(failed.object)) from None
+      raise error(NOT_UTF8) from None
     except DAMAGED_GZIP as damage:
       raise error(f'a damaged gzip file: {damage}') from damage
     if block:
@@ -166,14 +167,3 @@ def check_encoding(path: pathlib.Path, begin: bytes) -> None:
         ' Expected UTF-8. Save it so, or convert it: iconv -f UTF-16 -t UTF-8'
         ' OLD > NEW.'
     )
-
-
-def not_utf8(data: bytes) -> str:
-  """Says that bytes are not UTF-8, and what they may be."""
-  # With letters of UTF-8 beside the wrong bytes it is no other encoding.
-  if any(c > '\x7f' and c != '\ufffd' for c in data.decode('utf-8', 'replace')):
-    return 'not UTF-8'
-  return (
-      'not UTF-8. Latin-1 (Windows-1252)? Then convert the file: iconv -f'
-      ' WINDOWS-1252 -t UTF-8 OLD > NEW'
-  )
