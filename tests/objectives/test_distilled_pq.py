@@ -126,9 +126,3 @@ def test_scores_that_are_not_finite(tmp_path):
   with pytest.raises(UserError, match='gives 1 of 3 pairs a score that is not'):
     scores(pairs)
   assert not path.exists()
-  PairScores(Asked(), path)(pairs)
-  content = bytearray(path.read_bytes())
-  content[36:40] = np.float32(np.inf).tobytes()
-  path.write_bytes(content)
-  with pytest.raises(UserError, match='scores.bin: record 1 has the score inf'):
-    PairScores(Asked(), path)

@@ -162,13 +162,13 @@ class Likelihood(CompiledModel):
       batch_size: int,
       length: int,
   ):
-    """As `CompiledModel`; `length` is the most tokens of a target."""
+    """Compiles when first called; `length` is the most tokens of a target."""
     rows = max(batch_size // _FEWER, 1)
     super().__init__(model, partitioner, param_shardings, rows)
     self._length = length
 
     def measure(module: Seq2Seq, tokens: jax.Array) -> jax.Array:
-      """Of rows of a target, padded, and its source: [R, L] -> [R, 2]."""
+      """Sums for rows of a padded target and its source: [R, L] -> [R, 2]."""
       targets, sources = tokens[:, :length], tokens[:, length:]
       logits = module(sources, targets)
       correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
@@ -185,7 +185,7 @@ class Likelihood(CompiledModel):
       sources: Ragged,
       pairs: np.ndarray,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Sums over the tokens of targets.
+    """Computes log-likelihoods, summed over the tokens of targets.
 
     Args:
       params: the model's, on the mesh.

@@ -1,4 +1,4 @@
-"""`Teacher`, a loaded cross-encoder, its calibration, and its known scores."""
+"""`Teacher`, a loaded cross-encoder; its calibration and its saved scores."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
@@ -25,7 +25,7 @@ _RECORD = np.dtype([('query', '<u8'), ('passage', '<u8'), ('score', '<f4')])
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-  """Platt's: the probability of score s is sigmoid(slope s + intercept).
+  """Platt's calibration: sigmoid(slope s + intercept) of a score s.
 
   Attributes:
     slope: above 0.
@@ -59,10 +59,10 @@ class Calibration:
 def fit_calibration(
     scores: np.ndarray, relevant: np.ndarray
 ) -> Calibration | None:
-  """The maximum-likelihood calibration of scored pairs.
+  """Fits a calibration to scored pairs, by maximum likelihood.
 
-  Targets are Platt's (1999), (P + 1) / (P + 2) of P relevant pairs and
-  1 / (N + 2) of N others, so that separable scores have one, too.
+  Targets are Platt's (1999), (P + 1) / (P + 2) for P relevant pairs and
+  1 / (N + 2) for N others, so that separable scores have a fit, too.
 
   Args:
     scores: [n], finite.
@@ -82,7 +82,7 @@ def fit_calibration(
       relevant, (positives + 1) / (positives + 2), 1 / (negatives + 2)
   )
   scores = np.asarray(scores, np.float64)
-  # Scores of any scale are as easy to fit.
+  # The optimizer expects scores of scale one.
   scale = max(np.std(scores), 1e-12)
   signs = scores / scale
 
@@ -104,7 +104,7 @@ def fit_calibration(
 def save_calibration(
     calibration: Calibration | None, folder: pathlib.Path
 ) -> None:
-  """Writes it into a model_dir; None removes an earlier one."""
+  """Saves a calibration in a model_dir; None removes an earlier one."""
   if calibration is None:
     (folder / CALIBRATION).unlink(missing_ok=True)
   else:
@@ -112,7 +112,7 @@ def save_calibration(
 
 
 def load_calibration(folder: pathlib.Path, step: int) -> Calibration | None:
-  """The calibration of a model_dir's checkpoint, or None."""
+  """Loads the calibration of a model_dir's checkpoint; None if it has none."""
   if not (folder / CALIBRATION).is_file():
     return None
   again = 'Remove it: scores need none, probabilities do.'
@@ -192,12 +192,9 @@ def check_spread(
   """Raises UserError for margins [n] with a lower deviation than `spread`."""
   if len(margins) < 2 or margins.std() >= spread:
     return
-  why = 'It tells passages apart too little.'
+  why = 'Give a teacher that separates passages more.'
   if 0 <= min(scores) <= max(scores) <= 1:
-    why = (
-        'All its scores are from 0 to 1: they have passed a sigmoid, which'
-        ' takes from margins what they are to teach. Give raw logits.'
-    )
+    why = 'All its scores are from 0 to 1, as of a sigmoid. Give raw logits.'
   raise UserError(
       f"The teacher's {len(margins):,} margins have a standard deviation of"
       f' {margins.std():.3g}; expected {spread:g} or more (LEAST_SPREAD in gin,'
@@ -206,10 +203,10 @@ def check_spread(
 
 
 class PairScores:
-  """Scores by pair, in memory, of about 100 bytes each, and in a file.
+  """A teacher's scores of pairs, each computed once, in memory and a file.
 
-  A killed process loses none that it has returned, and a later process returns
-  the same.
+  A pair takes about 100 bytes of memory. A killed process loses none of the
+  scores that it has returned, and a later process returns the same.
   """
 
   def __init__(
@@ -236,7 +233,7 @@ class PairScores:
     return len(self._known)
 
   def __call__(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of pairs uint64 [n, 2]; new ones are computed in their order.
+    """Returns scores of pairs uint64 [n, 2]; computes new ones in their order.
 
     Returns:
       float32 [n]; bool [n], True where it was computed, once of equal pairs.
@@ -281,16 +278,9 @@ class PairScores:
     content = untrusted.read(path, _LARGEST)
     whole = len(content) // _RECORD.itemsize * _RECORD.itemsize
     if whole < len(content):
-      # A record that a full disk has cut.
+      # A full disk has cut the last record.
       with files.writing(path, self._instead):
         os.truncate(path, whole)
     records = np.frombuffer(content[:whole], _RECORD)
-    if not np.isfinite(records['score']).all():
-      row = int(np.argmin(np.isfinite(records['score'])))
-      raise UserError(
-          f'{path}: record {row} has the score {records["score"][row]:g};'
-          ' expected a finite number. Remove the file: its pairs are scored'
-          ' again.'
-      )
     pairs = zip(records['query'].tolist(), records['passage'].tolist())
     self._known = dict(zip(pairs, records['score'].tolist()))

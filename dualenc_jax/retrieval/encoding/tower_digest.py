@@ -1,7 +1,7 @@
 """The digest of a tower: a SHA-256 of each of its parts.
 
-Towers with equal digests give a text the same embedding, but for rounding, in
-whatever form they were saved and whatever runs them.
+Towers with equal digests give a text the same embedding up to rounding, in all
+formats and on all devices.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from dualenc_jax.retrieval.encoding.towers import params_of_tower
 from dualenc_jax.utils.tensor_files.tensors import Tensor, unstack
 
 _PARTS = ('token_embedder', 'encoder', 'projection')
-# Attributes that change rounding at most.
+# Attributes that change nothing but rounding.
 _ROUNDING_ONLY = {
     'dtype', 'dropout_rate', 'remat', 'residual_init', 'scan_layers'
 }
@@ -60,8 +60,8 @@ def digest(
     tower: 'query' or 'passage'.
 
   Returns:
-    Hexadecimal digests by part: 'token_embedder', 'encoder', 'projection'; of a
-    user's own model its parts, and 'model' for its class and settings.
+    Hexadecimal digests by part: 'token_embedder', 'encoder', 'projection', or
+    the parts of a user's own model, and 'model' for its class and settings.
   """
   parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
   own = params_of_tower(tensors, tower)
@@ -77,9 +77,9 @@ def digest(
 
 
 def device_tensors(params: Mapping[str, jax.Array]) -> dict[str, Tensor]:
-  """Parameters on any mesh as tensors that come to the host when read.
+  """Wraps parameters on any mesh as tensors that come to the host when read.
 
-  Every host that holds a part of one must read it, too.
+  All hosts that hold a part of a tensor must read it together.
   """
 
   def tensor(name: str, value: jax.Array) -> Tensor:
@@ -120,13 +120,14 @@ def _digest(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
   found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
   for name, tensor in sorted(tensors.items()):
     found.update(json.dumps([name, *tensor.shape]).encode())
-    # Not `read`: numbers that are not finite are reported with texts, later.
+    # Unlike `read`, `load` takes numbers that are not finite; they are reported
+    # later, with the texts.
     found.update(np.ascontiguousarray(tensor.load(), '<f4').reshape(-1).data)
   return found.hexdigest()
 
 
 def _fetch(array: jax.Array) -> np.ndarray:
-  """An array of any mesh on this host."""
+  """Fetches an array of any mesh to this host."""
   if not isinstance(array, jax.Array):
     return array
   if not (array.is_fully_addressable or array.is_fully_replicated):
@@ -135,6 +136,5 @@ def _fetch(array: jax.Array) -> np.ndarray:
     array = jax.jit(lambda x: x, out_shardings=everywhere)(array)
   if array.is_fully_replicated:
     array = array.addressable_data(0)
-  # An array keeps the copy on the host that NumPy takes of it, a copy does not
-  # outlive it.
+  # An array keeps the host copy that NumPy takes of it; its own copy is freed.
   return np.asarray(jnp.copy(array))
