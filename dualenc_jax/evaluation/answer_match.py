@@ -7,7 +7,7 @@ import unicodedata
 import numpy as np
 
 TOP_K = (5, 20, 100)
-# Texts that are kept for further queries that hit them.
+# Texts that are cached for other queries.
 _KEPT = 1 << 14
 
 
@@ -54,9 +54,9 @@ def each_hit(
 ) -> Iterator[Iterator[bool]]:
   """For each query, lazily, whether each of its hits has an answer.
 
-  A text has an answer whose tokens stand in it one after the other; as in DPR
-  an answer without a token is in every text. Arguments are those of
-  `top_k_matches`; a row below 0 is not a hit.
+  A text has an answer if it has its tokens in a row; as in DPR every text has
+  an answer without tokens. Arguments are those of `top_k_matches`; a row below
+  0 is not a hit.
   """
 
   @functools.lru_cache(_KEPT)

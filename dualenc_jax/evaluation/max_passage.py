@@ -8,16 +8,12 @@ Shapes: Q queries, N passages, D documents, k documents a query.
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from dualenc_jax.data.text.ragged import fingerprints, Ragged
 from dualenc_jax.retrieval.search.ranking import Ranking
 from dualenc_jax.utils.errors import UserError
 
-# Ids that are read at a time.
-_CHUNK = 1 << 16
 # How much deeper passages are ranked where too few documents were found.
 _DEEPER = 4
 
@@ -41,33 +37,23 @@ class Documents:
     """The document of passage 'd#3' is 'd', that of passage 'e' is 'e'.
 
     Raises:
-      UserError: an empty id, or one that starts with its only separator.
+      UserError: no id has the separator, or one starts with its only one.
     """
-    if not separator:
-      raise UserError('The separator of documents is empty; expected one.')
-
-    def document_ids(rows: Sequence[int]) -> list[str]:
-      return [_document_id(passage_ids[row], separator) for row in rows]
-
-    # Of millions of documents numbers are compared, no dictionary is built.
-    prints = [
-        fingerprints(Ragged.from_texts(document_ids(rows)))
-        for rows in _chunks(range(len(passage_ids)))
-    ]
-    _, first, of_passage = np.unique(
-        np.concatenate(prints), return_index=True, return_inverse=True
+    if not separator or not any(separator in name for name in passage_ids):
+      raise UserError(
+          f'There is no passage id with {separator!r} in it; the first is'
+          f' {passage_ids[0]!r}. Expected ids such as \'d1#0\': give the'
+          ' separator with --max_passage=SEPARATOR, or leave it out.'
+      )
+    names = np.array(
+        [_document_id(name, separator) for name in passage_ids],
+        np.dtypes.StringDType(),
     )
-    ids = np.concatenate([
-        np.array(document_ids(rows), np.dtypes.StringDType())
-        for rows in _chunks(first)
-    ])
-    order = np.argsort(ids)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return cls(ids[order], place[of_passage])
+    ids, of_passage = np.unique(names, return_inverse=True)
+    return cls(ids, of_passage)
 
   def find(self, ids: Sequence[str]) -> np.ndarray:
-    """The documents of these ids, int64 [n], -1 where none has."""
+    """The documents of these ids, int64 [n], -1 where missing."""
     wanted = np.array(ids, np.dtypes.StringDType())
     at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
     return np.where(self.ids[at] == wanted, at, -1)
@@ -116,9 +102,9 @@ def top_k_documents(
 def _best_documents(
     scores: np.ndarray, documents: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray, bool]:
-  """Scores and numbers of a query's best documents, and whether they are sure.
+  """A query's best documents: scores, numbers, and whether these are certain.
 
-  They are not where fewer than k are found, or where the last passage ties with
+  They are uncertain if fewer than k are found, or if the last passage ties with
   the k-th document, as the next passage may tie, too.
   """
   first = np.sort(np.unique(documents, return_index=True)[1])
@@ -128,16 +114,11 @@ def _best_documents(
   return scores[best], documents[best], complete
 
 
-def _chunks(rows: Any) -> list[Any]:
-  return [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
-
-
 def _document_id(passage_id: str, separator: str) -> str:
-  document_id, found, rest = passage_id.rpartition(separator)
-  document_id = document_id if found else rest
-  if not document_id:
+  head, found, tail = passage_id.rpartition(separator)
+  if not (name := head if found else tail):
     raise UserError(
         f'passage id {passage_id!r} names no document: expected something'
         f' before {separator!r}.'
     )
-  return document_id
+  return name

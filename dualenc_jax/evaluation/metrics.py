@@ -21,12 +21,12 @@ from dualenc_jax.utils.errors import UserError
 
 Qrels = Mapping[str, Mapping[str, int]]
 
-# Hits that every ranking must hold; more are of use to MAP and Recall@1000.
+# Every ranking has so many hits; more serve MAP and Recall@1000.
 DEPTH = 100
 _DEEPEST_RECALL = 1000
 
 _MEASURES = ('P.1', 'recip_rank', 'ndcg_cut.10', 'map', 'recall.1,10,100,1000')
-# What trec_eval calls them. Its reciprocal rank has no cut.
+# trec_eval's names of ours. Its reciprocal rank has no cut.
 _THEIR_NAMES = {
     'P@1': 'P_1',
     'MRR': 'recip_rank',
@@ -45,12 +45,12 @@ _NOTHING = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-  """Metrics of each query that counts, which has a judged passage.
+  """Metrics of each query that counts, one with a judged passage.
 
   Attributes:
     queries: the J judged queries: int64 positions from `score`, ids from
       `evaluate_run`.
-    values: float64 [J] by name of metric, in the order of NAMES. MRR's is the
+    values: float64 [J] by name of metric, in the order of NAMES. MRR has the
       reciprocal rank.
     depth: hits a query that MAP covers.
   """
@@ -74,18 +74,16 @@ def score(
 ) -> Scores:
   """The metrics of a ranking.
 
-  A passage of grade 0 or less counts as not judged. Judged queries without a
-  relevant passage count as 0, as in trec_eval, and their number is logged;
-  other queries do not count. MAP is over the hits there are. MRR is over the
-  whole corpus, and absent where neither the ranking nor `ranks` is; so is
-  Recall@1000 where the ranking has fewer hits of a larger corpus.
+  Judged queries without a relevant passage count as 0, as in trec_eval, and
+  their number is logged; other queries do not count. MAP covers the hits. MRR
+  covers the whole corpus, and is absent if neither ranking nor `ranks` does.
+  Recall@1000 is absent if the ranking has fewer hits of a larger corpus.
 
   Args:
     ranking: [Q, k] hits with k at least min(100, num_passages).
     judgements: for each of the Q queries the grades of its judged passages by
       row of the corpus. Passages missing from the corpus have negative rows,
-      -1, -2 and so on: they count where all relevant passages do, in recall,
-      MAP and the ideal DCG.
+      -1, -2 and so on; they count in recall, MAP and the ideal DCG.
     num_passages: number of passages that each query is ranked over.
     ranks: int64 [Q] from `ExactSearch.gold_ranks`, 0 where no relevant passage
       is in the corpus.
@@ -101,9 +99,7 @@ def score(
   graded = [q for q in counted if _relevant(judgements[q])]
   answerable = sum(_relevant(judgements[q], relevance_level) for q in graded)
   if not answerable:
-    raise _none_relevant(
-        f'{len(judgements)} queries', judgements, relevance_level
-    )
+    raise _none_relevant(judgements, relevance_level)
   _log_unanswerable(len(counted) - answerable)
 
   depth = ranking.indices.shape[1]
@@ -139,11 +135,10 @@ def evaluate_run(
 ) -> Scores:
   """The metrics of a run file, as by `trec_eval -c -l <relevance_level>`.
 
-  Passages missing from the run were not found, however deep it is, for all
-  metrics, MRR and Recall@1000 too. All queries of the qrels count; those
-  missing from the run or without a relevant passage count as 0; other queries
-  of the run do not count. The gains of nDCG are the grades, whatever the least
-  relevant grade.
+  Passages missing from the run count as not found by all metrics. All queries
+  of the qrels count; those missing from the run or without a relevant passage
+  count as 0; other queries of the run do not count. The gains of nDCG are the
+  grades, whatever the least relevant grade.
 
   Args:
     run: result of `trec.read_run`.
@@ -163,9 +158,7 @@ def evaluate_run(
   answerable = [q for q in judged if _relevant(judged[q], relevance_level)]
   hits = {q: run[q] for q in judged if q in run}
   if hits.keys().isdisjoint(answerable):
-    raise _none_relevant(
-        f'{len(run)} queries of the run', qrels.values(), relevance_level
-    )
+    raise _none_relevant(qrels.values(), relevance_level)
   queries = [q for q, grades in qrels.items() if grades]
   _log_unanswerable(len(queries) - len(answerable))
   ranked = sum(q in run for q in queries)
@@ -188,8 +181,7 @@ def _check_grades(judged: Iterable[tuple[Any, Mapping[Any, int]]]) -> None:
       if abs(grade) > LARGEST_GRADE:
         raise UserError(
             f'query {query!r} has passage {item!r} of grade {grade}; expected'
-            f' -{LARGEST_GRADE:,} to {LARGEST_GRADE:,}. trec_eval cannot count'
-            ' higher ones.'
+            f' -{LARGEST_GRADE:,} to {LARGEST_GRADE:,}, as trec_eval counts.'
         )
 
 
@@ -232,23 +224,18 @@ def check_depth(ranking: Ranking, num_passages: int) -> None:
 
 
 def _none_relevant(
-    queries: str, judgements: Iterable[Mapping[Any, int]], level: int
+    judgements: Iterable[Mapping[Any, int]], level: int
 ) -> UserError:
-  """The error that none of the queries has a passage of a relevant grade."""
+  """The error that no ranked query has a passage of a relevant grade."""
   highest = max((max(own.values()) for own in judgements if own), default=level)
-  if 0 < highest < level:
+  if highest < level:
     return UserError(
-        f'--relevance_level is {level}, but no grade of the qrels is above'
-        f' {highest}. Expected {highest} or less.'
-    )
-  if highest <= 0:
-    return UserError(
-        f'no grade of the qrels is above {highest}, so that nothing is'
-        ' relevant; expected grades of 1 or more where a passage is.'
+        f'no grade of the qrels is above {highest}, but relevant passages have'
+        f' {level} or more. Give another --relevance_level or other qrels.'
     )
   return UserError(
-      f'none of the {queries} has a relevant passage in the qrels, of grade'
-      f' {level} or more: expected at least one. Are they of the same data set?'
+      'none of the ranked queries has a relevant passage in the qrels. Are they'
+      ' of the same data set?'
   )
 
 

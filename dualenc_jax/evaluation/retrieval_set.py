@@ -31,14 +31,14 @@ class RetrievalSet:
     query_rows: int64 [Q], a row of the cache for each query.
     query_ids: Q ids.
     corpus: the passages that are ranked.
-    judgements: for each query the grades by the judged passage's, or
-      document's, index in the corpus.
-    answers: for each query without a judged passage the strings of which a
-      passage that answers it has one.
-    answer_text: the part of a passage, by its text and name, in which these
-      strings are looked for.
+    judgements: for each query the grades of its judged passages, or documents,
+      by their index in the corpus.
+    answers: for each query without a judged passage the strings that a passage
+      which answers it contains.
+    answer_text: the part of a passage, by its text and name, that is searched
+      for these strings.
     self_hits: int64 [Q], for each query the passage, or document, that is the
-      query itself and is not ranked, -1 for none; None if none is left out.
+      query itself and is not ranked, -1 if missing; None if the task has none.
     documents: the documents that the passages are parts of, where documents are
       ranked and judged.
     relevance_level: the least grade of a relevant passage.
@@ -86,8 +86,8 @@ class RetrievalSet:
     """All queries of a split.
 
     Without a corpus they are ranked over the split's own passages; equal
-    queries are one query then, and equal passages one passage. Of several
-    grades of a passage for a query the greatest counts.
+    queries are one query then, and equal passages one passage. The greatest of
+    several grades of a passage for a query counts.
 
     Args:
       cache: cache of the queries and their judged passages.
@@ -118,7 +118,7 @@ class RetrievalSet:
       corpus = Corpus.from_passages(corpus_cache)
     documents = None
     if document_separator is not None:
-      documents = _documents(corpus, document_separator)
+      documents = Documents.from_passage_ids(corpus.ids, document_separator)
       passages = _find_judged(documents, 'documents', cache, rows)
     elif corpus_cache is not None:
       passages = _find_judged(corpus, 'passages', cache, rows)
@@ -217,10 +217,9 @@ class RetrievalSet:
     return corpus_lib.first_rows(prints[self.corpus.rows])
 
   def unjudged_copies(self) -> int:
-    """Queries with a relevant passage of which a ranked copy is not relevant.
+    """Counts queries with a relevant passage that has a copy, not relevant.
 
-    Which of the two ranks first is left to their ids. 0 where documents are
-    ranked.
+    Ids decide which of the two ranks first. It is 0 if documents are ranked.
     """
     if self.documents is not None:
       return 0
@@ -236,10 +235,9 @@ class RetrievalSet:
     return queries
 
   def with_equal_texts_as_one(self) -> 'RetrievalSet':
-    """Passages of one text as one, the first of them in the corpus.
+    """Takes passages of one text as one, the first of them in the corpus.
 
-    Its grade for a query is the highest of its copies', and it is the query
-    itself where a copy is.
+    It has the highest grade of its copies, and is the query if one of them is.
     """
     first, text_of = self._by_text
     own = self.self_hits
@@ -269,37 +267,23 @@ def _queries_by_text(
   return rows[first], query_of
 
 
-def _documents(corpus: Corpus, separator: str) -> Documents:
-  """The documents of a corpus; refuses one whose passages are all whole."""
-  documents = Documents.from_passage_ids(corpus.ids, separator)
-  if not any(separator in name for name in corpus.ids):
-    raise UserError(
-        f'{corpus_lib.describe(corpus.cache)} has no passage id with'
-        f' {separator!r} in it (the first is {corpus.ids[0]!r}), so every'
-        " passage would be a document. Expected ids such as 'd1#0': give the"
-        ' separator with --max_passage=SEPARATOR, or leave it out.'
-    )
-  return documents
-
-
 def _find_judged(
     ranked: Corpus | Documents, what: str, cache: Cache, rows: np.ndarray
 ) -> np.ndarray:
   """The judged passage of each of `rows`, by id; -1 for none."""
   ids = [cache.passage_ids.text(row) for row in rows]
   judged = np.array([bool(name) for name in ids])
-  found = np.where(judged, ranked.find(ids), -1)
-  lost = {ids[i]: None for i in np.flatnonzero(judged & (found < 0))}
-  if lost:
-    missing = sorted(lost)
+  places = np.where(judged, ranked.find(ids), -1)
+  missing = sorted({ids[i] for i in np.flatnonzero(judged & (places < 0))})
+  if missing:
     more = f' and {len(missing) - 3:,} more' if len(missing) > 3 else ''
     raise UserError(
-        f"{corpus_lib.describe(cache)} judges {len(set(ids) - {''}):,} {what},"
+        f'{corpus_lib.describe(cache)} judges {len(set(ids) - {""}):,} {what},'
         f' of which {len(missing):,} are not in the corpus: ids'
-        f" {', '.join(missing[:3])}{more}. The corpus has ids such as"
+        f' {", ".join(missing[:3])}{more}. The corpus has ids such as'
         f' {ranked.ids[0]}. Do both belong to the same version of the data set?'
     )
-  return found
+  return places
 
 
 def _answers(cache: Cache, row: int) -> list[str]:

@@ -1,8 +1,8 @@
 """TREC run files, a hit a line, `qid Q0 docid rank score tag`, and qrels.
 
-What C's `isspace` takes for white space, as trec_eval does, separates fields.
-Within an id it is written as in a URL, 'a b' as a%20b, and nothing else is: see
-`field`. Readers compare ids in that form, so that nothing has to be undone.
+White space in the sense of C's `isspace`, as in trec_eval, separates fields.
+Within an id it is percent-encoded, 'a b' as a%20b; see `field`. Readers compare
+ids in that form.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,11 +35,9 @@ def write_run(
 ) -> None:
   """Writes the hits [Q, k] of Q queries, best first, ranks from 1.
 
-  Scores keep the nine digits that a float32 needs to come back bit for bit, so
-  trec_eval orders the file as `ranking` is. The file, in place of an older one,
-  appears whole or not at all. Ids must pass `check_ids`; those of passages, by
-  row, may be slow: each hit's is read once. The tag, the run's name, has no
-  white space.
+  Scores have the nine digits of a float32, so that trec_eval orders the file as
+  `ranking` is. The file appears whole or not at all. Ids must pass `check_ids`;
+  each hit's is read once. The tag, the run's name, has no white space.
   """
   path = pathlib.Path(path)
   query_ids = list(map(field, query_ids))
@@ -65,8 +63,10 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   """Reads a run: query id -> passage id -> score, in the order of the file.
 
   As in trec_eval the score alone orders the hits; the rank is not read. The
-  file may be .gz; blank lines and a byte order mark are skipped. Errors name
-  file and line; a run without hits is one, too.
+  file may be .gz; blank lines and a byte order mark are skipped.
+
+  Raises:
+    UserError: a line that is no hit, or no hits; names file and line.
   """
   path = pathlib.Path(path)
   run: dict[str, dict[str, float]] = {}
@@ -156,7 +156,7 @@ def _parse(line: bytes) -> tuple[str, str, float]:
 def _ids_of_hits(
     indices: np.ndarray, passage_ids: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The different hits' ids, as compact strings, and where a row's is."""
+  """The ids of all hits, as compact strings, and a row's place among them."""
   is_hit = np.zeros(indices.max(initial=-1) + 1, bool)
   is_hit[indices[indices >= 0]] = True
   rows = np.flatnonzero(is_hit)
@@ -173,18 +173,18 @@ def field(name: str) -> str:
 
 
 def check_ids(name: str, ids: Sequence[str]) -> None:
-  """Raises UserError if an id, of very many, cannot stand in a run file."""
+  """Raises UserError if one of the ids cannot be in a run file."""
   escaped, percent = {}, set()
-  for own in map(str, ids):
-    written = field(own)
-    if not own:
+  for each in map(str, ids):
+    written = field(each)
+    if not each:
       raise UserError(
           f"{name} '' is empty, which a TREC run file cannot hold. Rename it."
       )
-    if own is not written:
-      escaped[written] = own
-    elif '%' in own:
-      percent.add(own)
+    if each is not written:
+      escaped[written] = each
+    elif '%' in each:
+      percent.add(each)
   for same in escaped.keys() & percent:
     raise UserError(
         f'{name} {escaped[same]!r} and {name} {same!r} are the same in a TREC'

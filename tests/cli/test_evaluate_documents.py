@@ -146,7 +146,7 @@ def test_what_cannot_be_ranked_as_documents(model, tmp_path):
       # Judged documents where passages are ranked.
       ("test.tsv:.*passage 'n.*STRICT=False", [], {}),
       (
-          "no passage id with '/' in it .*'n.*--max_passage=SEP",
+          "no passage id with '/' in it; .*'n.*--max_passage=SEP",
           ['--max_passage=/'], {},
       ),
       (

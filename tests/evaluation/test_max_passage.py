@@ -66,8 +66,7 @@ def test_against_all_documents(levels, k):
 
 
 @pytest.mark.parametrize('separator', ['#', '_passage_', '%'])
-def test_documents(separator, monkeypatch):
-  monkeypatch.setattr(max_passage, '_CHUNK', 10)
+def test_documents(separator):
   rng = np.random.default_rng(1)
   passage_ids = random_ids(rng, 40, 5, separator)
   passage_ids += ['alone', f'two{separator}parts{separator}9']

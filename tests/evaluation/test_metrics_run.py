@@ -93,7 +93,7 @@ def test_missing_queries_count_as_0_and_others_not(caplog):
 
 
 @pytest.mark.parametrize('qrels, problem', [
-    *((own, 'none of the 1 queries of the run')
+    *((own, 'none of the ranked queries has a relevant')
       for own in ({}, {'r': {'a': 1}})),
     ({'q': {'a': 0}}, 'no grade of the qrels is above 0'),
     ({'q': {'a': 2 * 10**9}}, 'grade 2000000000; expected -1,000,000 to'),

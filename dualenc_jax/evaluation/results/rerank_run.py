@@ -23,9 +23,9 @@ from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.search.ranking import sort_hits
 from dualenc_jax.utils import files, json_file
 
-# The folder, in the result's, of the run as it was.
+# The folder in the result folder with the original run.
 BEFORE = 'before'
-# Facts of which others make results those of something else.
+# Facts that identify a result.
 _OWN = 'label', 'split', 'source', 'corpus', 'run_sha256', 'teacher'
 _LOG = logging.getLogger(__name__)
 
@@ -37,14 +37,14 @@ def rerank_run(
 ) -> tuple[Scores, Scores]:
   """Re-ranks a run and writes the result folder, and that of the run itself.
 
-  `experiment` needs no more than task and caches, whose split the run is of.
-  Returns the metrics before and after.
+  `experiment` needs only a task and caches; the run is of their split. Returns
+  the metrics before and after.
 
   Raises:
     WorkRemaining: see `teacher_scores.open_scores`.
-    UserError: the run has queries or passages that the task has not, scores
-      are missing or not finite, or the folder has the results of another run,
-      task or teacher, which only `overwrite` replaces.
+    UserError: the run has unknown queries or passages, scores are missing or
+      not finite, or the folder has the results of another run, task or teacher
+      and `overwrite` is not given.
   """
   ranked = dataclasses.replace(
       RetrievalSet.of_split(experiment, split),
@@ -97,7 +97,7 @@ def _write(
   """Writes run.trec, per_query.tsv and metrics.json."""
   ids = ranked.ranked_ids
   qrels = {
-      # What is judged and not in the corpus counts as not found.
+      # Judged passages that are not in the corpus count as not found.
       trec.field(query): {
           trec.field(str(ids[p])) if p >= 0 else f'absent {p}': grade
           for p, grade in judged.items()

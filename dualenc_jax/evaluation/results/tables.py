@@ -250,23 +250,21 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
   notes = []
   for name, own in results.items():
     model = f' of {name}' if len(results) > 1 else ''
-    steps, runs = (
-        # Results without a step or run may be of the others'.
-        sorted({r.provenance.get(fact) for r in own} - {None})
-        for fact in ('checkpoint_step', 'run_id')
+    # Results without a step or run may be of the others'.
+    steps, runs, separators = (
+        sorted({r.provenance[n] for r in own if r.provenance.get(n)})
+        for n in ('checkpoint_step', 'run_id', 'document_separator')
     )
     if len(steps) > 1:
       words = _join([f'{step:,}' for step in steps])
       notes.append(f'Figures{model} are of steps {words}.')
     if len(runs) > 1:
       notes.append(f'Figures{model} are of {len(runs)} training runs.')
-    separators = {r.provenance.get('document_separator') for r in own}
-    if len(separators) > 1:
-      names = ['passages'] * (None in separators)
-      names += [
-          f'documents (ids up to {s!r})' for s in sorted(separators - {None})
-      ]
-      notes.append(f'Figures{model} are of {_join(names)}.')
+    kinds = [f'documents (ids up to {s!r})' for s in separators]
+    if not all(r.provenance.get('document_separator') for r in own):
+      kinds = ['passages', *kinds]
+    if len(kinds) > 1:
+      notes.append(f'Figures{model} are of {_join(kinds)}.')
   every = [r for own in results.values() for r in own]
   for level, where in _by_value(every, lambda f: f.get('relevance_level') or 1):
     if level > 1:
