@@ -124,10 +124,11 @@ def _scores_of_teacher(
     with (
         files.writing(path, 'another --output_dir'),
         open(path, 'a', encoding='utf-8') as out,
-        Progress('Scoring', len(pairs), 'pairs') as progress,
+        Progress(
+            'Scoring', len(pairs), 'pairs', done=len(pairs) - len(places)
+        ) as progress,
     ):
       done = 0
-      progress.reach(len(pairs) - len(places), len(pairs))
       for block, values in teacher.blocks(
           retrieval_set.query_texts, retrieval_set.corpus.texts, pairs[places],
           BLOCK,

@@ -71,8 +71,9 @@ class Reporter:
     self._start = start
     self._batch_size = batch_size
     self._began = self._last = time.perf_counter()
-    self._progress = Progress('Training', None, 'steps', self._is_first_host)
-    self._progress.reach(start, steps)
+    self._progress = Progress(
+        'Training', steps, 'steps', self._is_first_host, start
+    )
 
   def step(self, step: int, metrics: Mapping[str, float]) -> None:
     """Reports step number `step` (from 1), whose metrics have arrived."""

@@ -10,7 +10,7 @@ import text_reading
 
 from dualenc_jax.data import Batches, Packed, Padded, prepare
 from dualenc_jax.data.batches import abstract_batch
-from dualenc_jax.data.columns import Column, extra, WEIGHTS
+from dualenc_jax.data.columns import collect_extra, Column, WEIGHTS
 from dualenc_jax.data.dataset import example
 from dualenc_jax.utils.errors import UserError
 
@@ -151,4 +151,4 @@ def test_names_that_are_in_use(name):
     extra_columns = (Column(name, per='query'),)
 
   with pytest.raises(UserError, match=f'Bad.*{name!r} is in use'):
-    extra([Scored(3), Bad(3)])
+    collect_extra([Scored(3), Bad(3)])

@@ -40,13 +40,14 @@ def test_a_line_every_ten_seconds(caplog, clock):
 
 def test_what_does_not_count_for_the_speed(caplog, clock):
   """What an earlier process has done, and steps that were compiled."""
-  with Progress('pairs, train', None, 'examples') as progress:
-    progress.reach(4000, None)
+  with Progress('Scoring', 4100, 'pairs', done=3900) as progress:
+    clock.time += 5
+    progress(100)
     clock.time += 10
-    progress.reach(4050, None)
+    progress(50)
     clock.time += 20
     progress.leave_out(10)
-    progress.reach(4100, 4080, 'loss 1')
+    progress(50, 'loss 1')
   with Progress('Training', 10, 'steps') as progress:
     clock.time += 60
     progress(1)
@@ -58,9 +59,8 @@ def test_what_does_not_count_for_the_speed(caplog, clock):
     progress(1)
     progress.log()
   assert caplog.messages == [
-      'pairs, train: 4,050 examples, 5.0 a second.',
-      'pairs, train: 4,100 of 4,100 examples, loss 1, 5.0 a second, 00:00'
-      ' left.',
+      'Scoring: 4,050 of 4,100 pairs, 5.0 a second, 00:10 left.',
+      'Scoring: 4,100 of 4,100 pairs, loss 1, 5.0 a second, 00:00 left.',
       'Training: 1 of 10 steps.',
       'Training: 2 of 10 steps, 0.050 a second, 02:40 left.',
       'Training: 1 of 1 steps.',
