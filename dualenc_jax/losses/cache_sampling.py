@@ -6,7 +6,6 @@ a function of the key, the number of the query and the slot alone, so the same
 slots are drawn on any number of devices.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,6 @@ import jax.numpy as jnp
 from dualenc_jax.losses import negative_cache, score_matrix
 from dualenc_jax.losses.negative_cache import BLOCK, NegativeCache, Rows
 from dualenc_jax.losses.score_matrix import MASKED, NegativeMask
-from dualenc_jax.utils.errors import expect
 
 
 class Sample(NamedTuple):
@@ -31,32 +29,6 @@ class Sample(NamedTuple):
   lse: jax.Array
   maximum: jax.Array
   unmasked: jax.Array
-
-
-@dataclasses.dataclass(frozen=True)
-class Draw:
-  """Settings of a draw without replacement.
-
-  Attributes:
-    count: K, slots for each query.
-    top_k: how many of a query's best negatives are candidates; None for all.
-  """
-
-  count: int = 1
-  top_k: int | None = None
-
-  def check(self, size: int) -> None:
-    """Raises UserError for draws that a cache of `size` slots cannot give."""
-    candidates = size if self.top_k is None else self.top_k
-    expect(
-        1 <= candidates <= size, 'TOP_K', self.top_k,
-        f'1 to CACHE_SIZE, {size}, or None',
-    )
-    expect(
-        1 <= self.count <= candidates, 'SAMPLED', self.count,
-        f'1 to {candidates}, the candidates that a query has in the cache'
-        ' (TOP_K, CACHE_SIZE)',
-    )
 
 
 class _Anchors(NamedTuple):
@@ -94,9 +66,12 @@ class _Best(NamedTuple):
 def sample(
     cache: NegativeCache, query: jax.Array, known_ids: jax.Array,
     temperature: jax.Array | float, key: jax.Array, numbers: jax.Array,
-    draw: Draw = Draw(), limits: jax.Array | None = None,
+    count: int = 1, top_k: int | None = None, limits: jax.Array | None = None,
 ) -> Sample:
-  """Draws K slots of the cache for each query, from softmax(scores).
+  """Draws K = `count` slots of the cache for each query, from softmax(scores).
+
+  They are drawn without replacement, from the `top_k` best of a query's
+  negatives, or from all.
 
   Slot j of query i has the score q_i . e_j / temperature. It is no candidate if
   it is empty, if its text is one of `known_ids`, or if it scores above the
@@ -111,17 +86,17 @@ def sample(
 
   def on_shard(cache, anchors, key):
     shard = _Shard(cache, ring.place() * cache.size, size)
-    noise_key = None if draw.top_k else key
+    noise_key = None if top_k else key
 
     def hop(visitors, _):
       anchors, best = visitors
       best = _visit(shard, anchors, best, noise_key)
       return ring.send((anchors, best)), None
 
-    visitors = anchors, _empty(anchors, draw.top_k or draw.count, size)
+    visitors = anchors, _empty(anchors, top_k or count, size)
     (anchors, best), _ = jax.lax.scan(hop, visitors, length=ring.devices)
-    if draw.top_k is not None:
-      best = _draw_from_best(best, draw.count, key, anchors.numbers)
+    if top_k is not None:
+      best = _draw_from_best(best, count, key, anchors.numbers)
     slots = jnp.where(best.values > 0.5 * MASKED, best.slots, size)
     rows = negative_cache.fetch_on_shard(ring, cache, slots)
     return Sample(rows, *best[2:])

@@ -1,6 +1,6 @@
 """Training of a query tower to find passages that another tower embeds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import dataclasses
 import math
 from typing import Any
@@ -95,18 +95,8 @@ class Alignment(PairObjective):
         _OverCorpus(bidirectional=False), self.similarity,
         params.get('loss', {}), embeddings,
     )
-    ranks = encoding.collapse_metrics(query, embeddings.passage)
+    ranks = encoding.effective_ranks(query, embeddings.passage)
     return value, {**ranks, **metrics}
-
-  def describe(self, run: Run) -> Iterator[str]:
-    yield from super().describe(run)
-    trained = ' and the projection are' if self.train_projection else ' is'
-    yield f'Alignment: the query tower{trained} trained, softmax over all.'
-
-  def describe_batches(self, run: Run, step: int) -> Iterator[str]:
-    yield from super().describe_batches(run, step)
-    passages = len(run.batches.all_passages)
-    yield f'Passages that every query is scored against: {passages:,}.'
 
   def chance(self, run: Run) -> float | None:
     return math.log(len(run.batches.all_passages))

@@ -44,14 +44,8 @@ class Contrastive(PairObjective):
     value, metrics = losses.evaluate(
         self.loss, self.similarity, params.get('loss', {}), embeddings
     )
-    ranks = encoding.collapse_metrics(embeddings.query, embeddings.passage)
+    ranks = encoding.effective_ranks(embeddings.query, embeddings.passage)
     return value, {**ranks, **metrics}
-
-  def describe(self, run: Run) -> Iterator[str]:
-    yield from super().describe(run)
-    yield f'Loss: {type(self.loss).__name__}.'
-    if dims := self.facts.get(TRAINED_DIMS):
-      yield f'Trained dims: {", ".join(map(str, dims))}.'
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     columns = pairs.first_columns(run.batches, step)

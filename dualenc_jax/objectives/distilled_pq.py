@@ -1,6 +1,6 @@
 """Training of a query tower and centroids on a teacher's margins of hits."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import dataclasses
 import functools
 import hashlib
@@ -231,15 +231,6 @@ class DistilledPQ(PairObjective):
         'better_hits': over_hits((margins < 0).astype(jnp.float32)),
         'asked': jnp.mean(batch[_ASKED]),
     }
-
-  def describe(self, run: Run) -> Iterator[str]:
-    yield from super().describe(run)
-    yield (
-        'JPQ+GPL: the query tower and the centroids of'
-        f' {self.frozen_passages.codec.name} are trained on the margins of'
-        f' {self.teacher} for the {self.depth} best of all passages at each'
-        ' step.'
-    )
 
 
 def _local_rows(array: jax.Array) -> np.ndarray:

@@ -144,16 +144,14 @@ def encode_texts(
   )
 
 
-def collapse_metrics(
+def effective_ranks(
     query: jax.Array, passage: jax.Array
 ) -> dict[str, jax.Array]:
-  """Returns the rank and the spread of embeddings [B, D] of both towers.
+  """Returns the effective ranks of embeddings [B, D] of both towers.
 
-  The rank is effective, the participation ratio of the second moments
-  C = X^T X / B, (tr C)^2 / sum_ij C_ij^2: 1 if all are one vector, D if all
-  directions are alike. Devices send each other sums of [D, D] alone. The spread
-  is the mean of the standard deviations of the dims, times sqrt(D): from 0 to
-  1.
+  It is the participation ratio of the second moments C = X^T X / B,
+  (tr C)^2 / sum_ij C_ij^2: 1 if all are one vector, D if all directions are
+  alike. Devices send each other sums of [D, D] alone.
   """
   metrics = {}
   for name, vectors in ('query', query), ('passage', passage):
@@ -162,12 +160,6 @@ def collapse_metrics(
     metrics[f'{name}_rank'] = jnp.square(jnp.trace(moments)) / jnp.sum(
         jnp.square(moments)
     )
-    size, dim = vectors.shape
-    variances = jnp.diag(moments) / size - jnp.square(
-        jnp.sum(vectors, axis=0) / size
-    )
-    deviations = jnp.sqrt(jnp.maximum(variances, 0.0))
-    metrics[f'{name}_spread'] = jnp.mean(deviations) * dim**0.5
   return metrics
 
 

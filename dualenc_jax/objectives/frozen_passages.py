@@ -222,12 +222,11 @@ class FrozenPassages:
 
   def describe(self, run: Run) -> str:
     """Returns a line on the memory; UserError if it does not suffice."""
-    text = describe_memory(
+    return describe_memory(
         f'The {self.unit}s of {len(run.batches.all_passages):,} passages',
         self._shapes(run), run.partitioner,
         'WHOLE_CORPUS=False for the passages of the training pairs alone',
     )
-    return f'{text}.'
 
 
 def check_separate_encoders(name: str, model: DualEncoder) -> None:
@@ -265,7 +264,7 @@ def describe_memory(
         f'{text}, of {format_size(memory)} in all. Expected at most'
         f' {_SHARE_OF_MEMORY:.0%} of it: use more devices, or {advice}.'
     )
-  return text
+  return f'{text}.'
 
 
 def put_rows(tree: Any, rows: int, partitioner: Partitioner) -> Any:

@@ -1,6 +1,5 @@
 """Training of a generator: T5 reads a passage and writes its query."""
 
-from collections.abc import Iterator
 import dataclasses
 from typing import Any
 
@@ -112,17 +111,6 @@ class Generation(PairObjective):
     correct = jnp.argmax(logits, axis=-1) == targets
     counted = losses, correct.astype(jnp.float32), 1.0
     return jnp.stack([jnp.sum(x * weights, axis=1) for x in counted], axis=1)
-
-  def describe(self, run: Run) -> Iterator[str]:
-    yield (
-        f'Global batch: {run.batch_size} pairs; passages of'
-        f' {run.tokenizer.passage_length} tokens at most are read, queries of'
-        f' {run.tokenizer.query_length} are written.'
-    )
-    yield (
-        f'Encoder of {self.model.encoder.num_layers} layers, decoder of'
-        f' {self.model.decoder.num_layers}.'
-    )
 
   @property
   def facts(self) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Joint training of a query tower and a product quantiser's centroids (JPQ)."""
 
-from collections.abc import Iterator
 import dataclasses
 import functools
 from typing import Any
@@ -10,7 +9,7 @@ from dualenc_jax.losses.code_search import lambda_rank
 from dualenc_jax.losses.loss import weighted_mean
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives.encoding import embed_queries
-from dualenc_jax.objectives.objective import Key, Result, Run
+from dualenc_jax.objectives.objective import Key, Result
 from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.objectives.product_codes import ProductCodes
 from dualenc_jax.utils.errors import check_positive, check_whole
@@ -72,11 +71,3 @@ class JointPq(PairObjective):
     losses = lambda_rank(relevant, others, self.cut, self.temperature)
     loss = weighted_mean(losses, batch.get('weights'))
     return loss, {'loss': loss, **metrics}
-
-  def describe(self, run: Run) -> Iterator[str]:
-    yield from super().describe(run)
-    yield (
-        'JPQ: the query tower and the centroids of'
-        f' {self.frozen_passages.codec.name} are trained, by the {self.depth}'
-        ' best of all passages at each step.'
-    )

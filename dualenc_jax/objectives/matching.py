@@ -1,6 +1,6 @@
 """Training of a query tower on the embeddings another tower gives queries."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -14,7 +14,7 @@ from dualenc_jax.objectives.frozen_passages import (
   check_separate_encoders,
   passage_tower,
 )
-from dualenc_jax.objectives.objective import Key, Result, Run
+from dualenc_jax.objectives.objective import Key, Result
 from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.utils.errors import check_one_of
 
@@ -75,11 +75,4 @@ class Matching(PairObjective):
     loss = jnp.mean(distances)
     metrics = {'loss': loss, 'cosine': jnp.mean(cosines)}
     # Both towers embed queries: passages take no part.
-    return loss, {**encoding.collapse_metrics(student, teacher), **metrics}
-
-  def describe(self, run: Run) -> Iterator[str]:
-    yield from super().describe(run)
-    yield (
-        f'Matching: {self.distance}, of queries; the passage tower is the'
-        ' teacher.'
-    )
+    return loss, {**encoding.effective_ranks(student, teacher), **metrics}

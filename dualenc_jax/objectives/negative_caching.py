@@ -15,7 +15,7 @@ from dualenc_jax.data import Layout, Padded
 from dualenc_jax.data.layouts import padded_rows
 from dualenc_jax.data.text.ragged import as_uint32_pairs
 from dualenc_jax.losses import cache_sampling, negative_cache
-from dualenc_jax.losses.cache_sampling import Draw, Sample
+from dualenc_jax.losses.cache_sampling import Sample
 from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
 from dualenc_jax.losses.negative_cache import NegativeCache
 from dualenc_jax.losses.score_matrix import MASKED
@@ -84,7 +84,15 @@ class CachedNegatives(PairObjective):
           f'LAYOUT is {type(self.layout).__name__}: the cache needs each'
           ' passage in its own row. Give --gin.LAYOUT=@data.Padded().'
       )
-    self._draw.check(self.cache_size)
+    candidates = self.top_k or self.cache_size
+    expect(
+        1 <= candidates <= self.cache_size, 'CachedNegatives.top_k (TOP_K)',
+        self.top_k, f'1 to CACHE_SIZE, {self.cache_size}, or None',
+    )
+    expect(
+        1 <= self.sampled <= candidates, 'CachedNegatives.sampled (SAMPLED)',
+        self.sampled, f'1 to {candidates}, the candidates of a query',
+    )
     expect(
         0.0 <= self.refresh <= 1.0, 'CachedNegatives.refresh (REFRESH)',
         self.refresh, 'a share of the cache, from 0 to 1',
@@ -94,10 +102,6 @@ class CachedNegatives(PairObjective):
           "Similarity.mask_duplicates is False: a cache finds a query's own"
           ' passages by their fingerprints. Expected True.'
       )
-
-  @property
-  def _draw(self) -> Draw:
-    return Draw(self.sampled, self.top_k)
 
   @property
   def _refreshed(self) -> int:
@@ -174,7 +178,7 @@ class CachedNegatives(PairObjective):
         'staleness': _staleness(drawn.rows, encoded),
         'cache_filled': jnp.mean(extra.valid.astype(jnp.float32)),
         'masked_fraction': mean(own, masked),
-        **encoding.collapse_metrics(own.query, own.passage),
+        **encoding.effective_ranks(own.query, own.passage),
         **metrics_of_batch(own, similarity),
     }
     refreshed = [(drawn.rows.slots, encoded)]
@@ -194,8 +198,8 @@ class CachedNegatives(PairObjective):
       limits = positive_similarity(own) + similarity.false_negative_margin
       limits /= similarity.temperature
     return cache_sampling.sample(
-        cache, own.query, known, similarity.temperature, key, order, self._draw,
-        limits,
+        cache, own.query, known, similarity.temperature, key, order,
+        self.sampled, self.top_k, limits,
     )
 
   def _encode_drawn(self, params, batch, drawn, order, key) -> jax.Array:
@@ -255,15 +259,9 @@ class CachedNegatives(PairObjective):
 
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)
-    among = 'all' if self.top_k is None else f'the {self.top_k} most similar'
-    more = f', and the {self._refreshed:,} oldest' if self._refreshed else ''
-    memory = describe_memory(
+    yield describe_memory(
         f'The {self.cache_size:,} passages of the cache (CACHE_SIZE)',
         self.extra_state(run), run.partitioner, 'a smaller one',
-    )
-    yield (
-        f'{memory}. Each step draws {self.sampled} a query of {among} and'
-        f' encodes them again{more}.'
     )
 
   def chance(self, run: Run) -> float | None:

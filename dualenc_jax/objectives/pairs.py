@@ -207,10 +207,11 @@ class PairObjective(Objective):
   def describe(self, run: Run) -> Iterator[str]:
     lengths = run.tokenizer.query_length, run.tokenizer.passage_length
     yield (
-        f'Global batch: {run.batch_size} pairs, query {lengths[0]} and passage'
-        f' {lengths[1]} tokens.'
+        f'{type(self).__name__}: a global batch of {run.batch_size} pairs,'
+        f' query {lengths[0]} and passage {lengths[1]} tokens.'
     )
-    yield from describe_towers(self.model, *lengths)
+    if self.outputs == 'embeddings':
+      yield from describe_towers(self.model, *lengths)
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     if TEACHER_SCORES in run.batches.columns and not self.reads_scores:

@@ -151,5 +151,5 @@ class ProductCodes(FrozenPassages):
     own = unpack(hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp)
     return relevant, others, {
         **code_search.metrics(relevant, others, hits.rows.shape[1]),
-        **encoding.collapse_metrics(query, quantiser.values(own)),
+        **encoding.effective_ranks(query, quantiser.values(own)),
     }

@@ -1,6 +1,5 @@
 """Training of a cross-encoder: lists of a positive and hard negatives."""
 
-from collections.abc import Iterator
 import dataclasses
 from typing import Any
 
@@ -86,17 +85,6 @@ class Ranking(PairObjective):
         self.micro_batch_size, pairs,
     )
     return scores.reshape(size, candidates)
-
-  def describe(self, run: Run) -> Iterator[str]:
-    longest = self.token_template(run).most(
-        run.tokenizer.query_length, run.tokenizer.passage_length
-    )
-    yield (
-        f'Global batch: {run.batch_size} lists of'
-        f' {1 + self.num_negatives + self.num_others} pairs, of'
-        f' {longest} tokens at most.'
-    )
-    yield f'Loss: {type(self.loss).__name__}.'
 
   @property
   def facts(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_the_best_step_and_an_early_end_are_shown(tmp_path):
   report_folder.checkpoint(folder, 30, notes=notes, run_id='x')
   report_folder.curves(
       folder,
-      report_folder.train(30, loss=1, chance=2, query_rank=7, query_spread=0.5),
+      report_folder.train(30, loss=1, chance=2, query_rank=7),
       {'step': 30, 'group': 'alignment', 'kl': 12, 'kl_limit': 3},
   )
   report_folder.evaluation(folder, checkpoint_step=30)

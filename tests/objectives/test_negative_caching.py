@@ -280,3 +280,5 @@ def test_what_cannot_be():
   model = tiny_training.make_model()
   with pytest.raises(UserError, match='mask_duplicates is False: a cache'):
     CachedNegatives(model, SIZE, Similarity(mask_duplicates=False))
+  with pytest.raises(UserError, match='SAMPLED.* is 9; expected 1 to 8'):
+    CachedNegatives(model, SIZE, sampled=9, top_k=8)

@@ -27,7 +27,6 @@ _CHARTS = {
     ' query_passage_similarity query_query_similarity'
     ' passage_passage_similarity',
     'Effective rank of the embeddings': 'train query_rank passage_rank',
-    'Spread of the embeddings, 0 to 1': 'train query_spread passage_spread',
     'Divergence of the towers, on queries': 'alignment kl kl_reverse kl_limit',
     'Gradient norm': 'train gradient_norm',
     'Learning rate': 'train learning_rate',
