@@ -63,7 +63,7 @@ class Batches:
     columns: columns per query or candidate; a cache without one has its
       default.
     template: joins the query and each of its passages to one text, for a
-      cross-encoder; None keeps them apart.
+      cross-encoder; None leaves them separate.
     num_others: how many passages of other pairs of the batch serve as hard
       negatives of a query, after its own.
     sides: the texts that a batch has, unless `template` joins them.
@@ -261,7 +261,7 @@ class Batches:
     return self._add_negatives(*self.order(step))
 
   def arrays(self, indices: BatchIndices) -> dict[str, np.ndarray]:
-    """The arrays of a batch of some pairs beside its texts."""
+    """The arrays of a batch of some pairs, except its texts."""
     passages = self.passages.gather('ids', indices.passages)
     queries = self.queries.gather('ids', indices.queries)
     ids = as_uint32_pairs(passages)
@@ -346,9 +346,9 @@ class Batches:
     return indices[rounds.T.ravel()]
 
   def _rows(self, indices: BatchIndices) -> tuple[np.ndarray, ...]:
-    """Rows of the queries [C, P] and the passages [C, P (1 + K)], or of both.
+    """Rows of the queries [C, P] and of the passages [C, P (1 + K)].
 
-    Those of a query and a passage are [C, P (1 + K), 2].
+    With a template: pairs of both, [C, P (1 + K), 2].
     """
     queries, passages = indices.queries, indices.passages
     if self.template is None:

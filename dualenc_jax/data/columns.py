@@ -14,7 +14,7 @@ import numpy as np
 from dualenc_jax.utils.errors import expect, UserError
 
 TEXT = 'text'
-# The texts of a batch, beside `batch_arrays`.
+# Names of the texts of a batch; `batch_arrays` has the others.
 ROWS = ('queries', 'passages', 'pairs')
 # The train step adds it: optimizer steps taken so far, int32 [].
 STEP = 'step'
@@ -81,7 +81,7 @@ class Column:
     return (batch_size, *candidates)
 
 
-# What every example has.
+# Columns of every example.
 STANDARD = (
     Column('query', TEXT, default='', stored='query', tower='query'),
     Column('passage', TEXT, default='', stored='passage', tower='passage'),
@@ -93,7 +93,7 @@ STANDARD = (
     Column('relevance', 'int32', default=1, stored='relevances'),
     Column('answers', TEXT, 1, ()),
 )
-# What it also has where its dataset names it among its `extra_columns`.
+# Columns that a dataset may name among its `extra_columns`.
 WEIGHTS = Column('weights', default=1.0, per='query')
 # A teacher's scores of the passage and of its hard negatives, NaN for none.
 TEACHER_SCORES = Column('teacher_scores', rank=1, per='candidate')
@@ -131,7 +131,7 @@ def batch_arrays(
     batch_size: int, num_negatives: int | None, columns: Iterable[Column] = (),
     num_positives: int = 0,
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
-  """Shape and dtype of the arrays of a batch beside the rows of its texts.
+  """Shape and dtype of the arrays of a batch, except the rows of its texts.
 
   `num_negatives` is K, None without hard negatives; `num_positives` P, the
   other passages of a query.

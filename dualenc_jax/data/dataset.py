@@ -149,8 +149,8 @@ class Dataset(abc.ABC):
   def identity(self, split: str) -> dict[str, Any]:
     """The options that determine a split's examples.
 
-    Of a file only its name counts, not its folder, so that a token cache is
-    found on another machine.
+    The folder of a file does not count, only its name, so that a token cache
+    is found on another machine.
     """
     ignored = {'root', 'data_root', *(s for s in _SPLITS if s != split)}
     if split == 'corpus':

@@ -24,8 +24,8 @@ class TextRows(NamedTuple):
 
   Attributes:
     tokens: int32 [C, R, L], the texts of a row one after the other, then 0.
-    lengths: int32 [C, R, S], tokens of each segment of a row, 0 where there is
-      none; those that there are come first.
+    lengths: int32 [C, R, S], tokens of each segment of a row; empty segments
+      have 0 and come last.
     texts: int32 [C, R, S], which text of its cell a segment is.
     places: int32 [C, T], for each text of a cell the number of its segment,
       empty ones counted; None where text t is segment t. A hard negative that
@@ -92,10 +92,10 @@ class Packed:
   """A layout of several texts in a row, none of which attends to another.
 
   The number of rows of a cell is the most that any batch of a sample needs, so
-  that almost every batch fits. One that does not takes a tenth, then three
-  tenths more rows, and else is padded: no pair is dropped or put off, so a step
-  has the same pairs in every layout. At most `sample` cells are packed to
-  choose the number of rows.
+  that almost every batch fits. A batch that does not fit gets a tenth more
+  rows, then three tenths, and is padded as a last resort. No pair is dropped or
+  postponed, so a step has the same pairs in every layout. At most `sample`
+  cells are packed to choose the number of rows.
   """
 
   sample: int = 512
@@ -278,9 +278,9 @@ def _starts(
 
 
 class _Packing(NamedTuple):
-  """Texts of one cell in rows; a missing text is in row 0, slot 0."""
+  """Texts of one cell in `rows`; a missing text is in row 0, slot 0."""
 
-  rows: int  # That are used.
+  rows: int
   row_of: np.ndarray  # int64 [T].
   slots: np.ndarray  # int64 [T], place of a text among those of its row.
   starts: np.ndarray  # int64 [T], its first token.

@@ -279,7 +279,7 @@ def _examples(
 class PairConverter(seqio.FeatureConverter):
   """From features inputs, targets and negatives to what both towers take.
 
-  Of an example, padded with 0:
+  Features of an example, padded with 0:
 
     query_tokens    int32 [length of inputs]
     query_ids       uint32 [2], a fingerprint of these tokens

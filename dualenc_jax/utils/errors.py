@@ -65,10 +65,10 @@ def did_you_mean_or_known(name: str, known: Iterable[str]) -> str:
   return did_you_mean(name, known) or listing
 
 
-# What a command exits with that was told to stop, and goes on when it is run
+# The exit status of a command that was stopped and continues when it is run
 # again: EX_TEMPFAIL of sysexits.h.
 RUN_AGAIN = 75
-# The same after Ctrl-C: who pressed it wants no loop to go on.
+# The exit status after Ctrl-C, which ends a loop around the command, too.
 INTERRUPTED = 130
 
 

@@ -12,7 +12,7 @@ from dualenc_jax.utils import files as files_lib, untrusted
 
 QUERY = '#2f6bd8'
 PASSAGE = '#f28518'
-_LETTERS = 10  # That fit an inch.
+_LETTERS = 10  # Letters of an inch.
 # Nothing in either file says when or by what it was made.
 _NO_METADATA = {
     'png': {'Software': None},
@@ -42,7 +42,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """What is drawn, in words, in numbers and in a drawing.
+  """A figure in words, in numbers and in a drawing.
 
   Attributes:
     name: of its files.

@@ -41,7 +41,7 @@ def writing(
 def replacing(path: pathlib.Path, sync: bool = False) -> Iterator[IO[bytes]]:
   """Yields a new binary file, which replaces `path` when the block succeeds.
 
-  It grows beside `path` and is removed after an error. With `sync` the content
+  It grows next to `path` and is removed after an error. With `sync` the content
   is on the disk before the file appears, so that a loss of power cannot leave
   half of it.
   """
@@ -133,7 +133,7 @@ def format_size(size: float) -> str:
 
 
 class GrowingFolder:
-  """A folder that grows beside its place and is renamed when it is complete.
+  """A folder that grows next to its place and is renamed when complete.
 
   After a kill one complete folder is left, and another process may continue
   with a part.
@@ -148,7 +148,7 @@ class GrowingFolder:
   def __init__(
       self, folder: str | os.PathLike[str], partial: pathlib.Path | None = None
   ):
-    """Looks at nothing yet.
+    """Reads nothing from the disk yet.
 
     Args:
       folder: the place, or a link to it; `~` is the home directory.
@@ -213,7 +213,7 @@ def new_folder(
     path: str | os.PathLike[str], instead: str = 'another folder',
     marker: str | None = None,
 ) -> Iterator[pathlib.Path]:
-  """Yields an empty folder beside `path`, which takes its place at the end.
+  """Yields an empty folder next to `path`, which takes its place at the end.
 
   After an error in the block nothing of it is left, and what was there still
   is: only a folder that is empty, or holds the file `marker`, is replaced.

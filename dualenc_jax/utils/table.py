@@ -10,8 +10,7 @@ from dualenc_jax.utils import files, untrusted
 
 MISSING = '-'
 _LATEX_PREAMBLE = '% Needs \\usepackage{booktabs}.\n'
-# Of all other characters pdfLaTeX shows those that its fonts have. After the
-# end of a line [ and * would be taken for its arguments.
+# After the end of a line, [ and * would be taken for its arguments.
 _SPECIAL = {
     **{character: f'\\{character}' for character in '{}$&#%_'},
     '\\': r'\textbackslash{}',

@@ -14,8 +14,8 @@ import zlib
 
 from dualenc_jax.utils.errors import UserError
 
-# What a terminal obeys and a browser drops or replaces, and what turns the
-# order of the letters after it, such as U+202E; tabs and line ends are none.
+# Control characters that a terminal obeys or a browser drops, and characters
+# that turn the order of letters, such as U+202E. Tabs and line ends may stay.
 _CONTROLS = re.compile(
     '[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]'
 )
@@ -32,7 +32,7 @@ def is_file(path: Any) -> bool:
 
 
 def explain_path(path: Any) -> str:
-  """What a path leads to that is not a regular file, for an error."""
+  """Describes a path that is not a regular file, for an error."""
   if is_remote(path) or not os.path.lexists(path):
     return f'there is no file {path}'
   if not os.path.exists(path):
@@ -52,7 +52,7 @@ def open_file(path: Any, again: str = '') -> IO[bytes]:
   """
   if is_remote(path):
     return path.open('rb')
-  # Other readers of a pipe would wait for who writes to it.
+  # A pipe would wait for its writer.
   file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 'rb')
   if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
     file.close()
@@ -98,7 +98,7 @@ def check_folder(
 
 
 def check_name(name: Any, where: Any, again: str = 'Copy it again.') -> str:
-  """A name that was read, in `where`, of a file or folder beside that file.
+  """Checks a name, read from the file `where`, of a file in the same folder.
 
   Raises:
     UserError: it is no string, is absolute, leads out of the folder, or is
@@ -125,7 +125,7 @@ def quote(value: Any) -> str:
 
 
 def parse_number(value: Any) -> float:
-  """A number, or what ASCII spells as one; NaN for all else, such as '1_0'."""
+  """A number, or the number that ASCII spells; NaN for all else, as '1_0'."""
   if isinstance(value, str) and ('_' in value or not value.isascii()):
     return math.nan
   try:
@@ -150,7 +150,7 @@ def escape(text: str) -> str:
 
 
 def decompress(content: bytes, largest: int, where: Any, again: str) -> bytes:
-  """What zlib compressed; UserError where it is damaged, cut off or longer."""
+  """Decompresses by zlib; UserError for damaged, cut off or longer content."""
   machine = zlib.decompressobj()
   try:
     result = machine.decompress(content, largest + 1)

@@ -155,7 +155,7 @@ def _find_unchecked(
 
 
 def _prefix(key: Mapping[str, Any]) -> str:
-  """What the folders of all caches of a task and split begin with."""
+  """The start of the folder names of all caches of a task and split."""
   return f'{key["task"]}-{key["split"]}-'.translate(_UNSAFE)
 
 
@@ -189,7 +189,7 @@ def _encoded(
 ) -> Arrays:
   """Tokens, and texts unless these are lists.
 
-  An empty text is none and has 0 tokens, but for a blank passage of a corpus.
+  An empty text has 0 tokens, except a blank passage of a corpus.
   """
   rows, name = [e[column.name] for e in examples], column.key
   if column.rank:

@@ -164,7 +164,7 @@ class CacheWriter(contextlib.ExitStack):
   """
 
   def __init__(self, folder: pathlib.Path, key: Mapping[str, Any]):
-    """Makes the folder, which must not exist."""
+    """Makes the folder; it must not exist."""
     super().__init__()
     folder.mkdir(parents=True)
     self.folder = folder

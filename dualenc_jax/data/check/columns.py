@@ -15,7 +15,7 @@ from dualenc_jax.utils import untrusted
 
 NONE = 0
 LONG_WORD = 1000
-# Of scripts with spaces between words.
+# Characters of scripts with spaces between words.
 _LONG_WORD = re.compile('[!-\u058f]{%d}' % LONG_WORD)
 # UTF-8 that was read as Latin-1 or Windows-1252: a first byte and one that
 # continues it; control characters; and U+FFFD for what could not be decoded.

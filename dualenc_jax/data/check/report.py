@@ -19,7 +19,7 @@ _WIDTH = 300  # Characters of a sample's text.
 _COLOURS = {
     'query': figure.QUERY, 'passage': figure.PASSAGE, 'negative': '#3a9a4b'
 }
-_INCHES = (4.9, 2.4)  # Of a histogram.
+_INCHES = (4.9, 2.4)  # The size of a histogram.
 _BINS = 48
 # Names of numbers, and how they are written.
 _COUNTS = {

@@ -31,7 +31,7 @@ class Lengths:
 
   @classmethod
   def count(cls, tokens: np.ndarray, limit: int, unknown: int) -> 'Lengths':
-    """Of texts with `tokens` [n] tokens, `unknown` of all of them unknown."""
+    """Counts texts with `tokens` [n] tokens, `unknown` of them unknown."""
     percentiles = np.zeros(len(PERCENTILES), int)
     if len(tokens):
       percentiles = np.percentile(tokens, PERCENTILES, method='inverted_cdf')

@@ -8,8 +8,8 @@ import numpy as np
 
 from dualenc_jax.data.text.words import split
 
-# Of functions at 0.6 the code is a copy with other names; at 0.5 two short
-# ones may do different things.
+# At 0.6 the code of two functions is a copy with other names; at 0.5 two short
+# functions may do different things.
 SIMILARITY = 0.6
 
 
@@ -53,7 +53,7 @@ def _pairs(texts: Sequence[str]) -> Any:
   columns, ends = [], [0]
   for text in texts:
     words = split(text)
-    # Of a single word, that.
+    # A text of a single word has no pairs.
     own: set[tuple[str, ...]] = {*itertools.pairwise(words)} or {*zip(words)}
     columns += [numbers.setdefault(pair, len(numbers)) for pair in own]
     ends.append(len(columns))

@@ -36,7 +36,7 @@ class Template:
     if (
         parts[1::2] != ['query', 'passage']
         or any('{' in part or '}' in part for part in parts[::2])
-        or not all(map(_apart, parts[::2], range(3)))
+        or not all(map(_has_spaces, parts[::2], range(3)))
     ):
       raise UserError(
           f'Template.text is {self.text!r}; expected {{query}}, then'
@@ -49,7 +49,7 @@ class Template:
     )
 
   def tokens(self, tokenizer: Tokenizer) -> 'TokenTemplate':
-    """What stands around queries and passages; UserError if no passage fits."""
+    """The template in tokens; raises UserError if no passage fits."""
     texts = [part.strip() for part in _FIELD.split(self.text)[::2]]
     before, between, after = (
         _pieces(tokenizer.vocabulary, text) for text in texts
@@ -147,7 +147,7 @@ def _pieces(vocabulary: Vocabulary, text: str) -> np.ndarray:
   return vocabulary.encode([text], 2**31 - 1).row(0)[:-1].astype(np.int64)
 
 
-def _apart(part: str, number: int) -> bool:
+def _has_spaces(part: str, number: int) -> bool:
   """Whether there are spaces between part 0, 1 or 2 and what it touches."""
   if not part:
     return number != 1

@@ -24,7 +24,7 @@ _MULTIPLE = 64
 # Most tokens of a text: a length from a stranger's file must fit the memory.
 LONGEST = 2**16
 PREFIXES = 'query_prefix', 'passage_prefix'
-# What sentence-transformers calls the two prefixes among prompts.
+# Names of the two prefixes among the prompts of sentence-transformers.
 QUERY, DOCUMENT = 'query', 'document'
 SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'
 
@@ -55,7 +55,7 @@ class Vocabulary:
 
   @functools.cached_property
   def sha256(self) -> str:
-    """Of the model file."""
+    """The digest of the model file."""
     return hashlib.sha256(self.file.read_bytes()).hexdigest()
 
   def encode(
@@ -63,8 +63,8 @@ class Vocabulary:
   ) -> Ragged:
     """Token ids of each text: at most `max_length - 1`, then EOS.
 
-    Cut first and ended after, as T5X's `append_eos_after_trim` does: every row
-    ends with EOS. `threads` is -1 for one on each core.
+    Texts are cut first and ended after, as by T5X's `append_eos_after_trim`:
+    every row ends with EOS. `threads` is -1 for one on each core.
     """
     rows = self._processor.encode_as_numpy(
         list(texts), add_eos=True, num_threads=threads
@@ -131,9 +131,9 @@ class Tokenizer:
     query_prefix: in front of every query, such as 'query: '; its tokens count.
     passage_prefix: in front of every passage and hard negative.
     prompts: other prefixes by name, for `prompted`.
-    default_prompt: name of the one for a text of neither side, as which
-      `encode` of sentence-transformers takes it; '' for none, None for the
-      prefix that both sides share, if they do.
+    default_prompt: name of the prompt for a text of neither side, as in
+      `encode` of sentence-transformers; '' for none, None for the prefix that
+      both sides share, if they do.
   """
 
   vocabulary: Vocabulary
@@ -165,7 +165,7 @@ class Tokenizer:
 
   @property
   def prefixes(self) -> dict[str, str]:
-    """Those that are not empty, by name."""
+    """Prefixes that are not empty, by name."""
     return {n: getattr(self, n) for n in PREFIXES if getattr(self, n)}
 
   @property
@@ -185,9 +185,9 @@ class Tokenizer:
     return {**own, **self.prompts}
 
   def prompt(self, name: str, model: object = 'The model') -> str:
-    """The text of a prompt; raises UserError where there is none so called.
+    """The text of a prompt; raises UserError if there is no such prompt.
 
-    `model` is what the error calls the model.
+    `model` is the name of the model in the error.
     """
     if name not in self.all_prompts:
       raise UserError(

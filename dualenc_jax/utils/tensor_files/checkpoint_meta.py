@@ -1,4 +1,4 @@
-"""The JSON beside the tensors of a checkpoint, with their digests.
+"""The JSON of a checkpoint, with digests of its tensors.
 
 `sha256` in it is that of the object without it, as JSON with sorted keys and
 without spaces. Checkpoints that were made without digests have neither.
@@ -38,7 +38,7 @@ def seal(meta: Mapping[str, Any], digests: Digests) -> dict[str, Any]:
 def unseal(
     meta: Mapping[str, Any], where: Any
 ) -> tuple[dict[str, Any], Digests | None]:
-  """What `seal` was given, digests None without any; or DamageError."""
+  """The arguments of `seal`, digests None without any; or DamageError."""
   value = dict(meta)
   checksum = value.pop(_SHA256, None)
   if checksum is None and _DIGESTS not in value:

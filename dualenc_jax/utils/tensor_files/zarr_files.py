@@ -18,7 +18,7 @@ import tensorstore as ts
 from dualenc_jax.utils import json_file, machine, untrusted
 from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
 
-# What zarr says of an array, in its folder.
+# The file of an array's metadata in its zarr folder.
 HEADER = '.zarray'
 ReadablePath = str | os.PathLike[str]
 _METADATA = '_METADATA'
@@ -55,7 +55,7 @@ def tensor(
 
 
 def first_line(error: BaseException) -> str:
-  """What went wrong, without the specification that TensorStore appends."""
+  """The first line of an error, without TensorStore's specification."""
   line = (str(error).splitlines() or [type(error).__name__])[0]
   return line.split(' [tensorstore_spec=')[0].split(' [source locations')[0]
 
@@ -78,10 +78,7 @@ def _read(
 
 
 def _check_header(specification: Mapping[str, Any]) -> None:
-  """Raises ValueError unless TensorStore survives the header of an array.
-
-  Nor does it come back from a pipe.
-  """
+  """Raises ValueError for a header or a pipe that TensorStore hangs on."""
   store = specification['kvstore']
   if store['driver'] == 'file':
     untrusted.check_folder(store['path'])
@@ -93,10 +90,7 @@ def _check_header(specification: Mapping[str, Any]) -> None:
 
 
 def _check_sizes(array: ts.TensorStore) -> None:
-  """Raises ValueError for more memory than there is, or than the array has.
-
-  Of a chunk no more than its own size is unpacked.
-  """
+  """Raises ValueError for an array or a chunk that is too large to unpack."""
   dtype, memory = array.dtype.numpy_dtype, machine.machine_memory()
   size = math.prod(array.shape) * dtype.itemsize
   if size > memory:
