@@ -67,39 +67,25 @@ def make_parser() -> flags.Parser:
       action='append',
   )
   add = parser.add_argument
-  add(
-      '--names', type=flags.listed,
-      help='names of the models in figures (default their folders)',
-  )
-  add(
-      '--tasks', type=flags.listed,
-      help=flags.ONE_TASK,
-  )
+  add('--names', type=flags.listed,
+      help='names of the models in figures (default their folders)')
+  add('--tasks', type=flags.listed,
+      help=flags.ONE_TASK)
   add('--split', help=flags.SPLIT)
-  add(
-      '--index_dir', action='append', type=flags.path,
+  add('--index_dir', action='append', type=flags.path,
       help='folder for the embeddings of the corpus, one for each model; an'
-      ' index of `dualenc encode` is used as it is',
-  )
-  add(
-      '--output_dir', type=flags.path,
-      help='folder of the results; required with several models',
-  )
+      ' index of `dualenc encode` is used as it is')
+  add('--output_dir', type=flags.path,
+      help='folder of the results; required with several models')
   several = flags.whole(sample.FEWEST)
-  add(
-      '--sample', type=several, default=400,
+  add('--sample', type=several, default=400,
       help='number of queries, and of passages, on the maps (default'
-      ' %(default)s, as in the papers)',
-  )
-  add(
-      '--max_passages', type=several,
+      ' %(default)s, as in the papers)')
+  add('--max_passages', type=several,
       help='encode and search only the relevant passages and this many others,'
-      ' drawn at random (default the whole corpus)',
-  )
-  add(
-      '--seed', type=flags.whole(0), default=0,
-      help='random seed (default %(default)s)',
-  )
+      ' drawn at random (default the whole corpus)')
+  add('--seed', type=flags.whole(0), default=0,
+      help='random seed (default %(default)s)')
   return parser
 
 

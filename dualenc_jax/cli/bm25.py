@@ -57,10 +57,8 @@ def make_parser() -> flags.Parser:
   add = parser.add_argument
   add('--tasks', type=flags.listed, help='tasks, as for `dualenc evaluate`')
   add('--split', help=flags.SPLIT)
-  add(
-      '--skip_missing', action='store_true',
-      help='leave out --tasks whose files do not exist',
-  )
+  add('--skip_missing', action='store_true',
+      help='leave out --tasks whose files do not exist')
   add('--k', type=flags.whole(), default=1000,
       help='hits per query in the run file (default %(default)s)')
   add('--output_dir', default='bm25',
@@ -76,19 +74,13 @@ def make_parser() -> flags.Parser:
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds k1, b and the language of BM25."""
   add = parser.add_argument
-  add(
-      '--bm25_k1', type=flags.number, default=bm25_lib.K1,
-      help='BM25: saturation of repeated words (default %(default)s)',
-  )
-  add(
-      '--bm25_b', type=flags.number, default=bm25_lib.B,
-      help='BM25: penalty of long passages (default %(default)s)',
-  )
-  add(
-      '--bm25_language', default=bm25_lib.LANGUAGE,
+  add('--bm25_k1', type=flags.number, default=bm25_lib.K1,
+      help='BM25: saturation of repeated words (default %(default)s)')
+  add('--bm25_b', type=flags.number, default=bm25_lib.B,
+      help='BM25: penalty of long passages (default %(default)s)')
+  add('--bm25_language', default=bm25_lib.LANGUAGE,
       help='BM25: language of stop words and stems; none for neither (default'
-      ' %(default)s)',
-  )
+      ' %(default)s)')
 
 
 def words(args: argparse.Namespace) -> BM25Config:

@@ -64,45 +64,27 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = flags.Parser('compare', __doc__)
   add = parser.add_argument
-  add(
-      'systems', nargs='+', type=flags.path,
+  add('systems', nargs='+', type=flags.path,
       metavar='MODEL_DIR | RESULT_DIR | RUN_FILE[+RUN_FILE]',
-      help='two or more systems, the baseline first; one with --qrels',
-  )
-  add(
-      '--qrels', type=flags.path, metavar='FILE',
+      help='two or more systems, the baseline first; one with --qrels')
+  add('--qrels', type=flags.path, metavar='FILE',
       help="relevance judgements to measure run files by, in TREC's or BEIR's"
-      ' form',
-  )
-  add(
-      '--k', type=flags.whole(),
-      help='use only the k best hits per query of run files',
-  )
-  add(
-      '--relevance_level', type=flags.whole(), metavar='GRADE',
+      ' form')
+  add('--k', type=flags.whole(),
+      help='use only the k best hits per query of run files')
+  add('--relevance_level', type=flags.whole(), metavar='GRADE',
       help='lowest grade of --qrels that is relevant, for all metrics but nDCG;'
-      ' 2 for TREC DL',
-  )
-  add(
-      '--metrics', type=flags.listed, metavar='NAME[,NAME]',
-      help='metrics such as MRR@10,Recall@100 (default those of the papers)',
-  )
-  add(
-      '--names', type=flags.listed, metavar='NAME[,NAME]',
-      help='names of the systems, in order; {codec} in one is its codec',
-  )
-  add(
-      '--common_queries', action='store_true',
-      help='compare on the queries that a system shares with the baseline',
-  )
-  add(
-      '--permutations', type=flags.whole(), default=10_000,
-      help='permutations of the randomization test (default %(default)s)',
-  )
+      ' 2 for TREC DL')
+  add('--metrics', type=flags.listed, metavar='NAME[,NAME]',
+      help='metrics such as MRR@10,Recall@100 (default those of the papers)')
+  add('--names', type=flags.listed, metavar='NAME[,NAME]',
+      help='names of the systems, in order; {codec} in one is its codec')
+  add('--common_queries', action='store_true',
+      help='compare on the queries that a system shares with the baseline')
+  add('--permutations', type=flags.whole(), default=10_000,
+      help='permutations of the randomization test (default %(default)s)')
   add('--seed', type=flags.whole(0), default=0,
       help='random seed of the permutations (default %(default)s)')
-  add(
-      '--output_dir', type=flags.path, metavar='DIR',
-      help='folder of the results (default none: print only)',
-  )
+  add('--output_dir', type=flags.path, metavar='DIR',
+      help='folder of the results (default none: print only)')
   return parser

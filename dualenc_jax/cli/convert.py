@@ -176,41 +176,28 @@ def check_source(args: argparse.Namespace, is_index: bool) -> None:
 
 def make_parser() -> flags.Parser:
   parser = flags.Parser('convert', __doc__)
-  parser.add_argument(
-      'source', nargs='?',
-      help='a checkpoint (folder or file) or an index',
-  )
-  parser.add_argument(
-      '--merge', type=flags.listed, metavar='A,B',
+  add = parser.add_argument
+  add('source', nargs='?',
+      help='a checkpoint (folder or file) or an index')
+  add('--merge', type=flags.listed, metavar='A,B',
       help='convert the mean of these models, without a source, or of these'
-      ' steps of the source, a model_dir',
-  )
-  parser.add_argument(
-      '--weights', type=lambda text: [*map(flags.number, flags.listed(text))],
+      ' steps of the source, a model_dir')
+  add('--weights', type=lambda text: [*map(flags.number, flags.listed(text))],
       metavar='.5,.5',
-      help='weights of the mean, divided by their sum (default equal)',
-  )
+      help='weights of the mean, divided by their sum (default equal)')
   known: dict[str, Any] = {**forms(), **index_conversion.FORMS}
-  parser.add_argument(
-      '--to', choices=known, required=True,
-      help='; '.join(f'{name}: {form.text}' for name, form in known.items()),
-  )
-  parser.add_argument(
-      '--tower', choices=['query'],
+  add('--to', choices=known, required=True,
+      help='; '.join(f'{name}: {form.text}' for name, form in known.items()))
+  add('--tower', choices=['query'],
       help='write only the query tower, to search an existing index; for'
-      ' jax_export and safetensors',
-  )
-  parser.add_argument('--output_dir', required=True, help='folder to make')
-  parser.add_argument(
-      '--step', type=flags.whole(0),
-      help='checkpoint of a model_dir (default the best kept, else the newest)',
-  )
+      ' jax_export and safetensors')
+  add('--output_dir', required=True, help='folder to make')
+  add('--step', type=flags.whole(0),
+      help='checkpoint of a model_dir (default the best kept, else the newest)')
   flags.add_dim(parser)
-  parser.add_argument(
-      '--vocabulary',
+  add('--vocabulary',
       help='SentencePiece file, if the source has none (T5X) or only a'
-      ' tokenizer.json',
-  )
+      ' tokenizer.json')
   for tower in ('query', 'passage'):
     parser.add_argument(
         f'--{tower}_length', type=flags.whole(),
@@ -220,11 +207,9 @@ def make_parser() -> flags.Parser:
         f'--{tower}_prefix',
         help=f'text before every {tower} (default that of the source)',
     )
-  parser.add_argument(
-      '--verify', action=argparse.BooleanOptionalAction,
+  add('--verify', action=argparse.BooleanOptionalAction,
       help='compare the embeddings of source and output (default yes, where the'
-      ' libraries of the form are installed)',
-  )
+      ' libraries of the form are installed)')
   return parser
 
 

@@ -46,23 +46,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('data check', __doc__)
+  add = parser.add_argument
   data_command.add_flags(parser)
-  parser.add_argument(
-      '--split', action='append', default=[],
-      help='split to read; repeatable (default all)',
-  )
-  parser.add_argument(
-      '--limit', type=flags.whole(), help='read only this many rows per split'
-  )
-  parser.add_argument(
-      '--output_dir', type=flags.path, default=pathlib.Path('data_check'),
+  add('--split', action='append', default=[],
+      help='split to read; repeatable (default all)')
+  add('--limit', type=flags.whole(), help='read only this many rows per split')
+  add('--output_dir', type=flags.path, default=pathlib.Path('data_check'),
       help='folder of the report and the picture, where older ones are replaced'
-      ' (default %(default)s)',
-  )
-  parser.add_argument(
-      '--strict', action='store_true',
-      help='exit with status 2 if anything is wrong or suspicious',
-  )
+      ' (default %(default)s)')
+  add('--strict', action='store_true',
+      help='exit with status 2 if anything is wrong or suspicious')
   return parser
 
 

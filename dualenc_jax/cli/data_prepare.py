@@ -52,15 +52,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('data prepare', __doc__)
+  add = parser.add_argument
   data_command.add_flags(parser)
-  parser.add_argument(
-      '--split', action='append', metavar='SPLIT',
-      help='split to build; repeatable (default all)',
-  )
-  parser.add_argument(
-      '--workers', type=flags.whole(),
-      help='threads that tokenise (default one per core)',
-  )
+  add('--split', action='append', metavar='SPLIT',
+      help='split to build; repeatable (default all)')
+  add('--workers', type=flags.whole(),
+      help='threads that tokenise (default one per core)')
   return parser
 
 

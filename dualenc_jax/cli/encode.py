@@ -103,34 +103,22 @@ def make_parser() -> flags.Parser:
   add('--tasks', type=flags.listed, help=flags.ONE_TASK)
   add('--split',
       help='split of the task (default all, else corpus, else train)')
-  add(
-      '--corpus', metavar='PATH',
-      help="a BEIR folder or a file in place of the task's texts; see above",
-  )
-  add(
-      '--tower', choices=header_lib.TOWERS, default='passage',
+  add('--corpus', metavar='PATH',
+      help="a BEIR folder or a file in place of the task's texts; see above")
+  add('--tower', choices=header_lib.TOWERS, default='passage',
       help='tower to encode with: query encodes the queries of the split, or'
-      ' of a file (default %(default)s)',
-  )
-  add(
-      '--skip_bad_rows', action='store_true',
-      help='leave out unreadable rows and repeated ids of --corpus',
-  )
+      ' of a file (default %(default)s)')
+  add('--skip_bad_rows', action='store_true',
+      help='leave out unreadable rows and repeated ids of --corpus')
   add('--index_dir', help=flags.INDEX_DIR)
-  add(
-      '--overwrite', action='store_true',
-      help='replace an existing index of something else',
-  )
-  add(
-      '--codec',
+  add('--overwrite', action='store_true',
+      help='replace an existing index of something else')
+  add('--codec',
       help='form of the stored embeddings: fp32, fp16, bf16, int8, pca:256,'
       ' rotated:4, pq:96, opq:96, binary, ...; see docs/compression.md (default'
-      " the model's own, else fp32)",
-  )
-  add(
-      '--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
-      help='rows per shard (default %(default)s)',
-  )
+      " the model's own, else fp32)")
+  add('--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
+      help='rows per shard (default %(default)s)')
   flags.add_hosts(parser)
   runtime.add_flags(parser)
   return parser

@@ -133,63 +133,41 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('evaluate', __doc__)
   saved_run.add_flags(parser)
   add = parser.add_argument
-  add(
-      '--tasks', type=flags.listed,
+  add('--tasks', type=flags.listed,
       help='tasks such as msmarco,beir/scifact,multireqa (default that of'
-      ' --gin_file, else the one that the model was trained on)',
-  )
+      ' --gin_file, else the one that the model was trained on)')
   add('--split', help=flags.SPLIT)
-  add(
-      '--skip_missing', action='store_true',
-      help='leave out --tasks whose files do not exist',
-  )
-  add(
-      '--k', type=flags.whole(), default=1000,
-      help='hits per query in the run file (default %(default)s)',
-  )
-  add(
-      '--index_dir',
+  add('--skip_missing', action='store_true',
+      help='leave out --tasks whose files do not exist')
+  add('--k', type=flags.whole(), default=1000,
+      help='hits per query in the run file (default %(default)s)')
+  add('--index_dir',
       help='folder for the embeddings of the corpus, for corpora larger than'
-      ' the memory; an index of `dualenc encode` is used as it is',
-  )
-  add(
-      '--candidates', type=flags.whole(), metavar='L',
-      help=flags.CANDIDATES,
-  )
-  add(
-      '--max_passage', nargs='?', const='#', metavar='SEPARATOR',
+      ' the memory; an index of `dualenc encode` is used as it is')
+  add('--candidates', type=flags.whole(), metavar='L',
+      help=flags.CANDIDATES)
+  add('--max_passage', nargs='?', const='#', metavar='SEPARATOR',
       help='rank documents by their best passage; the id of a passage is its'
-      " document's id, a separator (default #) and a number",
-  )
-  add(
-      '--codecs', type=flags.listed,
+      " document's id, a separator (default #) and a number")
+  add('--codecs', type=flags.listed,
       help='also measure compressed embeddings, such as'
       ' fp16,int8,pca:256,rotated:4,pq:96,opq:96,binary; see'
-      ' docs/compression.md',
-  )
-  add(
-      '--learnt_queries', metavar='FILE',
+      ' docs/compression.md')
+  add('--learnt_queries', metavar='FILE',
       help='queries that the model was trained on, JSONL or TSV: reports how'
-      ' many of the evaluated queries are among them, exactly or nearly',
-  )
+      ' many of the evaluated queries are among them, exactly or nearly')
   add('--output_dir', help='folder of the results (default see above)')
   flags.add_relevance_level(parser)
   flags.add_equal_texts(parser)
   bm25.add_flags(parser)
-  add(
-      '--no_baselines', dest='baselines', action='store_const', const=[],
-      help='measure the model alone',
-  )
-  add(
-      '--baselines', type=flags.listed,
+  add('--no_baselines', dest='baselines', action='store_const', const=[],
+      help='measure the model alone')
+  add('--baselines', type=flags.listed,
       help='baselines to measure (default bm25,hybrid below half a million'
-      ' passages)',
-  )
-  add(
-      '--hybrid_weight', type=bm25.weight,
+      ' passages)')
+  add('--hybrid_weight', type=bm25.weight,
       help='fusion with BM25: 0 to 1, the share of the dense z-scores, or rrf,'
       ' by ranks (default: chosen on the validation split, or'
-      f' {hybrid.WEIGHT} where there is no other)',
-  )
+      f' {hybrid.WEIGHT} where there is no other)')
   rerank.add_flags(parser)
   return parser

@@ -82,37 +82,23 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> flags.Parser:
   parser = flags.Parser('latency', __doc__)
   add = parser.add_argument
-  add(
-      'models', nargs='+', type=flags.path, metavar='MODEL',
+  add('models', nargs='+', type=flags.path, metavar='MODEL',
       help='a model_dir, a saved retriever, or a checkpoint that `dualenc'
-      ' convert` reads; the first is the baseline',
-  )
-  add(
-      '--names', type=flags.listed, metavar='NAME[,NAME]',
-      help='names of the models (default their folders)',
-  )
-  add(
-      '--queries', type=flags.path, metavar='FILE',
-      help='queries to measure with: one per line, or JSONL or TSV with ids',
-  )
-  add(
-      '--lengths', type=_lengths, metavar='N[,N]',
+      ' convert` reads; the first is the baseline')
+  add('--names', type=flags.listed, metavar='NAME[,NAME]',
+      help='names of the models (default their folders)')
+  add('--queries', type=flags.path, metavar='FILE',
+      help='queries to measure with: one per line, or JSONL or TSV with ids')
+  add('--lengths', type=_lengths, metavar='N[,N]',
       help='tokens of the made queries, prefix and EOS included (default'
-      ' 8,16,32,64, as far as all models take them)',
-  )
+      ' 8,16,32,64, as far as all models take them)')
   flags.add_prompts(parser, of_passages=False)
-  add(
-      '--threads', type=flags.whole(),
-      help='cores to compute on (default all that the process may use)',
-  )
-  add(
-      '--count', type=flags.whole(), default=200,
-      help='timed calls per model and length (default %(default)s)',
-  )
-  add(
-      '--output_dir', type=flags.path, metavar='DIR',
-      help='folder of the results (default none: print only)',
-  )
+  add('--threads', type=flags.whole(),
+      help='cores to compute on (default all that the process may use)')
+  add('--count', type=flags.whole(), default=200,
+      help='timed calls per model and length (default %(default)s)')
+  add('--output_dir', type=flags.path, metavar='DIR',
+      help='folder of the results (default none: print only)')
   return parser
 
 

@@ -37,17 +37,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_parser() -> flags.Parser:
   parser = flags.Parser('report', __doc__)
-  parser.add_argument(
-      '--model_dir', required=True,
-      help='folder of a trained model, or of its dim-* or prompt-* in it',
-  )
-  parser.add_argument(
-      '--beside', type=flags.path, action='append', default=[], metavar='DIR',
+  add = parser.add_argument
+  add('--model_dir', required=True,
+      help='folder of a trained model, or of its dim-* or prompt-* in it')
+  add('--beside', type=flags.path, action='append', default=[], metavar='DIR',
       help='another model_dir, result folder or MODEL_DIR:bm25 to compare with,'
-      ' by paired tests and training curves; repeatable',
-  )
-  parser.add_argument(
-      '--output_file', type=flags.path, metavar='FILE',
-      help='file to write (default MODEL_DIR/report.html)',
-  )
+      ' by paired tests and training curves; repeatable')
+  add('--output_file', type=flags.path, metavar='FILE',
+      help='file to write (default MODEL_DIR/report.html)')
   return parser

@@ -83,20 +83,16 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('rerank', __doc__)
   data_command.add_flags(parser)
   add = parser.add_argument
-  add(
-      '--teacher', required=True, metavar='MODEL_DIR | FILE',
-      help='a cross-encoder, or a file of query id, passage id and score',
-  )
+  add('--teacher', required=True, metavar='MODEL_DIR | FILE',
+      help='a cross-encoder, or a file of query id, passage id and score')
   add('--run', required=True, metavar='FILE', help='TREC run to re-rank')
   add('--tasks', type=flags.listed, help=flags.ONE_TASK)
   add('--split', help=flags.SPLIT)
   add_form(parser)
   flags.add_prompts(parser)
-  add(
-      '--depth', type=flags.whole(), default=100,
+  add('--depth', type=flags.whole(), default=100,
       help='best hits per query that are scored; the others stay below them'
-      ' (default %(default)s)',
-  )
+      ' (default %(default)s)')
   add('--k', type=flags.whole(), default=1000,
       help='hits per query in the new run file (default %(default)s)')
   add('--output_dir', default='reranked',
@@ -110,34 +106,25 @@ def make_parser() -> flags.Parser:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of a command that re-ranks what it finds."""
-  parser.add_argument(
-      '--rerank', metavar='MODEL_DIR | FILE',
+  add = parser.add_argument
+  add('--rerank', metavar='MODEL_DIR | FILE',
       help='re-rank the best hits by this cross-encoder or, in evaluate only,'
-      ' by a file of query id, passage id and score',
-  )
-  parser.add_argument(
-      '--rerank_depth', type=flags.whole(), default=100,
-      help='hits per query that --rerank re-ranks (default %(default)s)',
-  )
+      ' by a file of query id, passage id and score')
+  add('--rerank_depth', type=flags.whole(), default=100,
+      help='hits per query that --rerank re-ranks (default %(default)s)')
   add_form(parser)
 
 
 def add_form(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that describe a released teacher."""
   add = parser.add_argument
-  add(
-      '--teacher_form', choices=list(released_models.FORMS),
-      help='form of a teacher that is a T5X checkpoint or Hugging Face folder',
-  )
-  add(
-      '--teacher_vocabulary', metavar='FILE',
-      help="the teacher's SentencePiece file, if none is beside it",
-  )
-  add(
-      '--teacher_length', type=flags.whole(),
+  add('--teacher_form', choices=list(released_models.FORMS),
+      help='form of a teacher that is a T5X checkpoint or Hugging Face folder')
+  add('--teacher_vocabulary', metavar='FILE',
+      help="the teacher's SentencePiece file, if none is beside it")
+  add('--teacher_length', type=flags.whole(),
       help='maximum tokens of query and passage together for the teacher'
-      f' (default {released_models.LENGTH})',
-  )
+      f' (default {released_models.LENGTH})')
 
 
 def teacher(

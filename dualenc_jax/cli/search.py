@@ -112,36 +112,25 @@ def _queries(args: argparse.Namespace) -> Iterator[list[tuple[str, str]]]:
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('search', __doc__)
-  parser.add_argument('query', nargs='*', help='text to search for')
-  parser.add_argument(
-      '--queries', type=flags.path, metavar='FILE',
-      help='queries to search for: one per line, or JSONL or TSV with ids',
-  )
-  parser.add_argument(
-      '--format', choices=[*_FORMATS], default='text',
+  add = parser.add_argument
+  add('query', nargs='*', help='text to search for')
+  add('--queries', type=flags.path, metavar='FILE',
+      help='queries to search for: one per line, or JSONL or TSV with ids')
+  add('--format', choices=[*_FORMATS], default='text',
       help='text; json, one object per hit; tsv; or trec, a run file (default'
-      ' %(default)s). Queries without ids are numbered from 1',
-  )
+      ' %(default)s). Queries without ids are numbered from 1')
   saved_run.add_flags(parser)
-  parser.add_argument(
-      '--index_dir',
-      help=flags.INDEX_DIR,
-  )
-  parser.add_argument(
-      '--candidates', type=flags.whole(), metavar='L',
-      help=flags.CANDIDATES,
-  )
-  parser.add_argument(
-      '--hybrid', type=bm25.weight, metavar='SHARE | rrf',
+  add('--index_dir',
+      help=flags.INDEX_DIR)
+  add('--candidates', type=flags.whole(), metavar='L',
+      help=flags.CANDIDATES)
+  add('--hybrid', type=bm25.weight, metavar='SHARE | rrf',
       help='fuse with BM25: 0 to 1, such as 0.5, the share of the dense scores;'
-      ' or rrf, by ranks (default no BM25)',
-  )
+      ' or rrf, by ranks (default no BM25)')
   bm25.add_flags(parser)
   rerank.add_flags(parser)
-  parser.add_argument(
-      '--k', type=flags.whole(), default=5,
-      help='hits to show (default %(default)s)',
-  )
+  add('--k', type=flags.whole(), default=5,
+      help='hits to show (default %(default)s)')
   return parser
 
 
