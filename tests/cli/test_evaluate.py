@@ -110,7 +110,7 @@ def test_what_is_missing_is_told_before_anything_is_computed(
   with pytest.raises(UserError) as error:
     run(model, tmp_path, tasks, *flags)
   for part in (
-      'beir/fiqa: there is no folder', 'fiqa.zip', '--skip_missing',
+      'beir/fiqa: there is no file', 'fiqa.zip', '--skip_missing',
       'Missing: beir-fiqa, msmarco.',
   ):
     assert part in str(error.value)

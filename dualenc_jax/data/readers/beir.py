@@ -7,7 +7,7 @@ import pathlib
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.readers import beir_sets
 from dualenc_jax.data.readers.judged_texts import CORPUS, JudgedTexts, Layout
-from dualenc_jax.utils.errors import SourceUnavailable, UserError
+from dualenc_jax.utils.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +51,7 @@ class Beir(JudgedTexts):
       return [self]
     of_set = self
     if self.folder is not None:
-      # By the saved config of a model, say, that was trained on a folder: so
-      # are the names of files and what was mined.
+      # Of the folder of a model's saved config, say, as are these options.
       of_set = dataclasses.replace(
           self, folder=None, prefix='', files=None,
           hard_negatives=None, scores=False,
@@ -115,7 +114,7 @@ class Beir(JudgedTexts):
     paths = {key: (name, f'{name}.gz') for key, name in names.items()}
     return Layout(paths, CORPUS, 'queries', '{}')
 
-  def folder_and_hint(self) -> tuple[pathlib.Path, str]:
+  def folder_and_hint(self) -> tuple[pathlib.Path | None, str]:
     if (self.dataset is None) == (self.folder is None):
       raise UserError(
           'beir reads a set of the benchmark, --gin.BEIR_SET=scifact (dataset),'
@@ -124,22 +123,10 @@ class Beir(JudgedTexts):
       )
     if self.dataset is None:
       return pathlib.Path(self.folder or '').expanduser(), (
-          'BEIR_FOLDER (folder) names it: give a folder with corpus.jsonl,'
-          ' queries.jsonl and qrels/*.tsv.'
+          'Give a folder with corpus.jsonl, queries.jsonl and qrels/*.tsv.'
       )
-    hint = beir_sets.hint(self.dataset)
     root = self._root()
-    if root is None:
-      raise SourceUnavailable(
-          f'{self.name()}: no folder is given: set --gin.DATA_ROOT, below'
-          f' which beir has a folder of its own. {hint}'
-      )
-    folder = root / self.dataset
-    if not folder.is_dir():
-      raise SourceUnavailable(
-          f'{self.name()}: there is no folder {folder}. {hint}'
-      )
-    return folder, hint
+    return root and root / self.dataset, beir_sets.hint(self.dataset)
 
   @property
   def _set(self) -> beir_sets.BeirSet:

@@ -95,10 +95,10 @@ def parts(name: str) -> tuple[str, ...]:
     return CQADUPSTACK_PARTS
   if name in SETS:
     return (name,)
+  known = (*SETS, *NAMES)
   raise UserError(
-      f'BEIR has no data set {name!r}.{did_you_mean(name, (*SETS, *NAMES))}'
-      f' Data sets: {", ".join(NAMES)}. A folder of your own in its layout is'
-      ' read with --gin.BEIR_FOLDER=... (folder).'
+      f'BEIR has no data set {name!r}.{did_you_mean(name, known)} Data sets:'
+      f' {", ".join(NAMES)}.'
   )
 
 
@@ -107,9 +107,8 @@ def one(name: str) -> BeirSet:
   names = parts(name)
   if len(names) > 1:
     raise UserError(
-        f'{name} is {len(names)} data sets, each with a corpus of its own, and'
-        ' its figures are the means over them. Read one at a time:'
-        f' {", ".join(names)}.'
+        f'{name} is {len(names)} data sets, of which its figures are the means.'
+        f' Read one at a time: {", ".join(names)}.'
     )
   return SETS[name]
 
@@ -121,9 +120,6 @@ def hint(name: str) -> str:
     return (
         'Its texts may not be passed on:'
         ' github.com/beir-cellar/beir/tree/main/examples/dataset says where to'
-        ' ask for them and how to make the files.'
+        ' ask for them.'
     )
-  return (
-      f'Unpack {URL}/{name.split("/")[0]}.zip ({size / 1e6:,.0f} MB) in the'
-      ' folder of all BEIR sets.'
-  )
+  return f'Unpack {URL}/{name.split("/")[0]}.zip ({size / 1e6:,.0f} MB) there.'

@@ -22,7 +22,6 @@ from dualenc_jax.data.readers.texts import Row, unique
 from dualenc_jax.utils.errors import (
   did_you_mean,
   expect,
-  SourceUnavailable,
   UserError,
 )
 
@@ -52,7 +51,7 @@ class Layout(NamedTuple):
 class JudgedTexts(FilesDataset):
   """Reads queries, passages and judgements of a benchmark.
 
-  The splits are train, validation and test, those that have judgements, and
+  The splits are those of train, validation and test that have judgements, and
   corpus, over which their queries are ranked. Nothing is downloaded.
 
   Attributes:
@@ -123,10 +122,7 @@ class JudgedTexts(FilesDataset):
 
   @abc.abstractmethod
   def folder_and_hint(self) -> tuple[pathlib.Path | None, str]:
-    """The folder of the files, and where to get missing ones.
-
-    The folder is None if the user has given none. Raises SourceUnavailable.
-    """
+    """The folder of the files, None if none is given, and where to get them."""
 
   @abc.abstractmethod
   def published(self, split: str) -> Mapping[str, int]:
@@ -155,10 +151,7 @@ class JudgedTexts(FilesDataset):
 
   def splits(self) -> tuple[str, ...]:
     """The existing ones of SPLITS, those with judgements, and of CORPUS."""
-    try:
-      folder, _ = self.folder_and_hint()
-    except SourceUnavailable:
-      return ()
+    folder, _ = self.folder_and_hint()
     keys = {split: self.layout.qrels.format(split) for split in SPLITS}
     keys[CORPUS] = self.layout.corpus
     return tuple(

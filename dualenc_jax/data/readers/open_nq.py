@@ -10,7 +10,6 @@ from typing import Any
 from dualenc_jax.data.dataset import example
 from dualenc_jax.data.readers import cells, files, rows, tables, text_files
 from dualenc_jax.data.readers.files import FilesDataset
-from dualenc_jax.utils.errors import SourceUnavailable
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
 # By split: the path below the URL, what is in the file, and its names, as
@@ -80,15 +79,23 @@ class OpenNQ(FilesDataset):
 
   def splits(self) -> tuple[str, ...]:
     """Those whose file exists; all where none does, for a cache may."""
-    return tuple(filter(self._exists, _FILES)) or tuple(_FILES)
+    root = self._root or pathlib.Path()
+    found = (
+        split for split, (*_, names) in _FILES.items()
+        if any((root / name).is_file() for name in names)
+    )
+    return tuple(found) or tuple(_FILES)
 
   def paths(self, split: str) -> list[pathlib.Path]:
     if split not in _FILES:
       raise self.missing_split(split, _FILES)
-    root = files.task_folder('open_nq', self.root, self.data_root)
     path, size, names = _FILES[split]
     hint = f'Get it at {_URL}{path} ({size}).'
-    return [files.find(root, names, 'open_nq', hint)]
+    return [files.find(self._root, names, 'open_nq', hint)]
+
+  @property
+  def _root(self) -> pathlib.Path | None:
+    return files.task_folder('open_nq', self.root, self.data_root)
 
   def corpus_split(self, split: str) -> str | None:
     return None if split in ('train', 'corpus') else 'corpus'
@@ -145,12 +152,12 @@ class OpenNQ(FilesDataset):
   def _passages(
       self, row: Mapping[str, Any], column: str
   ) -> Iterator[dict[str, str]]:
-    """Yields passages of a list of an element, as arguments of `example`."""
+    """Yields the passages of a list, as arguments of `example`."""
     found = row.get(column) or []
     if not isinstance(found, list):
       raise rows.BadRow(f'{column!r} is not a list of objects')
     for passage in found:
-      passage = rows.as_object(passage, f' in {column!r}')
+      passage = rows.as_object(passage)
       yield self._passage(
           rows.text(passage, 'text'), rows.title(passage),
           rows.identifier(passage, 'passage_id'),
@@ -183,12 +190,6 @@ class OpenNQ(FilesDataset):
     if title and self.title_separator is not None:
       joined = f'{title}{self.title_separator}{text}'
     return {'passage': joined, 'passage_id': name, 'name': title}
-
-  def _exists(self, split: str) -> bool:
-    try:
-      return bool(self.paths(split))
-    except SourceUnavailable:
-      return False
 
 
 def _passage(row: Mapping[str, str]) -> list[str]:

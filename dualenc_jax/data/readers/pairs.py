@@ -27,12 +27,9 @@ _LOG = logging.getLogger(__name__)
 class Pairs(FilesDataset):
   """Pairs of query and passage, with optional hard negatives, one file a split.
 
-  JSONL (.jsonl) is an object a line, JSON (.json) an array of them. TSV (.tsv)
-  and CSV (.csv) have their columns' names in the first line, or `columns` gives
-  them. Cells of a TSV are taken as they are, unless `cells.is_quoted`. All
-  these may be gzipped (.gz). Parquet (.parquet) and folders of `save_to_disk`
-  of datasets need pyarrow. Texts are UTF-8; blank lines and columns without a
-  use are ignored.
+  Files are of the formats of `tables`. Texts are UTF-8; blank lines and columns
+  without a use are ignored. JSONL and JSON name columns in every row, TSV and
+  CSV in the first line, or `columns` names them.
 
   The column `passage` holds a string or a list of strings, all of them passages
   of the query; a title, passage_id or name belongs to the one passage, or is a
@@ -41,13 +38,10 @@ class Pairs(FilesDataset):
   or nothing. A row is bad when it has no query or passage, any of its texts is
   nothing but whitespace, or a column holds something else than it should.
 
-  A row with several passages is as many examples, one after the other, each
-  with all hard negatives of the row. They may meet in a batch: the losses mask
-  pairs of equal queries out of each other's negatives, in both directions, so
-  positives of a query are never its negatives, in-batch or hard, from whatever
-  row. A row that has one of its own passages among its hard negatives, equal
-  but for whitespace around it, is bad by default. Rows are not compared with
-  each other; `dualenc data check` does that.
+  A row with several passages is as many examples, each with all hard negatives
+  of the row. A row that has one of its own passages among its hard negatives,
+  equal but for whitespace around it, is bad by default. Rows are not compared
+  with each other; `dualenc data check` does that.
 
   The attributes down to negative_scores name columns. Those from negatives on
   may be missing in a file, unless called otherwise than by default; None leaves
@@ -64,17 +58,16 @@ class Pairs(FilesDataset):
     positive_scores: a teacher's scores of the passage, or passages, numbers.
     negative_scores: its scores of the hard negatives, entry by entry. With one
       of the two columns there must be the other.
-    format: a name in `tables.FORMATS`; None tells by the end of the
-      name, and of .tsv by the content.
+    format: a name in `tables.FORMATS`; None tells by `tables.format_of`.
     columns: names of the columns of TSV and CSV files without a first line of
       names, in order; those of no use may have any name.
-    column_aliases: take 'anchor', 'positive' and the others of
-      `column_names.ALIASES` where query, passage and negatives are missing.
-    list_cells: take texts that are lists, of JSON or Python, for these: what
-      there is in a column of CSV instead of lists. Not of queries.
+    column_aliases: take the names of `column_names.ALIASES` where query,
+      passage and negatives are missing.
+    list_cells: read texts that are lists, of JSON or Python, as lists: what
+      there is in a column of CSV. Not of queries.
     strict: whether the first bad row is an error that names file and line, in
       Parquet the row, from 1 on; else bad rows, and of rows just the hard
-      negatives that are passages of them, are left out and the log says how
+      negatives that are passages of them, are skipped and the log says how
       many.
   """
 

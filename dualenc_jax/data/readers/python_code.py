@@ -43,15 +43,14 @@ _DOCUMENTED = (*_FUNCTION, ast.ClassDef)
 class PythonCode(Dataset):
   """Pairs of docstring and code from every Python file below some folders.
 
-  Left out: folders named in `EXCLUDED_FOLDERS`; files that do not parse
-  (counted in the log); functions whose query has fewer than `MIN_QUERY_WORDS`
-  words or is a doctest; functions with nothing but `pass` or `...` after the
-  docstring; exact repeats of a query and passage.
+  Left out: folders named in `EXCLUDED_FOLDERS`; files that do not parse;
+  functions whose query has fewer than `MIN_QUERY_WORDS` words or is a doctest;
+  functions with nothing but `pass` or `...` after the docstring; exact repeats.
 
   Splits are by top-level module or package of a root, by hash of its name:
   about 80% train, 10% validation, 10% test. A function is dropped from
   validation and train where its docstring is that of one in test, or its code
-  nearly so (see `near_duplicates`); from train for validation's, too. The split
+  nearly so (`near_duplicates`); from train for validation's, too. The split
   `all` is every function, for a corpus to search.
 
   Attributes:
@@ -124,9 +123,8 @@ class PythonCode(Dataset):
           found.append(function | own)
     if skipped:
       logging.getLogger(__name__).warning(
-          'python_code: skipped %d files that do not parse: %s%s',
+          'python_code: skipped %d files that do not parse, such as %s.',
           len(skipped), ', '.join(skipped[:3]),
-          ', ...' if len(skipped) > 3 else '',
       )
     return found
 
@@ -142,9 +140,8 @@ class PythonCode(Dataset):
       kept = _unlike(splits[split], held_out)
       if left_out := len(splits[split]) - len(kept):
         logging.getLogger(__name__).info(
-            'python_code: %d functions of %s are left out, as docstring or code'
-            ' is that of a held-out one, or nearly.',
-            left_out, split,
+            'python_code: %d functions of %s are left out, as held-out ones are'
+            ' like them.', left_out, split,
         )
       splits[split] = kept
       held_out += kept
@@ -189,12 +186,11 @@ def _python_files(root: pathlib.Path) -> list[str]:
 def find_functions(file: pathlib.Path, path: str) -> list[dict[str, Any]]:
   """Functions of `file` that have a docstring and more than that, by line.
 
-  Nested ones too, and once more within their parents. `path` is relative to the
-  file's root, with '/'. They are examples, without a query_id: a query is the
-  first paragraph of a docstring on one line, a passage the source from the
-  first decorator on, without docstrings, dedented. Of JSONEncoder.default the
-  location is 'json/encoder.py:161', the line of `def`; the passage_id is that
-  and ':JSONEncoder.default', the name 'json.encoder.JSONEncoder.default'.
+  Nested ones too, and once more within their parents. They are examples,
+  without a query_id: a query is the first paragraph of a docstring on one line,
+  a passage the source from the first decorator on, without docstrings,
+  dedented. `path` is relative to the file's root: of JSONEncoder.default the
+  location is 'json/encoder.py:161', the name json.encoder.JSONEncoder.default.
 
   Raises:
     SyntaxError, ValueError, RecursionError: the file does not parse.

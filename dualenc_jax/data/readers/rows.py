@@ -193,22 +193,19 @@ def decode(line: bytes) -> str:
 def json_object(line: bytes) -> dict[str, Any]:
   """A JSON object; raises BadRow."""
   try:
-    row = json_file.loads(decode(line))
+    return as_object(json_file.loads(decode(line)))
   except UserError:
     raise BadRow('values within values, too deep to be read') from None
   except json_file.RepeatedKey as e:
     raise BadRow(str(e)) from None
   except ValueError:  # Also a number of 5,000 digits.
     raise BadRow('not JSON') from None
-  return as_object(row, ' a line')
 
 
-def as_object(row: Any, where: str = '') -> dict[str, Any]:
+def as_object(row: Any) -> dict[str, Any]:
   """A value of JSON that is an object; raises BadRow."""
   if not isinstance(row, dict):
-    what = 'an array' if isinstance(row, list) else untrusted.quote(row)
-    what = 'null' if row is None else what
-    raise BadRow(f'not a JSON object but {what}; expected an object{where}')
+    raise BadRow(f'not a JSON object but a {type(row).__name__}')
   return row
 
 
