@@ -58,7 +58,8 @@ for argv in (
     ['convert', model + '/index', '--to=faiss', '--output_dir=' + out + 'f'],
     ['convert', model + '/index', '--to=vectors', '--output_dir=' + out + 'v'],
     ['analyze', given, '--output_dir=' + out + 'a'],
-    ['convert', model, '--to=hf', '--verify', '--output_dir=' + out + 'hf'],
+    ['convert', model, '--to=sentence_transformers', '--verify',
+     '--output_dir=' + out + 'st'],
 ):
   assert cli.main(argv) == 2, argv
 print(sorted({'tensorflow', 'torch', 'matplotlib'} & {*sys.modules}))
@@ -104,7 +105,8 @@ def test_the_base_alone_is_enough_and_says_what_an_extra_is_for(base):
         ('data', ['convert', 'MODEL/index', '--to=vectors']),
         ('faiss', ['convert', 'MODEL/index', '--to=faiss']),
         ('plots', ['analyze', '--model_dir=MODEL']),
-        ('convert', ['convert', 'MODEL', '--to=hf', '--verify']),
+        ('convert',
+         ['convert', 'MODEL', '--to=sentence_transformers', '--verify']),
     ],
 )
 def test_an_extra_alone_is_enough(base, tmp_path, extra, argv):

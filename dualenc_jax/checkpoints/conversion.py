@@ -22,7 +22,6 @@ from dualenc_jax.checkpoints.weights import (
   count_reasons,
   EMBEDDING,
   PROJECTION,
-  Usage,
   Weights,
 )
 from dualenc_jax.retrieval.encoding import artifact
@@ -30,7 +29,10 @@ from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 
 _INSTALL = "pip install 'dualenc-jax[convert]'"
+# sentence-transformers and what it needs.
+_PACKAGES = 'torch', 'sentence_transformers'
 _Log = Callable[[str], None]
+_Side = tuple[str, verification.Encode]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Form:
   Attributes:
     text: its description, for people.
     write: writes it into an empty folder; returns lines to print, if any.
-    encode: makes the `verification.Encode` of the library that opens it from
-      folder and usage; None where that is the reader here.
+    encode: makes the `verification.Encode` of the program that opens a folder;
+      None to compare tensors alone.
     packages: those that `encode` needs.
     usage_beside: whether lengths and prefixes lie in a file of their own, as
       the form has no place for them.
@@ -54,7 +56,7 @@ class Form:
 
   text: str
   write: Callable[[Weights, pathlib.Path], Sequence[str] | None]
-  encode: Callable[[pathlib.Path, Usage], verification.Encode] | None = None
+  encode: Callable[[pathlib.Path], verification.Encode] | None = None
   packages: Sequence[str] = ()
   usage_beside: bool = False
   needs_projection: bool = True
@@ -98,25 +100,18 @@ class Source:
     )
     return dataclasses.replace(weights, usage=usage), usage.facts() != saved
 
-  def sides(
-      self, weights: Weights, other_usage: bool, log: _Log
-  ) -> list[tuple[str, verification.Encode]]:
+  def sides(self, other_usage: bool, log: _Log) -> list[_Side]:
     """The source in the library that it is of, if that can encode it."""
-    detected = formats.detect(self.path)
-    folder = pathlib.Path(self.path).expanduser()
-    folder = folder if folder.is_dir() else folder.parent
-    if detected == formats.SENTENCE_TRANSFORMERS:
-      name, encode = detected, verification.sentence_transformers_encoder
-    elif detected == formats.HUGGING_FACE:
-      name, encode = 'transformers', verification.hugging_face_encoder
-    else:
+    if formats.detect(self.path) != formats.SENTENCE_TRANSFORMERS:
       return []
-    if absent := verification.missing([name, 'torch']):
+    if absent := verification.missing(_PACKAGES):
       log(f'{absent[0]} is not installed: the source is not compared.')
-    elif other_usage and detected == formats.SENTENCE_TRANSFORMERS:
+    elif other_usage:
       log('The source has other lengths or prefixes: it is not compared.')
     else:
-      return [(f'the source in {name}', encode(folder, weights.usage))]
+      folder = pathlib.Path(self.path).expanduser()
+      encode = verification.sentence_transformers_encoder(folder)
+      return [('the source in sentence_transformers', encode)]
     return []
 
 
@@ -132,7 +127,7 @@ class Merge:
     models = [source.read()[0] for source in self.sources]
     return transforms.merge(models, self.shares), False
 
-  def sides(self, *args: Any) -> list[tuple[str, verification.Encode]]:
+  def sides(self, *args: Any) -> list[_Side]:
     """Returns nothing: no other library has the mean."""
     return []
 
@@ -203,13 +198,13 @@ def convert(
     for line in lines:
       log(line)
     verification.check_written(weights, partial)
-    sides: list[tuple[str, verification.Encode]] = []
+    sides: list[_Side] = []
     if absent:
       log(f'{absent} is not installed: {_INSTALL} to compare texts.')
     elif verified is not False:
       if form.encode is not None:
-        sides.append((f'the {name}', form.encode(partial, weights.usage)))
-      sides += source.sides(weights, other_usage, log)
+        sides.append((f'the {name}', form.encode(partial)))
+      sides += source.sides(other_usage, log)
     if sides:
       log(f'Comparing {len(verification.TEXTS)} texts ...')
       ours = dataclasses.replace(source_weights, usage=weights.usage)
@@ -276,14 +271,12 @@ FORMS = {
         'opens with SentenceTransformer(folder)',
         sentence_transformers_writer.write,
         verification.sentence_transformers_encoder,
-        ('torch', 'sentence_transformers'),
+        _PACKAGES,
         as_bag=static_embedding.as_static,
     ),
     'hf': Form(
         'opens with T5EncoderModel; projection.safetensors beside',
         hugging_face.write,
-        verification.hugging_face_encoder,
-        ('torch', 'transformers'),
         usage_beside=True,
         needs_projection=False,
     ),

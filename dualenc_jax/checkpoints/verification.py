@@ -1,14 +1,11 @@
 """Proof of a conversion: tensors bit by bit, and texts encoded on both sides.
 
-The sides are this library and the one that the form belongs to, with its own
-tokenizer and its own T5, which need torch. They run one after the other, so
-that one model is in memory at a time.
+The sides are this library and sentence-transformers, which has its own
+tokenizer and its own T5, or an artifact's programs. They run one after the
+other, so that one model is in memory at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
-import dataclasses
-import functools
+from collections.abc import Callable, Sequence
 import gc
 import importlib.util
 import logging
@@ -19,24 +16,12 @@ import jax
 import numpy as np
 
 from dualenc_jax.checkpoints import assignment, formats, loading
-from dualenc_jax.checkpoints.hugging_face import PROJECTION_FILE
-from dualenc_jax.checkpoints.hugging_face_tokenizer import CONFIG
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
-from dualenc_jax.checkpoints.weights import (
-  EMBEDDING,
-  ENCODERS,
-  PROJECTION,
-  SIZES,
-  Usage,
-  Weights,
-)
-from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.checkpoints.weights import ENCODERS, SIZES, Weights
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files import safetensors_file
-from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 # Largest difference of cosines in float32; two right implementations differ by
 # 1e-6.
@@ -56,9 +41,6 @@ TEXTS = (
 )
 # Texts that are encoded at once: few, as activations come on top of the model.
 _ROWS = 4
-_ONLY_HERE: dict[str, Any] = {
-    'local_files_only': True, 'trust_remote_code': False
-}
 
 # Encodes n texts, as queries and as passages: float32 [2, n, D] of norm one.
 Encode = Callable[[Sequence[str]], np.ndarray]
@@ -179,20 +161,13 @@ def missing(packages: Sequence[str]) -> list[str]:
 
 
 def our_encoder(weights: Weights) -> Encode:
-  """This library, on one device. A T5 without a projection is pooled."""
+  """This library, on one device."""
 
   def encode(texts: Sequence[str]) -> np.ndarray:
-    whole = weights
-    if not weights.has_projection:
-      width = weights.tensors[EMBEDDING].shape[1]
-      identity = functools.partial(np.eye, width, dtype=np.float32)
-      tensor = Tensor('the identity', (width, width), identity)
-      tensors = {**weights.tensors, PROJECTION: tensor}
-      whole = dataclasses.replace(weights, tensors=tensors)
     params, embedder = loading.place(
-        whole.model(), whole.tensors, whole.path, _OneDevice(), _ROWS
+        weights.model(), weights.tensors, weights.path, _OneDevice(), _ROWS
     )
-    model = LoadedModel(params, make_tokenizer(whole), embedder, {})
+    model = LoadedModel(params, make_tokenizer(weights), embedder, {})
     # On a GPU float32 products are not exact by default.
     with jax.default_matmul_precision('highest'):
       return np.stack([
@@ -213,12 +188,11 @@ class _OneDevice(Partitioner):
       return jax.local_devices()[:1]
 
 
-def exported_encoder(folder: pathlib.Path, usage: Usage) -> Encode:
+def exported_encoder(folder: pathlib.Path) -> Encode:
   """The programs of `jax.export`, with their own tokenizer.
 
   A query tower alone encodes the texts as queries twice.
   """
-  del usage
 
   def encode(texts: Sequence[str]) -> np.ndarray:
     model = artifact.Artifact.open(folder)
@@ -231,112 +205,35 @@ def exported_encoder(folder: pathlib.Path, usage: Usage) -> Encode:
   return encode
 
 
-def sentence_transformers_encoder(folder: pathlib.Path, usage: Usage) -> Encode:
+def sentence_transformers_encoder(folder: pathlib.Path) -> Encode:
   """`SentenceTransformer(folder)` with its own prompts and lengths."""
-  del usage
 
-  @_guarded('sentence-transformers', folder)
   def encode(texts: Sequence[str]) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
     import torch
     import transformers
 
     transformers.logging.disable_progress_bar()
-    # Without a dtype every module gets that of the first, float16 perhaps.
-    model = SentenceTransformer(
-        str(folder), device='cpu', **_ONLY_HERE,
-        model_kwargs={'dtype': torch.float32, 'use_safetensors': True},
-    )
     options: dict[str, Any] = {
         'batch_size': _ROWS,
         'normalize_embeddings': True,
         'show_progress_bar': False,
     }
-    return np.stack([
-        model.encode_query(list(texts), **options),
-        model.encode_document(list(texts), **options),
-    ])
+    try:
+      # Without a dtype every module gets that of the first, float16 perhaps.
+      model = SentenceTransformer(
+          str(folder), device='cpu', local_files_only=True,
+          trust_remote_code=False,
+          model_kwargs={'dtype': torch.float32, 'use_safetensors': True},
+      )
+      return np.stack([
+          model.encode_query(list(texts), **options),
+          model.encode_document(list(texts), **options),
+      ])
+    except Exception as e:  # Whatever a library raises over a folder.
+      raise UserError(
+          f'sentence-transformers cannot read {folder}: {e!r:.300}. Copy or'
+          ' download it again.'
+      ) from e
 
   return encode
-
-
-def hugging_face_encoder(folder: pathlib.Path, usage: Usage) -> Encode:
-  """`T5EncoderModel` of a folder, whose states are pooled and normalised.
-
-  They are projected, if the folder has a projection, all in float64. A folder
-  without a tokenizer of transformers gets our ids.
-  """
-  tokenizer = Tokenizer(Vocabulary(str(usage.vocabulary)), **usage.facts())
-  sides = (
-      (usage.query_prefix, tokenizer.query_length),
-      (usage.passage_prefix, tokenizer.passage_length),
-  )
-
-  def encode(texts: Sequence[str]) -> np.ndarray:
-    vectors = []
-    for prefix, length in sides:
-      prefixed = [prefix + text for text in texts]
-      rows = tokenizer.vocabulary.encode(prefixed, length)
-      ids = [rows.row(i).tolist() for i in range(len(texts))]
-      with _guarded('transformers', folder):
-        if (folder / CONFIG).is_file():
-          ids = _their_ids(folder, prefixed, length)
-        vectors.append(_encode_t5(folder, ids))
-    return np.stack(vectors)
-
-  return encode
-
-
-def _their_ids(
-    folder: pathlib.Path, texts: Sequence[str], length: int
-) -> list[list[int]]:
-  import transformers
-
-  tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_ONLY_HERE)
-  options = {'truncation': True, 'max_length': length}
-  return tokenizer(list(texts), **options)['input_ids']
-
-
-def _encode_t5(
-    folder: pathlib.Path, ids: Sequence[Sequence[int]]
-) -> np.ndarray:
-  import torch
-  import transformers
-
-  transformers.logging.disable_progress_bar()
-  config = transformers.AutoConfig.from_pretrained(folder, **_ONLY_HERE)
-  kind = 'MT5' if config.model_type == 'mt5' else 'T5'
-  model, info = getattr(transformers, f'{kind}EncoderModel').from_pretrained(
-      folder, **_ONLY_HERE, dtype=torch.float32, use_safetensors=True,
-      output_loading_info=True,
-  )
-  if info['missing_keys']:
-    raise UserError(
-        f'{folder}: transformers finds no {sorted(info["missing_keys"])[0]}.'
-    )
-  model.eval()
-  vectors = np.empty((len(ids), config.d_model))
-  for i, row in enumerate(ids):
-    # One at a time, so that there is no padding.
-    with torch.inference_mode():
-      states = model(input_ids=torch.tensor([row])).last_hidden_state
-    vectors[i] = states[0].double().mean(0).numpy()
-  file = folder / PROJECTION_FILE
-  if file.is_file():
-    (kernel,) = safetensors_file.read(file).values()
-    vectors = vectors @ kernel.read().T
-  return _unit(vectors).astype(np.float32)
-
-
-@contextlib.contextmanager
-def _guarded(library: str, folder: pathlib.Path) -> Iterator[None]:
-  """Makes whatever another library raises over a folder a UserError."""
-  try:
-    yield
-  except UserError:
-    raise
-  except Exception as e:
-    raise UserError(
-        f'{library} cannot read {folder}: {e!r:.300}. Copy or download it'
-        ' again.'
-    ) from e

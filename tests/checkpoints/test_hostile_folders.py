@@ -16,7 +16,6 @@ from small_folders import DEEP, FORMS, weights as small_weights, ZARR
 
 from dualenc_jax import Retriever
 from dualenc_jax.checkpoints import conversion, formats, verification
-from dualenc_jax.checkpoints.weights import Usage
 from dualenc_jax.utils import finite
 from dualenc_jax.utils.errors import UserError
 
@@ -145,8 +144,8 @@ def test_a_conversion_says_so(refused):
 
 
 def test_code_of_a_folder_is_not_run(small_forms, tmp_path, monkeypatch):
-  pytest.importorskip('transformers')
-  folder = shutil.copytree(small_forms / HF, tmp_path / 'model')
+  pytest.importorskip('sentence_transformers')
+  folder = shutil.copytree(small_forms / ST, tmp_path / 'model')
   ran = tmp_path / 'ran'
   code = f'import os\nos.mkdir({str(ran)!r})\nclass Theirs: pass\n'
   (folder / 'theirs.py').write_text(code)
@@ -156,8 +155,7 @@ def test_code_of_a_folder_is_not_run(small_forms, tmp_path, monkeypatch):
   change_json('config.json', 'auto_map', value=model)(folder)
   # Nobody is asked either whether to run it.
   monkeypatch.setattr('builtins.input', lambda *_: 'y')
-  usage = Usage(folder / 'spiece.model', None, 16, 40)
-  encode = verification.hugging_face_encoder(folder, usage)
+  encode = verification.sentence_transformers_encoder(folder)
   assert encode(['a text']).shape == (2, 1, 6)
   assert not ran.exists()
 

@@ -70,15 +70,16 @@ def block(allowed: set[str]) -> None:
     own = owners.get(module.partition('.')[0])
     if own and not own & allowed:
       del sys.modules[module]
-  distribution = importlib.metadata.distribution
+  metadata = importlib.metadata
+  from_name = metadata.Distribution.from_name
 
   def known(name):
     if canonicalize_name(name) not in allowed:
-      raise importlib.metadata.PackageNotFoundError(name)
-    return distribution(name)
+      raise metadata.PackageNotFoundError(name)
+    return from_name(name)
 
   # Libraries ask for versions of what they can do without.
-  importlib.metadata.distribution = known
+  metadata.Distribution.from_name = staticmethod(known)
   usual = importlib.machinery.PathFinder
   sys.meta_path[:] = [Only if f is usual else f for f in sys.meta_path]
 
