@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f' {value!r} and {analysis.data[key]!r}. Name the task for all, as'
             ' by --gin_file=tasks/beir.gin.'
         )
-  home = saved_run.home(
+  home = saved_run.results_dir(
       args.model_dir[0], args.dim, args.prompt, args.passage_prompt
   )
   folder = args.output_dir or home / 'analysis' / result_name

@@ -38,7 +38,7 @@ _OWN = 'label', 'split', 'source', 'corpus', 'bm25', 'run'
 _OF_MODEL = 'run_id', 'checkpoint_step'
 
 
-class Request(NamedTuple):
+class CandidateRequest(NamedTuple):
   """The task, queries, model and teacher of a command line.
 
   Attributes:
@@ -77,18 +77,20 @@ class Request(NamedTuple):
     """The candidates of each source."""
     if self.model is not None:
       index_dir = args.index_dir and pathlib.Path(args.index_dir)
-      yield sources.by_model(self.model, self.ranked, args.depth, index_dir)
+      yield sources.find_by_model(
+          self.model, self.ranked, args.depth, index_dir
+      )
     if args.bm25:
       words = bm25.words(args).of(self.ranked)
-      yield sources.by_bm25(words, self.ranked, args.depth)
+      yield sources.find_by_bm25(words, self.ranked, args.depth)
     for path in args.run or ():
-      yield sources.by_run(pathlib.Path(path), self.ranked, args.depth)
+      yield sources.find_in_run(pathlib.Path(path), self.ranked, args.depth)
 
 
 @contextlib.contextmanager
-def opened(
+def open_request(
     args: argparse.Namespace, activity: str, facts: str, pairs: str
-) -> Iterator[Request]:
+) -> Iterator[CandidateRequest]:
   """Opens what the flags of `add_flags` name; keeps others out of the output.
 
   Args:
@@ -108,14 +110,14 @@ def opened(
   with folder_lock.lock_folder(folder, activity, 'another --output_dir'):
     inputs, split, model = _inputs(args)
     ranked = _ranked(args, inputs, split)
-    request = Request(inputs, split, ranked, model, None, None)
+    request = CandidateRequest(inputs, split, ranked, model, None, None)
     if not args.overwrite:
       json_file.check_own(
           folder, facts, [pairs], _identity(request.facts(), vars(args)),
           lambda saved: _identity(saved, saved['flags']),
           flags=dict, model=dict | None,
       )
-    teacher = rerank.teacher(args.teacher, args)
+    teacher = rerank.load_teacher(args.teacher, args)
     score = teacher_scores.open_scores(teacher, ranked, folder)
     yield request._replace(teacher=teacher, score=score)
 

@@ -197,15 +197,15 @@ def load(
 
 
 def _open(path: str) -> IO[str]:
-  """Opens a gin file; of a run's config, `with_moved_modules`."""
+  """Opens a gin file; of a run's config, `update_names`."""
   if not re.fullmatch(r'config(\.\d+)?\.gin', os.path.basename(path)):
     return open(path)
-  file = io.StringIO(with_moved_modules(pathlib.Path(path).read_text()))
+  file = io.StringIO(update_names(pathlib.Path(path).read_text()))
   file.name = path  # For gin's errors.
   return file
 
 
-def with_moved_modules(text: str) -> str:
+def update_names(text: str) -> str:
   """A saved config with the modules of today in place of older ones."""
   for old, new in _MOVED.items():
     text = re.sub(rf'^{old}$', new, text, flags=re.MULTILINE)

@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   out = pathlib.Path(args.output_dir).expanduser().absolute()
   log = functools.partial(print, flush=True)
-  merged = merge_of(args)
+  merged = merged_sources(args)
   is_index = not merged and index_conversion.is_index(args.source)
   check_source(args, is_index)
   if is_index:
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
 
 
-def merge_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+def merged_sources(args: argparse.Namespace) -> list[dict[str, Any]]:
   """Path and step of each checkpoint of --merge; none without it."""
   names = args.merge or []
   if not names and args.weights:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   names = args.tasks or ()
   model = saved_run.load_from_args(
-      args, hosts_apart=True, before=task_selection.gin_files(names)
+      args, per_host=True, before=task_selection.gin_files(names)
   )
   if args.codec is not None:
     chosen = compression.spec(args.codec)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     split = split or default
     # The model's own index follows the model.
     is_own = args.index_dir is None and split == default and not names
-  home = saved_run.home(args.model_dir, args.dim, args.passage_prompt)
+  home = saved_run.results_dir(args.model_dir, args.dim, args.passage_prompt)
   codec, own = args.codec, build_for_model.default_index_dir(home)
   if is_own and not args.overwrite:
     codec = build_for_model.keep_codec(model, own, codec)

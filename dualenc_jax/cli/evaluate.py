@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
   chosen = task_selection.select(model.experiment, names, args.split)
   if names:
     chosen = task_selection.keep_available(chosen, args.skip_missing)
-  home = saved_run.home(
+  home = saved_run.results_dir(
       args.model_dir, args.dim, args.prompt, args.passage_prompt
   )
   output = pathlib.Path(args.output_dir or evaluate.default_output(home))
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
       args.index_dir and pathlib.Path(args.index_dir),
       args.max_passage,
       bm25.baselines(args),
-      rerank.teacher(args.rerank, args),
+      rerank.load_teacher(args.rerank, args),
       args.rerank_depth,
       measured,
       train_queries,

@@ -29,7 +29,7 @@ import shlex
 import numpy as np
 
 from dualenc_jax.cli import candidate_sources, config, flags, rerank
-from dualenc_jax.cli.candidate_sources import Request
+from dualenc_jax.cli.candidate_sources import CandidateRequest
 from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.pipelines.mining import filters, labels
 from dualenc_jax.retrieval.encoding.teacher import Calibration, Teacher
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise UserError(
         '--queries have no known positives: leave out --positives=none.'
     )
-  with candidate_sources.opened(
+  with candidate_sources.open_request(
       args, 'labels', labels.FACTS, labels.PAIRS
   ) as request:
     command = shlex.join(['dualenc', 'label', *(argv or ())])
@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _label(
-    args: argparse.Namespace, rules: labels.Rules, request: Request,
+    args: argparse.Namespace, rules: labels.Rules, request: CandidateRequest,
     command: str,
 ) -> None:
   folder, ranked = pathlib.Path(args.output_dir), request.ranked
-  truth = args.truth and labels.truth_of(args.truth, ranked)
+  truth = args.truth and labels.read_truth(args.truth, ranked)
   calibration = _calibration(args, request.teacher)
   kept = [
-      filters.apply(
+      filters.filter_candidates(
           each, filters.Rules(last_rank=args.depth), ranked, request.score
       )
       for each in request.candidates(args)
@@ -153,7 +153,7 @@ def _parse_calibration(text: str) -> Calibration:
   return Calibration(slope, intercept)
 
 
-def _in_evaluation(request: Request, labelled: bool) -> np.ndarray:
+def _in_evaluation(request: CandidateRequest, labelled: bool) -> np.ndarray:
   """bool [Q]: queries whose text a validation or test split has.
 
   Queries that are labelled are those of a split, which does not count.

@@ -26,7 +26,7 @@ import shlex
 import numpy as np
 
 from dualenc_jax.cli import candidate_sources, config, flags, rerank, runtime
-from dualenc_jax.cli.candidate_sources import Request
+from dualenc_jax.cli.candidate_sources import CandidateRequest
 from dualenc_jax.pipelines.mining import filters, negatives
 from dualenc_jax.retrieval.encoding.teacher import check_spread
 from dualenc_jax.utils.errors import UserError
@@ -50,14 +50,14 @@ def main(argv: Sequence[str] | None = None) -> None:
   rules = filters.Rules(args.first_rank, args.depth, args.relative_margin)
   if args.min_spread is not None and args.teacher is None:
     raise UserError('--min_spread needs --teacher: give both.')
-  with candidate_sources.opened(
+  with candidate_sources.open_request(
       args, 'mines', negatives.FACTS, negatives.PAIRS
   ) as request:
     _mine(args, rules, request, shlex.join(['dualenc', 'mine', *(argv or ())]))
 
 
 def _mine(
-    args: argparse.Namespace, rules: filters.Rules, request: Request,
+    args: argparse.Namespace, rules: filters.Rules, request: CandidateRequest,
     command: str,
 ) -> None:
   folder = pathlib.Path(args.output_dir)
@@ -71,7 +71,7 @@ def _mine(
   # Where scores decide nothing, a teacher scores only what is taken.
   first = None if rules.relative_margin is None else score
   kept = [
-      filters.apply(each, rules, ranked, first)
+      filters.filter_candidates(each, rules, ranked, first)
       for each in request.candidates(args)
   ]
   taken = [*negatives.choose(
@@ -81,18 +81,20 @@ def _mine(
   if score is not None:
     if first is None:
       chosen = [{n.passage for n in own} for own in taken]
-      kept = [filters.scored(each, chosen, ranked, score) for each in kept]
-      taken = [*negatives.scored(taken, kept)]
+      kept = [
+          filters.score_chosen(each, chosen, ranked, score) for each in kept
+      ]
+      taken = [*negatives.with_scores(taken, kept)]
     margins = _check_margins(args, kept, taken)
   facts = {
       **request.facts(),
       'flags': {name: getattr(args, name) for name in _FLAGS},
       'command': command,
   }
-  negatives.write(
+  negatives.write_files(
       folder, ranked, kept, taken, score is not None, facts, margins
   )
-  print('\n'.join(negatives.counted(kept)))
+  print('\n'.join(negatives.count_table(kept)))
   if margins:
     print(margins)
   print(f'{negatives.summary(taken)} Written to {folder}.')
@@ -114,7 +116,7 @@ def _mine(
 
 
 def _check_margins(
-    args: argparse.Namespace, kept: Sequence[filters.Kept],
+    args: argparse.Namespace, kept: Sequence[filters.FilteredCandidates],
     taken: Sequence[Sequence[negatives.Negative]],
 ) -> str:
   """A line on a teacher's margins; UserError if they spread too little."""

@@ -52,14 +52,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     print('JAX sees no GPU here; the quickstart runs on the CPU.')
     jax.config.update('jax_platforms', 'cpu')
   folder = pathlib.Path(args.model_dir)
-  model = trained(args, started)
-  found = evaluated(model, folder, baselines.Baselines())
-  softmax = trained(argparse.Namespace(**{
+  model = train_and_load(args, started)
+  found = evaluate_test(model, folder, baselines.Baselines())
+  softmax = train_and_load(argparse.Namespace(**{
       **vars(args),
       'model_dir': str(folder / 'softmax'),
       'gin_file': [*args.gin_file, SOFTMAX],
   }), started)
-  of_softmax = evaluated(softmax, folder / 'softmax', baselines.Baselines(()))
+  no_baselines = baselines.Baselines(())
+  of_softmax = evaluate_test(softmax, folder / 'softmax', no_baselines)
   retrieval_set = RetrievalSet.from_cache(model.experiment.cache('test'))
   # The model before the first step.
   params = make_plan(model.experiment).init().params
@@ -112,7 +113,9 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def trained(args: argparse.Namespace, started: float) -> saved_run.TrainedModel:
+def train_and_load(
+    args: argparse.Namespace, started: float
+) -> saved_run.TrainedModel:
   """The model of a command line, trained, or trained on after a stop."""
   stopping = Stopping()
   with stopping.handle_signals():
@@ -120,7 +123,7 @@ def trained(args: argparse.Namespace, started: float) -> saved_run.TrainedModel:
   return saved_run.load(args.model_dir)
 
 
-def evaluated(
+def evaluate_test(
     model: saved_run.TrainedModel,
     folder: pathlib.Path,
     beside: baselines.Baselines,

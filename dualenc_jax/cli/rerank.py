@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
   inputs = dataclasses.replace(inputs, task=task)
   prompts = args.prompt, args.passage_prompt
   options = evaluate.Options(
-      k=args.k, teacher=teacher(args.teacher, args, *prompts),
+      k=args.k, teacher=load_teacher(args.teacher, args, *prompts),
       rerank_depth=args.depth,
       relevance_level=args.relevance_level,
   )
@@ -127,7 +127,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
       f' (default {released_models.LENGTH})')
 
 
-def teacher(
+def load_teacher(
     path: str | None, args: argparse.Namespace, *prompts: str | None
 ) -> Teacher | pathlib.Path | None:
   """A cross-encoder with `prompts` of its own, or the path of its scores."""
@@ -140,10 +140,10 @@ def teacher(
           ' --passage_prompt. Leave them out.'
       )
     return pathlib.Path(path)
-  return cross_encoder(path, args, *prompts)
+  return load_cross_encoder(path, args, *prompts)
 
 
-def cross_encoder(
+def load_cross_encoder(
     path: str, args: argparse.Namespace, *prompts: str | None
 ) -> Teacher:
   """The cross-encoder of a model_dir, or a released one."""
@@ -178,7 +178,7 @@ def cross_encoder(
   return found
 
 
-def in_new_order(
+def reorder(
     teacher: Teacher, query: str, hits: Sequence[Hit], depth: int
 ) -> list[Hit]:
   """Hits of one query, the first `depth` by the teacher's scores.

@@ -14,30 +14,21 @@ from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
 
 CONFIG = 'config.gin'
-# Names that say how a run is computed and kept: what is learnt is the same, to
-# rounding.
+# These change how a run is computed and kept, not what it learns.
 _FREE_TO_CHANGE = re.compile('|'.join([
-    # Where the texts of a batch lie in rows.
     r'LAYOUT|data\.(Packed|Padded)\..*',
-    # How the same loss and gradient are summed up.
     r'LOSS_IMPLEMENTATION|MICRO_BATCH_SIZE',
-    # Which device holds what: the mesh, and FSDP's rules.
     r'MODEL_PARALLEL|(.*[./])?Partitioner\.(model_parallel|rules)',
-    # What the backward pass computes again.
     r'(.*[./])?T5Encoder\.remat',
-    # How many texts are encoded at once in evaluations; when the state is
-    # saved, and how often it is kept.
     r'(.*[./])?Experiment\.(eval_batch_size|checkpoint_every'
     r'|keep_checkpoints)|CHECKPOINT_EVERY',
-    # Whether a step that is not finite ends the run.
     r'SKIP_NON_FINITE|.*\.skip_non_finite',
-    # Names; that queries begin with the same is checked by the data.
+    # The data itself checks that prefixes and tokens are the same.
     r'PROMPTS|data\.(Tokenizer|Mixture)\.(prompts|default_prompt)',
-    # Where tokens lie, whose sameness they check themselves, and metrics.
     r'CACHE_DIR|TRACKER',
 ]))
-# What a config says of a set of BEIR, with what says nothing.
-_OF_SET = {
+# BEIR macros and their neutral values.
+_BEIR_MACROS = {
     'BEIR_SET': None, 'BEIR_FOLDER': None, 'BEIR_PREFIX': '',
     'BEIR_FILES': None, 'BEIR_HARD_NEGATIVES': None, 'BEIR_SCORES': False,
 }
@@ -87,7 +78,7 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
 
 
 def _rank(change: str) -> tuple[bool, bool]:
-  """What matters first: another loss before what it is made of."""
+  """Sort key: another loss comes before its parameters."""
   name, _, values = change.partition(': ')
   is_choice = re.fullmatch(r'[A-Z]\w*', name) and '@' in values
   return not is_choice, 'not set' in values.split(' -> ')
@@ -113,12 +104,9 @@ def write(model_dir: str, text: str) -> None:
 
 
 def read(path: pathlib.Path) -> str:
-  """The config of a run, whose syntax is right."""
-  again = (
-      'Put back what training wrote; or remove it and train with the flags of'
-      ' before, which nothing is compared with then.'
-  )
-  text = config.with_moved_modules(json_file.read_text(path, again))
+  """The config of a run, with its syntax checked."""
+  again = 'Restore it from a copy, or remove it and give the same flags again.'
+  text = config.update_names(json_file.read_text(path, again))
   try:
     config.check_syntax(text)
   except (SyntaxError, tokenize.TokenError) as e:
@@ -127,13 +115,13 @@ def read(path: pathlib.Path) -> str:
   return text
 
 
-def other_set(saved: str, bindings: Sequence[str]) -> list[str]:
-  """Takes back what a config says of its BEIR set where flags name another."""
+def unset_beir_set(saved: str, bindings: Sequence[str]) -> list[str]:
+  """Bindings that unset the BEIR set of a config where flags name another."""
   given = {text.partition(' = ')[0] for text in bindings}
   if not given & {'BEIR_SET', 'BEIR_FOLDER'}:
     return []
   return [
       f'{name} = {none!r}'
-      for name, none in _OF_SET.items()
+      for name, none in _BEIR_MACROS.items()
       if name not in given and re.search(rf'^{name} = ', saved, re.MULTILINE)
   ]

@@ -56,7 +56,7 @@ def check_is_one(folder: str) -> None:
 def load(
     folder: str, step: int | None = None, files: Sequence[str] = (),
     bindings: Sequence[str] = (), search_paths: Sequence[str] = (),
-    hosts_apart: bool = False, before: Sequence[str] = (),
+    per_host: bool = False, before: Sequence[str] = (),
     dim: int | None = None, prompt: str | None = None,
     passage_prompt: str | None = None,
 ) -> TrainedModel:
@@ -69,7 +69,7 @@ def load(
     files: gin files applied after the saved config, then `bindings`.
     bindings: 'NAME = VALUE' strings.
     search_paths: folders to find the files in.
-    hosts_apart: every host has the model on its own devices, and computes by
+    per_host: every host has the model on its own devices, and computes by
       itself; otherwise one model is on the devices of all hosts.
     before: gin files applied before the saved config, whose values win.
     dim: components that embeddings are cut to; None for all.
@@ -87,7 +87,7 @@ def load(
     # It is for the queries of all tasks then.
     task = dataclasses.replace(task, prompts=None)
   partitioner = experiment.partitioner
-  if hosts_apart:
+  if per_host:
     partitioner = HostPartitioner(partitioner.model_parallel, partitioner.rules)
   experiment = dataclasses.replace(
       experiment, task=task, tokenizer=tokenizer,
@@ -148,7 +148,7 @@ def saved_experiment(
   path = pathlib.Path(folder) / saved_config.CONFIG
   of_folder = [
       f'MODEL_DIR = {folder!r}',
-      *saved_config.other_set(saved_config.read(path), bindings),
+      *saved_config.unset_beir_set(saved_config.read(path), bindings),
   ]
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():
@@ -161,18 +161,18 @@ def saved_experiment(
 
 def load_from_args(
     args: argparse.Namespace,
-    hosts_apart: bool = False,
+    per_host: bool = False,
     before: Sequence[str] = (),
 ) -> TrainedModel:
   """`load` with the flags of `add_flags` and of gin."""
   return load(
       args.model_dir, args.step, args.gin_file, args.gin_bindings,
-      args.gin_search_paths, hosts_apart, before, args.dim, args.prompt,
+      args.gin_search_paths, per_host, before, args.dim, args.prompt,
       args.passage_prompt,
   )
 
 
-def home(
+def results_dir(
     folder: str, dim: int | None = None, *prompts: str | None
 ) -> pathlib.Path:
   """The folder for indexes and results: MODEL_DIR/dim-<dim>/prompt-<name>.

@@ -62,13 +62,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     index = build_for_model.open_task_index(
         model,
         model.own_passages(),
-        saved_run.home(args.model_dir, args.dim, args.passage_prompt),
+        saved_run.results_dir(args.model_dir, args.dim, args.passage_prompt),
     )
   retriever = Retriever(model, index, args.candidates)
   words = bm25.words(args)
   if args.hybrid is not None:
     retriever.index_words(**dataclasses.asdict(words))
-  teacher = args.rerank and rerank.cross_encoder(args.rerank, args)
+  teacher = args.rerank and rerank.load_cross_encoder(args.rerank, args)
   depth = args.rerank_depth if teacher else 0
   show = _FORMATS[args.format]
   needs_header = args.format == 'tsv'
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if notes <= _LOGGED or args.queries is None:
           _LOG.warning('%r: %s', query[:80], note)
       if teacher:
-        hits = rerank.in_new_order(teacher, query, hits, depth)[: args.k]
+        hits = rerank.reorder(teacher, query, hits, depth)[: args.k]
       if needs_header:
         needs_header = False
         _write_tsv([*_COLUMNS, 'snippet'])

@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   with stopping.handle_signals():
     experiment = build(args)
     train(experiment, args, started, stopping)
-  words = escape(shlex.join(next_words(experiment)))
+  words = escape(shlex.join(next_command(experiment)))
   runtime.next_step(f'Next: {words}', _LOG.info)
 
 
-def next_words(experiment: Experiment) -> list[str]:
+def next_command(experiment: Experiment) -> list[str]:
   """The command line to try on the model of a run."""
   model, objective = experiment.model_dir, experiment.objective
   if objective.outputs == 'embeddings':

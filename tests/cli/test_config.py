@@ -270,7 +270,7 @@ def test_names_of_older_losses_and_objectives(form, flags):
       'losses.Similarity.check_norms = False\n'
       'OBJECTIVE = @objectives.TaughtPq()\n'
   )
-  assert config.with_moved_modules(text) == (
+  assert config.update_names(text) == (
       f"losses.PAIR.form = '{form}'\nlosses.Hashed.loss = @losses.PAIR()\n"
       'OBJECTIVE = @objectives.DistilledPQ()\n'
   )

@@ -36,7 +36,7 @@ def test_a_run_without_other_data_is_measured_on_its_own(given, more):
       objective=types.SimpleNamespace(outputs='embeddings'),
   )
   words = ['dualenc', 'evaluate', '--model_dir=m', *more]
-  assert train.next_words(run) == words
+  assert train.next_command(run) == words
 
 
 def test_a_stage_of_a_recipe_leaves_the_next_step_to_it(monkeypatch, capsys):

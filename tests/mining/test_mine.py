@@ -309,7 +309,7 @@ def test_a_query_of_many_positives_makes_no_room_for_the_others(
       dim=8, batches=lambda *_: [(np.arange(999), queries)]
   )
   model = types.SimpleNamespace(embedder=embedder, params=None)
-  found = candidates.by_model(model, ranked, 1)
+  found = candidates.find_by_model(model, ranked, 1)
   assert caplog.messages == [
       'Encoding: 999 of 999 queries.', 'Searching: 999 of 999 passages.'
   ]

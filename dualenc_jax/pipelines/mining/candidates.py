@@ -42,7 +42,7 @@ class Candidates:
   positives: Sequence[np.ndarray]
 
 
-def by_model(
+def find_by_model(
     model: LoadedModel,
     ranked: RetrievalSet,
     depth: int,
@@ -68,7 +68,7 @@ def by_model(
   return Candidates('model', found.indices, found.scores, own)
 
 
-def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
+def find_by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
   """By BM25; a passage without a word of the query is not a candidate."""
   places = ranking_lib.id_places(ranked.corpus.ids)
   best, own = [], []
@@ -84,7 +84,9 @@ def by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
   return Candidates('bm25', found.indices, scores, own)
 
 
-def by_run(path: pathlib.Path, ranked: RetrievalSet, depth: int) -> Candidates:
+def find_in_run(
+    path: pathlib.Path, ranked: RetrievalSet, depth: int
+) -> Candidates:
   """The hits of a TREC run over the corpus, which may lack some queries.
 
   Raises:

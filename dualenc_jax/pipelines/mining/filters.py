@@ -21,7 +21,7 @@ from dualenc_jax.utils.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-  """What a hard negative has to be.
+  """Rules for hard negatives.
 
   In this order: its rank in retrieval, from 1, is `first_rank` to `last_rank`;
   it is not blank; it is not a known positive of the query, by id or by text,
@@ -44,8 +44,8 @@ class Rules:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Kept:
-  """Which candidates of a source may be taken.
+class FilteredCandidates:
+  """The candidates of a source, and which of them may be taken.
 
   Attributes:
     candidates: all, with the scores that decided.
@@ -58,16 +58,16 @@ class Kept:
   counts: dict[str, int]
 
 
-def apply(
+def filter_candidates(
     candidates: Candidates,
     rules: Rules,
     ranked: RetrievalSet,
     score: Score | None = None,
-) -> Kept:
+) -> FilteredCandidates:
   """Leaves out the candidates that are not hard negatives.
 
-  The margin applies to the scores of the teacher `score`, which is asked for
-  the candidates that pass the other rules; without one to the source's own.
+  The margin applies to the scores of the teacher `score`, which scores the
+  candidates that pass the other rules; without a teacher to the source's own.
 
   Raises:
     UserError: a margin, and no query has a scored positive.
@@ -80,7 +80,7 @@ def apply(
     counts[what] = int(np.count_nonzero(mask & ~wanted))
     mask = mask & wanted
 
-  texts, blank = stripped(ranked)
+  texts, blank = text_fingerprints(ranked)
   repeats = _repeats(candidates.passages, texts)
   ranks = np.arange(1, mask.shape[1] + 1)[None]
   wanted = (ranks >= rules.first_rank) & (ranks <= rules.last_rank)
@@ -105,15 +105,15 @@ def apply(
     wanted = candidates.scores <= limit[:, None]
     leave_out('within the margin of the positive', wanted)
   counts['left'] = int(mask.sum())
-  return Kept(candidates, mask, counts)
+  return FilteredCandidates(candidates, mask, counts)
 
 
-def scored(
-    kept: Kept,
+def score_chosen(
+    kept: FilteredCandidates,
     chosen: Sequence[Collection[int]],
     ranked: RetrievalSet,
     score: Score,
-) -> Kept:
+) -> FilteredCandidates:
   """The chosen passages of each query alone, with a teacher's scores."""
   passages = kept.candidates.passages
   wanted = [np.isin(row, [*own]) for row, own in zip(passages, chosen)]
@@ -121,7 +121,7 @@ def scored(
   left = dataclasses.replace(
       kept.candidates, passages=np.where(mask, passages, -1)
   )
-  return Kept(with_scores(left, ranked, score), mask, kept.counts)
+  return FilteredCandidates(with_scores(left, ranked, score), mask, kept.counts)
 
 
 def _known(
@@ -151,7 +151,7 @@ def _answered(
   return np.array([[*matches] for matches in found], bool)
 
 
-def stripped(ranked: RetrievalSet) -> tuple[np.ndarray, np.uint64]:
+def text_fingerprints(ranked: RetrievalSet) -> tuple[np.ndarray, np.uint64]:
   """Fingerprints of the corpus' texts without space around, and of ''."""
   corpus = ranked.corpus
   column = corpus.cache.passage_texts

@@ -13,7 +13,7 @@ import numpy as np
 
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.pipelines.mining.filters import Kept
+from dualenc_jax.pipelines.mining.filters import FilteredCandidates
 from dualenc_jax.pipelines.mining.negatives import choose
 from dualenc_jax.utils.errors import UserError
 
@@ -111,8 +111,9 @@ class Labels(NamedTuple):
 
 
 def label_all(
-    kept: Sequence[Kept], ranked: RetrievalSet, dropped: np.ndarray,
-    rules: Rules, probabilities: Callable[[np.ndarray], np.ndarray],
+    kept: Sequence[FilteredCandidates], ranked: RetrievalSet,
+    dropped: np.ndarray, rules: Rules,
+    probabilities: Callable[[np.ndarray], np.ndarray],
 ) -> Labels:
   """Labels the candidates of every query.
 
@@ -163,7 +164,7 @@ def label_all(
   return Labels(pools, known, written, counts)
 
 
-def check_logits(kept: Sequence[Kept]) -> None:
+def check_logits(kept: Sequence[FilteredCandidates]) -> None:
   """Raises UserError for scores that look like probabilities."""
   every = [each.candidates.scores[each.mask] for each in kept]
   found = np.concatenate([*every, *kept[0].candidates.positives])
@@ -176,7 +177,7 @@ def check_logits(kept: Sequence[Kept]) -> None:
     )
 
 
-def truth_of(path: str, ranked: RetrievalSet) -> Truth:
+def read_truth(path: str, ranked: RetrievalSet) -> Truth:
   """Whether a passage is relevant, by a file of qrels.
 
   A grade above 0 is relevant. Where the file has other grades, unjudged

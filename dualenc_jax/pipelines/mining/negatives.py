@@ -9,7 +9,10 @@ import numpy as np
 
 from dualenc_jax.data.text.ragged import fingerprints, Ragged
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.pipelines.mining.filters import Kept, stripped
+from dualenc_jax.pipelines.mining.filters import (
+  FilteredCandidates,
+  text_fingerprints,
+)
 from dualenc_jax.utils import files
 
 SAMPLING = ('top', 'random')
@@ -36,7 +39,7 @@ class Negative(NamedTuple):
 
 
 def choose(
-    kept: Sequence[Kept],
+    kept: Sequence[FilteredCandidates],
     ranked: RetrievalSet,
     count: int,
     sampling: str = 'top',
@@ -49,7 +52,7 @@ def choose(
   the query's id alone.
   """
   prints = fingerprints(Ragged.from_texts(ranked.query_ids)).tolist()
-  texts, _ = stripped(ranked)
+  texts, _ = text_fingerprints(ranked)
   for query, name in enumerate(prints):
     pool = _merged(kept, query, texts)
     if sampling == 'random' and len(pool) > count:
@@ -59,8 +62,8 @@ def choose(
     yield pool[:count]
 
 
-def scored(
-    chosen: Iterable[Sequence[Negative]], kept: Sequence[Kept]
+def with_scores(
+    chosen: Iterable[Sequence[Negative]], kept: Sequence[FilteredCandidates]
 ) -> Iterator[list[Negative]]:
   """Yields the same hard negatives with the scores of `filters.scored`."""
   by_name = {each.candidates.name: each.candidates for each in kept}
@@ -72,7 +75,7 @@ def scored(
 
 
 def margins(
-    kept: Sequence[Kept], chosen: Sequence[Sequence[Negative]]
+    kept: Sequence[FilteredCandidates], chosen: Sequence[Sequence[Negative]]
 ) -> np.ndarray:
   """A teacher's margins, the labels of GPL (Wang et al. 2022).
 
@@ -91,7 +94,7 @@ def margins(
 
 
 def _merged(
-    kept: Sequence[Kept], query: int, texts: np.ndarray
+    kept: Sequence[FilteredCandidates], query: int, texts: np.ndarray
 ) -> list[Negative]:
   by_source = []
   for each in kept:
@@ -112,10 +115,10 @@ def _merged(
   return list(merged.values())
 
 
-def write(
+def write_files(
     folder: pathlib.Path,
     ranked: RetrievalSet,
-    kept: Sequence[Kept],
+    kept: Sequence[FilteredCandidates],
     chosen: Sequence[Sequence[Negative]],
     by_teacher: bool,
     facts: Mapping[str, Any],
@@ -144,7 +147,7 @@ def write(
 
 def _pairs(
     ranked: RetrievalSet,
-    kept: Sequence[Kept],
+    kept: Sequence[FilteredCandidates],
     chosen: Sequence[Sequence[Negative]],
     by_teacher: bool,
 ) -> Iterator[dict[str, Any]]:
@@ -170,7 +173,7 @@ def _pairs(
 
 def _by_id(
     ranked: RetrievalSet,
-    kept: Sequence[Kept],
+    kept: Sequence[FilteredCandidates],
     chosen: Sequence[Sequence[Negative]],
     by_teacher: bool,
 ) -> Iterator[dict[str, Any]]:
@@ -195,20 +198,20 @@ def _by_id(
     }
 
 
-def _own_scores(kept: Sequence[Kept], query: int) -> list[float]:
+def _own_scores(kept: Sequence[FilteredCandidates], query: int) -> list[float]:
   """The scores of a query's positives; a teacher's are alike in all sources."""
   return kept[0].candidates.positives[query].tolist()
 
 
 def _report(
     ranked: RetrievalSet,
-    kept: Sequence[Kept],
+    kept: Sequence[FilteredCandidates],
     chosen: Sequence[Sequence[Negative]],
     margins: str,
 ) -> Iterator[str]:
   """Lines of Markdown: what was left out, margins, and examples to read."""
   yield '# Hard negatives\n'
-  yield from counted(kept)
+  yield from count_table(kept)
   yield f'\n{summary(chosen)}'
   if margins:
     yield f'\n{margins}'
@@ -236,7 +239,7 @@ def summary(chosen: Sequence[Sequence[Negative]]) -> str:
   return f'{which} queries have hard negatives, {count:,} in all{others}.'
 
 
-def counted(kept: Sequence[Kept]) -> Iterator[str]:
+def count_table(kept: Sequence[FilteredCandidates]) -> Iterator[str]:
   """A table of how many candidates each rule left out, a column a source."""
   names = [each.candidates.name for each in kept]
   yield f'| | {" | ".join(names)} |'
