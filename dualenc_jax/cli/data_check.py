@@ -17,12 +17,14 @@ import pathlib
 
 from dualenc_jax.cli import config, data_command, flags
 from dualenc_jax.data.check import (
-  findings as findings_lib,
-  report as report_lib,
+  find_faults,
+  Finding,
+  inspect_task,
+  Inspection,
+  Level,
+  markdown,
+  save_picture,
 )
-from dualenc_jax.data.check.findings import Finding, Level
-from dualenc_jax.data.check.summary import Inspection
-from dualenc_jax.data.check.task import inspect_task
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 
@@ -36,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   inspection = inspect_task(
       inputs.task, inputs.tokenizer, args.split, args.limit
   )
-  findings = findings_lib.find_faults(inspection)
-  report = report_lib.markdown(inspection, findings)
+  findings = find_faults(inspection)
+  report = markdown(inspection, findings)
   print(report)
   _write(args.output_dir, report, inspection, findings)
   _check_verdict(findings, args.strict)
@@ -94,7 +96,7 @@ def _write(
   if any(split.kinds for split in inspection.splits):
     try:
       with files.writing(folder, 'another --output_dir'):
-        report_lib.save_picture(inspection, folder / 'lengths.png')
+        save_picture(inspection, folder / 'lengths.png')
       names += ', lengths.png'
     except ImportError:
       print('No picture without matplotlib: pip install dualenc-jax[plots].')

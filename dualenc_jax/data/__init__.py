@@ -1,4 +1,11 @@
-"""Examples, their tokens, and batches; importing it imports no TensorFlow."""
+"""Examples, their tokens, and the batches of a training step.
+
+A `Dataset` gives examples; `readers` are those of files and benchmarks. `text`
+turns texts into tokens, `cache` keeps them on disk, `order`, `layouts` and
+`batches` make the batch of a step from them, `corpus` the passages to rank, and
+`check` inspects a task. There are no models, losses or metrics here, and no
+TensorFlow outside `seqio_adapter`.
+"""
 
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.cache import Cache, prepare
