@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
   if args.fit_batch:
-    peak = functools.partial(train_step.peak, all_layers=args.whole)
+    peak = functools.partial(train_step.forecast_peak, all_layers=args.whole)
     experiment = largest_batch(experiment, available, peak if on else None)
   batch = experiment.objective.abstract_batch(experiment)
   for key, array in jax.tree.leaves_with_path(batch):
@@ -80,14 +80,14 @@ def main(argv: Sequence[str] | None = None) -> None:
       )
     print(f'The step fits {on.name}.')
   elif not args.no_compile:
-    print_memory(experiment, memory.parts(experiment), available)
+    print_memory(experiment, memory.measure_parts(experiment), available)
 
 
 def print_memory(
     experiment: Experiment, parts: Mapping[str, int], available: int | None
 ) -> None:
   print(f'Compiled memory a device at {experiment.batch_size:,} pairs, MiB:')
-  for line in memory.table(parts, available):
+  for line in memory.format_table(parts, available):
     print(f'  {line}')
 
 

@@ -83,17 +83,17 @@ def forecast(experiment: Experiment, all_layers: bool = False) -> Forecast:
 
   def measure(experiment: Experiment) -> Forecast:
     compiled = memory.compile_step(experiment)
-    parts = memory.parts_of(experiment, compiled)
+    parts = memory.parts_of_compiled(experiment, compiled)
     return Forecast(parts, count_collectives(compiled.as_text() or ''))
 
   return extrapolate(experiment, measure, all_layers)
 
 
-def peak(experiment: Experiment, all_layers: bool = False) -> int:
+def forecast_peak(experiment: Experiment, all_layers: bool = False) -> int:
   """Returns bytes a device, sooner than `forecast`."""
 
   def measure(experiment: Experiment) -> Forecast:
-    return Forecast({'step': memory.peak(experiment)})
+    return Forecast({'step': memory.measure_peak(experiment)})
 
   return extrapolate(experiment, measure, all_layers).peak
 

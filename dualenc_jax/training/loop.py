@@ -135,7 +135,7 @@ def train(
     if first < steps or call_hooks.left:
       call_hooks(run)
     while run.step < steps and not (run.ended or run.stopped):
-      batch = timer.batch(
+      batch = timer.time_batch(
           lambda: partitioner.to_device(batches(run.step, cells))
       )
       if complete is not None:

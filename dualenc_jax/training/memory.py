@@ -48,12 +48,12 @@ class Fit(NamedTuple):
   too_large: int | None
 
 
-def parts(experiment: Experiment) -> dict[str, int]:
-  """Compiles the train step; returns its `parts_of`."""
-  return parts_of(experiment, compile_step(experiment))
+def measure_parts(experiment: Experiment) -> dict[str, int]:
+  """Compiles the train step; returns its `parts_of_compiled`."""
+  return parts_of_compiled(experiment, compile_step(experiment))
 
 
-def parts_of(
+def parts_of_compiled(
     experiment: Experiment, compiled: jax.stages.Compiled
 ) -> dict[str, int]:
   """Returns bytes a device of a compiled step, by name; the sum is its peak.
@@ -79,7 +79,7 @@ def parts_of(
   return {**sizes, 'temporaries': temporaries, 'other': other}
 
 
-def table(
+def format_table(
     parts: Mapping[str, int], available: int | None = None
 ) -> Iterator[str]:
   """Yields lines of a table of bytes, in MiB, with their sum."""
@@ -121,7 +121,7 @@ def lower_step(experiment: Experiment) -> jax.stages.Lowered:
   return step.lower(plan.abstract, _abstract_batch(experiment))
 
 
-def peak(experiment: Experiment) -> int:
+def measure_peak(experiment: Experiment) -> int:
   """Compiles the train step; returns all bytes that it needs of a device."""
   return peak_of(compile_step(experiment))
 
@@ -186,7 +186,7 @@ def fit_batch(
     log: called with each size compiled and its peak, None where the compiler
       ran out of the device's memory.
     peak_of_step: returns bytes a device of a step, or raises `OutOfMemory`;
-      None for `peak`.
+      None for `measure_peak`.
 
   Raises:
     UserError: no batch fits.
@@ -198,7 +198,7 @@ def fit_batch(
 
   def measure(size: int) -> float:
     try:
-      needed = (peak_of_step or peak)(
+      needed = (peak_of_step or measure_peak)(
           dataclasses.replace(experiment, batch_size=size)
       )
     except OutOfMemory:

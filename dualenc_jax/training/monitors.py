@@ -177,7 +177,7 @@ class InputTimer:
     self._thread = threading.Thread(target=self._time_steps, daemon=True)
     self._thread.start()
 
-  def batch(self, make: Callable[[], Any]) -> Any:
+  def time_batch(self, make: Callable[[], Any]) -> Any:
     """Times `make()`, and returns its batch."""
     began = time.perf_counter()
     batch = make()

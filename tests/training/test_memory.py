@@ -69,7 +69,7 @@ SHARDED = KERNELS // 8 + (3 * 32 + 32 * 16) // 4 + 4 * 32 // 2 + 1
 
 
 def test_parts_are_those_of_the_arrays_on_a_device():
-  parts = memory.parts(
+  parts = memory.measure_parts(
       make_experiment(Partitioner(2, FSDP), tiny_training.LOSS, optimizer=ADAM)
   )
   assert parts['parameters'] == 4 * SHARDED
@@ -118,7 +118,7 @@ def test_few_probes_find_the_size_on_any_curve(curve, unit, start):
 
 def with_peaks(monkeypatch, curve):
   """Replaces what the compiler says by a curve."""
-  monkeypatch.setattr(memory, 'peak', lambda e: curve(e.batch_size))
+  monkeypatch.setattr(memory, 'measure_peak', lambda e: curve(e.batch_size))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_compiler_out_of_memory_says_how_much(monkeypatch):
   monkeypatch.setattr(jax.stages.Lowered, 'compile', fail)
   said = r'step of 128 pairs .*19.46G of 15.75G hbm\. --fit_batch finds'
   with pytest.raises(memory.OutOfMemory, match=said):
-    memory.peak(experiment)
+    memory.measure_peak(experiment)
 
 
 def test_what_never_fits_says_what_it_needs_and_what_to_do(monkeypatch):

@@ -83,7 +83,7 @@ def test_only_time_without_a_step_under_way_is_waiting(slow_input):
     if before is not None and slow_input:
       before.ends.set()
       before.seen.wait()
-    timer.batch(lambda: time.sleep(0.03))
+    timer.time_batch(lambda: time.sleep(0.03))
     if before is not None:
       before.ends.set()
     before = Output()
