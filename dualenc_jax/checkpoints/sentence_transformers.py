@@ -127,8 +127,7 @@ def read(path: pathlib.Path) -> Weights:
   facts: dict[str, Any] = {n: x for n, x in lengths.items() if x}
   facts |= read_prompts(path)
   return dataclasses.replace(
-      joint, kind=query.kind if query.kind != KIND else passage.kind,
-      usage=dataclasses.replace(joint.usage, **facts),
+      joint, usage=dataclasses.replace(joint.usage, **facts),
       left_out={**query.left_out, **passage.left_out},
   ).check()
 
@@ -268,7 +267,7 @@ def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
   kernel, left_out = _read_dense(tower.dense, path)
   return dataclasses.replace(
       transformer,
-      kind=KIND if tower.normalize else f'{KIND} without Normalize',
+      kind=KIND,
       tensors={**transformer.tensors, PROJECTION: kernel},
       left_out=_located(tower.transformer, path, transformer.left_out)
       | _located(tower.dense, path, left_out),
