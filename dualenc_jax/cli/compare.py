@@ -35,10 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   baseline, *models = compared_systems.read(
       args.systems, args.names, args.qrels, args.k, args.relevance_level
   )
-  options = comparison_lib.Options(
-      args.metrics or None, args.common_queries, args.permutations, args.seed
+  comparison = comparison_lib.compare(
+      baseline, models, args.metrics or None, args.common_queries
   )
-  comparison = comparison_lib.compare(baseline, models, options)
   if not models:
     (result,) = baseline.results.values()
     metrics = {m: result.metrics[m] for m in args.metrics or result.metrics}
@@ -81,10 +80,6 @@ def make_parser() -> flags.Parser:
       help='names of the systems, in order; {codec} in one is its codec')
   add('--common_queries', action='store_true',
       help='compare on the queries that a system shares with the baseline')
-  add('--permutations', type=flags.whole(), default=10_000,
-      help='permutations of the randomization test (default %(default)s)')
-  add('--seed', type=flags.whole(0), default=0,
-      help='random seed of the permutations (default %(default)s)')
   add('--output_dir', type=flags.path, metavar='DIR',
       help='folder of the results (default none: print only)')
   return parser

@@ -6,13 +6,13 @@ import result_folders
 
 from dualenc_jax.data.readers import beir_sets
 from dualenc_jax.evaluation.results import result_files
-from dualenc_jax.evaluation.results.comparison import compare, Options
+from dualenc_jax.evaluation.results.comparison import compare
 from dualenc_jax.utils.errors import UserError
 
 
 def compared(root, names='ab', **options):
   baseline, *others = (result_files.read_model(root / name) for name in names)
-  return compare(baseline, others, Options(**options))
+  return compare(baseline, others, **options)
 
 
 def of_two(root, one, other, metric='MRR', **fields):

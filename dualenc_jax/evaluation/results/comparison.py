@@ -31,24 +31,6 @@ _OF_CORPUS = (
 _OF_TRAINING = ('MRR', 'nDCG@10', 'Top-20', 'log_likelihood')
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """How to compare.
-
-  Attributes:
-    metrics: which; None for those that the papers report on each task.
-    common_queries: use the queries that both have, instead of refusing results
-      of different ones.
-    permutations: of the randomization test, where it is not exact.
-    seed: of these permutations.
-  """
-
-  metrics: Sequence[str] | None = None
-  common_queries: bool = False
-  permutations: int = 10_000
-  seed: int = 0
-
-
 @dataclasses.dataclass(eq=False)
 class Difference:
   """A model against the baseline, by one metric on one set.
@@ -95,48 +77,65 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-  """All differences by set, metric and model, in this order.
+  """Models against a baseline.
 
-  `left_out` are results that not all models have, or not by these metrics.
+  Attributes:
+    baseline: the first system.
+    models: the others.
+    metrics: the metrics that were asked for, None for those of the papers.
+    common_queries: whether only the queries in common were compared.
+    differences: by set, metric and model, in this order.
+    left_out: results that not all models have, or not by these metrics.
   """
 
   baseline: Model
   models: tuple[Model, ...]
-  options: Options
+  metrics: tuple[str, ...] | None
+  common_queries: bool
   differences: tuple[Difference, ...]
   left_out: tuple[Key, ...]
 
 
 def compare(
-    baseline: Model, models: Sequence[Model], options: Options = Options()
+    baseline: Model, models: Sequence[Model],
+    metrics: Sequence[str] | None = None, common_queries: bool = False,
 ) -> Comparison:
   """Compares models with a baseline on all sets that they have in common.
 
+  Args:
+    baseline: the first system.
+    models: the others.
+    metrics: which; None for those that the papers report on each task.
+    common_queries: use the queries in common, instead of refusing results of
+      different ones.
+
   Raises:
-    UserError: no set or metric in common, results that are not of the same
-      queries and corpus, or per-query values that cannot be read.
+    UserError: no set or metric in common, results of other queries or of
+      another corpus, or per-query values that cannot be read.
   """
   everyone = [baseline, *models]
   keys = _common_keys(everyone)
   sets = benchmarks.group(keys)
-  metrics = _metrics_by_set(sets, everyone, options.metrics)
-  compared = {key for s in sets if metrics[s] for key in s.keys}
+  by_set = _metrics_by_set(sets, everyone, metrics)
+  compared = {key for s in sets if by_set[s] for key in s.keys}
   for key in sorted(keys, key=str):
     for model in models:
-      _check_same(
-          baseline.results[key], model.results[key], options.common_queries
-      )
+      _check_same(baseline.results[key], model.results[key], common_queries)
   differences = [
-      _difference(evaluated, name, metric, baseline, model, options)
+      _difference(evaluated, name, metric, baseline, model, common_queries)
       for evaluated, name in zip(sets, benchmarks.distinct_names(sets))
-      for metric in metrics[evaluated]
+      for metric in by_set[evaluated]
       for model in models
   ]
   _correct(differences)
   left_out = {key for model in everyone for key in model.results} - compared
-  others = tuple(sorted(left_out, key=str))
   return Comparison(
-      baseline, tuple(models), options, tuple(differences), others
+      baseline,
+      tuple(models),
+      tuple(metrics) if metrics else None,
+      common_queries,
+      tuple(differences),
+      tuple(sorted(left_out, key=str)),
   )
 
 
@@ -229,12 +228,12 @@ def _metrics_by_set(
 
 def _difference(
     evaluated: EvaluatedSet, name: str, metric: str, baseline: Model,
-    model: Model, options: Options,
+    model: Model, common_queries: bool,
 ) -> Difference:
   # Values of a set of several parts are weighted such that their mean is the
   # mean of the parts' means.
   parts = [
-      _paired(baseline.results[key], model.results[key], metric, options)
+      _paired(baseline.results[key], model.results[key], metric, common_queries)
       for key in evaluated.keys
   ]
   total = sum(map(len, parts))
@@ -251,14 +250,12 @@ def _difference(
       equal=int((other == one).sum()),
       worse=int((other < one).sum()),
       t_test=significance.paired_t_test(one, other),
-      randomization=significance.randomization_test(
-          one, other, options.permutations, options.seed
-      ),
+      randomization=significance.randomization_test(one, other),
   )
 
 
 def _paired(
-    baseline: Result, result: Result, metric: str, options: Options
+    baseline: Result, result: Result, metric: str, common_queries: bool
 ) -> np.ndarray:
   """float64 [Q, 2], the values of both for the same queries."""
   both = (baseline, result)
@@ -270,7 +267,7 @@ def _paired(
       )
   one, other = (r.per_query().column(metric) for r in both)
   alone = sorted(one.keys() ^ other.keys())
-  if alone and not options.common_queries:
+  if alone and not common_queries:
     raise UserError(
         f'{baseline.where} and {result.where} have different queries with'
         f' {metric}: only one of them has {len(alone):,}, such as {alone[0]}.'

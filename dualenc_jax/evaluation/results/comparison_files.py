@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 import csv
-import dataclasses
 import io
 import json
 import pathlib
@@ -85,7 +84,8 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
   value = {
       'baseline': _describe_model(models[0], comparison),
       'models': [_describe_model(m, comparison) for m in models[1:]],
-      'options': dataclasses.asdict(comparison.options),
+      'metrics': comparison.metrics,
+      'common_queries': comparison.common_queries,
       'differences': rows,
       'left_out': list(map(str, comparison.left_out)),
   }
@@ -134,7 +134,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
       f'{mark}: two-sided paired randomization test over queries, corrected for'
       ' all tasks and models by the same metric.'
   )
-  if comparison.options.common_queries:
+  if comparison.common_queries:
     yield 'Only over queries that both have.'
   evaluated = [d.evaluated for d in comparison.differences]
   for name in sorted({s.name for s in evaluated if len(s.keys) > 1}):
