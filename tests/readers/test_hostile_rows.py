@@ -20,7 +20,7 @@ READ = {
     'scores.tsv': lambda path: [*read_scores(path)],
     'pairs.parquet': lambda path: [*Pairs(train=str(path)).examples('train')],
     'nq-test.qa.csv': lambda path: [*OpenNQ(str(path.parent)).examples('test')],
-    'mrqa.jsonl': lambda path: [*readers.multireqa_join.contexts(path)],
+    'mrqa.jsonl': lambda path: [*readers.multireqa.contexts(path)],
     'collection.tsv': lambda path: [
         *MsMarco(root=str(path.parent), tolerance=1.0).examples('corpus')
     ],

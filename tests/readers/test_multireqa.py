@@ -7,8 +7,7 @@ import pytest
 from reading import column, DATA, pack, refused
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers.multireqa import MultiReQA, SETS
-from dualenc_jax.data.readers.multireqa_join import Candidates
+from dualenc_jax.data.readers.multireqa import Candidates, MultiReQA, SETS
 
 MRQA = 'mrqa/dev/SQuAD.jsonl.gz'
 CANDIDATES = 'multireqa/dev/SQuAD/candidates.json.gz'

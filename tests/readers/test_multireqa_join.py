@@ -4,8 +4,8 @@ match."""
 import pytest
 from reading import DATA, refused, write
 
-from dualenc_jax.data.readers import multireqa_join, rows
-from dualenc_jax.data.readers.multireqa_join import Candidates, Question
+from dualenc_jax.data.readers import multireqa, rows
+from dualenc_jax.data.readers.multireqa import Candidates, Question
 
 FOLDER = DATA / 'multireqa'
 
@@ -30,7 +30,7 @@ class Files:
     write(self.contexts, *self.context_lines)
     write(self.candidates, *self.candidate_lines)
     candidates = Candidates(self.candidates, 'SQuAD', strict)
-    joined = multireqa_join.join(self.contexts, candidates, strict)
+    joined = multireqa.join(self.contexts, candidates, strict)
     return {
         line: [candidate.id.removeprefix('SQuAD_') for candidate in found]
         for line, _, found in joined
@@ -129,7 +129,7 @@ def with_spans(spans):
 
 
 def read(path, *options):
-  return list(multireqa_join.contexts(path, *options))
+  return list(multireqa.contexts(path, *options))
 
 
 def test_contexts():

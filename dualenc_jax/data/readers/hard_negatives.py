@@ -2,14 +2,12 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 import itertools
-import json
 import logging
 import math
 import pathlib
 from typing import Any, NamedTuple
 
 from dualenc_jax.data.readers import rows
-from dualenc_jax.data.readers.id_tables import TextTable
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
@@ -145,13 +143,6 @@ def read(
       '%s: hard negatives for %s of %s queries.',
       path, f'{len(done):,}', f'{len(positives):,}',
   )
-
-
-def of_query(table: TextTable | None, query_id: str) -> OfQuery:
-  """What a table of JSON has for a query, nothing if it is not in it."""
-  text = None if table is None else table.get(query_id)
-  negatives, scores = json.loads(text or '[[], {}]')
-  return OfQuery([Negative(*entry) for entry in negatives], scores)
 
 
 def parse(line: bytes, scored: bool = False) -> Mined:

@@ -9,14 +9,15 @@ import json
 import logging
 import math
 import pathlib
+import sqlite3
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from dualenc_jax.data.columns import Column, TEACHER_SCORES
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import files, hard_negatives, rows, texts
 from dualenc_jax.data.readers.files import FilesDataset
-from dualenc_jax.data.readers.hard_negatives import of_query
-from dualenc_jax.data.readers.id_tables import IdSet, TextTable
 from dualenc_jax.data.readers.qrels import Judgement, Qrels, read
 from dualenc_jax.data.readers.texts import Row, unique
 from dualenc_jax.utils.errors import (
@@ -45,6 +46,47 @@ class Layout(NamedTuple):
   queries: str
   qrels: str
   is_tsv: bool = False
+
+
+class TextTable:
+  """Texts by id in a database of its own on disk; of an id the first counts.
+
+  A context manager: the database goes with it.
+  """
+
+  def __init__(self, texts: Iterable[tuple[str, str]]):
+    """Reads all (id, text)."""
+    # TensorFlow reads one generator in several threads, one after the other.
+    self._texts = sqlite3.connect('', check_same_thread=False)
+    self._texts.execute('CREATE TABLE texts (id TEXT, text TEXT)')
+    self._texts.executemany('INSERT INTO texts VALUES (?, ?)', texts)
+    # Sorted once, not with each row.
+    self._texts.execute('CREATE INDEX by_id ON texts (id)')
+
+  def get(self, name: str) -> str | None:
+    """The text of an id, None if there is no such id."""
+    found = self._texts.execute(
+        'SELECT text FROM texts WHERE id = ? ORDER BY rowid LIMIT 1', (name,)
+    ).fetchone()
+    return found and found[0]
+
+  def __enter__(self) -> 'TextTable':
+    return self
+
+  def __exit__(self, *unused_error) -> None:
+    self._texts.close()
+
+
+class IdSet:
+  """A set of ids, known by 64 bits of their hash: 8 bytes of RAM each."""
+
+  def __init__(self, ids: Iterable[str]):
+    self._keys = np.unique(np.fromiter(map(hash, ids), np.int64))
+
+  def __contains__(self, name: str) -> bool:
+    key = np.int64(hash(name))
+    position = int(self._keys.searchsorted(key))
+    return position < len(self._keys) and bool(self._keys[position] == key)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +282,7 @@ class JudgedTexts(FilesDataset):
         error = f'{what} {name!r} {wrong}'
         faults.add(f'the {what} {wrong}', location, error)
         continue
-      mined = of_query(negatives, judgement.query_id)
+      mined = _of_query(negatives, judgement.query_id)
       hard: list[str] = []
       scores = [mined.scores.get(judgement.passage_id, math.nan)]
       for negative in mined.negatives:
@@ -323,7 +365,7 @@ class JudgedTexts(FilesDataset):
   def _negatives(
       self, split: str, judged: Iterable[Judgement]
   ) -> TextTable | None:
-    """What is mined for each query, for `of_query`."""
+    """What is mined for each query, for `_of_query`."""
     if split != 'train' or (path := self._mined()) is None:
       return None
     positives: dict[str, list[str]] = {}
@@ -357,5 +399,15 @@ def _passage_ids(
   for judgement in judged:
     yield judgement.passage_id
   for query_id in dict.fromkeys(judgement.query_id for judgement in judged):
-    for negative in of_query(negatives, query_id).negatives:
+    for negative in _of_query(negatives, query_id).negatives:
       yield negative.id
+
+
+def _of_query(
+    table: TextTable | None, query_id: str
+) -> hard_negatives.OfQuery:
+  """What a table of JSON has for a query, nothing if it is not in it."""
+  text = None if table is None else table.get(query_id)
+  negatives, scores = json.loads(text or '[[], {}]')
+  found = [hard_negatives.Negative(*entry) for entry in negatives]
+  return hard_negatives.OfQuery(found, scores)

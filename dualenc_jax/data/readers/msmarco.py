@@ -51,7 +51,7 @@ class MsMarco(JudgedTexts):
 
   collection.tsv has lines of passage id and passage, queries.*.tsv of query id
   and query, separated by tabs, or in the order of a first line of names, see
-  `column_names.are_names`; qrels are of any form that `qrels.read` knows.
+  `tables.are_names`; qrels are of any form that `qrels.read` knows.
   All may be .gz, and lie in a folder collectionandqueries/. Counts are compared
   with the published ones.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers import cells, column_names, rows, tables
+from dualenc_jax.data.readers import cells, rows, tables
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import hub, untrusted
@@ -61,7 +61,7 @@ class Pairs(FilesDataset):
     format: a name in `tables.FORMATS`; None tells by `tables.format_of`.
     columns: names of the columns of TSV and CSV files without a first line of
       names, in order; those of no use may have any name.
-    column_aliases: take the names of `column_names.ALIASES` where query,
+    column_aliases: take the names of `tables.ALIASES` where query,
       passage and negatives are missing.
     list_cells: read texts that are lists, of JSON or Python, as lists: what
       there is in a column of CSV. Not of queries.
@@ -238,7 +238,7 @@ class Pairs(FilesDataset):
   def _aliases(self, columns: Collection[str]) -> dict[str, str]:
     """The names that columns are read by which have others; by alias."""
     wanted = self.column_aliases
-    return column_names.renaming(columns, vars(self)) if wanted else {}
+    return tables.renaming(columns, vars(self)) if wanted else {}
 
   def _required(self) -> dict[str, str]:
     """Names of the columns that a file must have, by attribute."""
@@ -258,7 +258,7 @@ class Pairs(FilesDataset):
     """Those of a file's columns that are meant by an attribute."""
     name = getattr(self, attribute)
     if name is not None and attribute in _NUMBERED:
-      return column_names.numbered(columns, name)
+      return tables.numbered_columns(columns, name)
     return [name] if name in columns else []
 
   def _check_columns(
@@ -279,7 +279,7 @@ class Pairs(FilesDataset):
       self, lacking: Mapping[str, str], columns: Collection[str]
   ) -> str:
     """Says which columns are missing, by attribute, and how to name them."""
-    meant = column_names.did_you_mean(columns, vars(self)) or ''.join(
+    meant = tables.did_you_mean(columns, vars(self)) or ''.join(
         did_you_mean(name, columns) for name in lacking.values()
     )
     flags = ', '.join(f'--gin.{name.upper()}_COLUMN=...' for name in lacking)
@@ -296,7 +296,7 @@ class Pairs(FilesDataset):
           '%s: columns that are not read: %s. --gin.NEGATIVES_COLUMN=... names'
           ' hard negatives, and so on for the others of tasks/pairs.gin.%s',
           path, ', '.join(unread)[:200],
-          column_names.did_you_mean(columns, vars(self)),
+          tables.did_you_mean(columns, vars(self)),
       )
 
   def _file(self, split: str) -> pathlib.Path:

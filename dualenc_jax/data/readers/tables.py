@@ -1,15 +1,15 @@
 """Files of rows with named columns, of each format a stream."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import functools
 import itertools
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 from dualenc_jax.data.readers import cells, rows, text_files
-from dualenc_jax.data.readers.column_names import are_names
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
@@ -18,6 +18,26 @@ _ROWS, _TEXTS, _BUFFER = 256, 2**28, 2**20
 # Lists the files of a folder that `save_to_disk` wrote.
 _STATE = 'state.json'
 _SAVE_AGAIN = 'Save the data set again with save_to_disk.'
+# By what they mean here; the first that a file has is taken.
+ALIASES: Mapping[str, Sequence[str]] = {
+    'query': ('query', 'anchor', 'question'),
+    'passage': ('passage', 'positive', 'pos', 'document', 'context', 'answer'),
+    'negatives': ('negatives', 'negative', 'neg'),
+}
+# Of ids and of texts, by split.
+OF_TEXTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    'corpus': (
+        ('_id', 'id', 'passage_id', 'pid', 'docid', 'doc_id', 'docno'),
+        ('text', 'passage', 'contents', 'content', 'document', 'body'),
+    ),
+    'queries': (
+        ('_id', 'id', 'query_id', 'qid'), ('text', 'query', 'question')
+    ),
+}
+_KNOWN = {'title'}.union(
+    *ALIASES.values(), *(names for both in OF_TEXTS.values() for names in both)
+)
+_ID = re.compile(r'_?(\w+[ _-])?id|[pqd]id|docid|docno', re.IGNORECASE)
 
 
 class Table(NamedTuple):
@@ -274,3 +294,61 @@ def files_of(path: pathlib.Path) -> list[pathlib.Path]:
         f' {_SAVE_AGAIN}'
     )
   return [state, *files]
+
+
+def are_names(cells: Sequence[str], usual: Collection[str]) -> bool:
+  """Whether the cells of a file's first row name its columns.
+
+  They do if the first is a name of ids, or two are such names, known ones or
+  among the `usual`.
+  """
+  cells = [cell.strip() for cell in cells]
+  known = [
+      cell.lower() in _KNOWN or cell in usual or bool(_ID.fullmatch(cell))
+      for cell in cells
+  ]
+  return bool(_ID.fullmatch(cells[0])) or sum(known) > 1
+
+
+def numbered_columns(columns: Collection[str], name: str) -> list[str]:
+  """The columns that are called `name`, or `name`_ and a number."""
+  prefix = f'{name}_'
+  return [
+      c for c in columns
+      if c == name
+      or c.startswith(prefix) and untrusted.is_digits(c.removeprefix(prefix))
+  ]
+
+
+def renaming(
+    columns: Collection[str], wanted: Mapping[str, str | None]
+) -> dict[str, str]:
+  """What columns of a file are to be called instead, by what they are called.
+
+  `wanted` has names by what they mean; those that the file has, or that are
+  None or not the usual ones, stay.
+  """
+  found: dict[str, str] = {}
+  for meaning, names in ALIASES.items():
+    name = wanted[meaning]
+    if name != meaning or numbered_columns(columns, name):
+      continue
+    for alias in names:
+      if have := numbered_columns(columns, alias):
+        found |= {c: name + c.removeprefix(alias) for c in have}
+        break
+  return found
+
+
+def did_you_mean(
+    columns: Collection[str], wanted: Mapping[str, str | None]
+) -> str:
+  """A sentence with the flag by which the file can be read, or ''."""
+  names = renaming(columns, wanted)
+  needed = {wanted['query'], wanted['passage']}
+  if not names or needed - {*columns, *names.values()}:
+    return ''
+  pairs = ', '.join(f'{old!r} for {new!r}' for old, new in names.items())
+  return (
+      f' Did you mean {pairs[:200]}? --gin.COLUMN_ALIASES=True takes them so.'
+  )

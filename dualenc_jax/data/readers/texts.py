@@ -10,10 +10,10 @@ import numpy as np
 
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import rows, tables
-from dualenc_jax.data.readers.column_names import OF_TEXTS
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.data.readers.rows import BadRow
+from dualenc_jax.data.readers.tables import OF_TEXTS
 from dualenc_jax.utils import hub
 from dualenc_jax.utils.errors import UserError
 
@@ -38,7 +38,7 @@ class Texts(FilesDataset):
   is read, or a file of one of these forms:
 
     JSONL   an object a line, with an id, a text and perhaps a title, by the
-            names in `column_names.OF_TEXTS`; the first that a row has counts.
+            names in `tables.OF_TEXTS`; the first that a row has counts.
     TSV     id, text and perhaps title, or in the order of a first line of
             names; cells are taken as they are, without quotes or escapes.
     others  of `tables`: .json, .csv, .tsv with cells in quotes, .parquet
