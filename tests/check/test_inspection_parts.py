@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dualenc_jax.data.check import columns
+from dualenc_jax.data.check import counters
 from dualenc_jax.data.check.summary import Lengths
 
 SOUND = (
@@ -36,12 +36,12 @@ def test_first_rows_and_contradictions_against_dictionaries():
   keys, values = rng.integers(-60, 60, 300), rng.integers(0, 3, 300)
   rows = {}
   expected = [rows.setdefault(key, row) for row, key in enumerate(keys)]
-  np.testing.assert_array_equal(columns.first_rows(keys), expected)
+  np.testing.assert_array_equal(counters.first_rows(keys), expected)
   first, other = {}, {}
   for row, (key, value) in enumerate(zip(keys, values)):
     if key and value and values[first.setdefault(key, row)] != value:
       other.setdefault(key, row)
-  rows, firsts = columns.contradictions(keys, values)
+  rows, firsts = counters.contradictions(keys, values)
   assert 10 < len(rows) < 100
   assert rows.tolist() == sorted(other.values())
   assert firsts.tolist() == [first[keys[row]] for row in rows]
@@ -53,6 +53,6 @@ def test_first_rows_and_contradictions_against_dictionaries():
 ])
 def test_utf_8_read_as_another_encoding_is_garbled(encoding, texts):
   for text in texts:
-    assert columns.find_garbled(text) is None
+    assert counters.find_garbled(text) is None
     garbled = text.encode('utf-8').decode(encoding, 'replace')
-    assert columns.find_garbled(garbled)
+    assert counters.find_garbled(garbled)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import enum
 
-from dualenc_jax.data.check import columns, summary
+from dualenc_jax.data.check import counters, summary
 from dualenc_jax.data.readers.rows import Found, SHOWN
 
 # Shares beyond which something is a finding.
@@ -44,7 +44,7 @@ TEXT_RULES = (
     (Level.WRONG, 'blank', 0.0, '{plural} of nothing but whitespace',
      'Repair or remove them.'),
     (Level.SUSPICIOUS, 'long_words', 0.0,
-     f'{{plural}} with a word of {columns.LONG_WORD:,} characters or more',
+     f'{{plural}} with a word of {counters.LONG_WORD:,} characters or more',
      'Repair or remove coded data and texts without spaces.'),
     (Level.SUSPICIOUS, 'lists', 0.0,
      '{plural} that are lists, with brackets and quotes',

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.data.check import columns, summary
+from dualenc_jax.data.check import counters, summary
 from dualenc_jax.data.readers.rows import BadRows, Found
 from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.utils.untrusted import escape
@@ -25,14 +25,14 @@ class SplitReader:
     """`repeats` is `Dataset.REPEATS`: repeats, ids and lists do not count."""
     self._tokenizer, self._repeats = tokenizer, repeats
     vocabulary, length = tokenizer.vocabulary, tokenizer.passage_length
-    self.queries = columns.TextColumn(
+    self.queries = counters.TextCounter(
         vocabulary, tokenizer.query_length, not repeats
     )
-    self.passages = columns.TextColumn(vocabulary, length, not repeats)
-    self._negatives = columns.TextColumn(vocabulary, length)
-    self._negative_counts = columns.Column(np.int32)
-    self._relevant = columns.Column(bool)
-    self.places = columns.Places()
+    self.passages = counters.TextCounter(vocabulary, length, not repeats)
+    self._negatives = counters.TextCounter(vocabulary, length)
+    self._negative_counts = counters.GrowingArray(np.int32)
+    self._relevant = counters.GrowingArray(bool)
+    self.places = counters.Places()
     self._samples: list[summary.Sample] = []
 
   def read(self, examples: Iterable[dict]) -> Iterator[int]:
@@ -46,15 +46,15 @@ class SplitReader:
     """bool [n]: pairs, rows of a query and a relevant passage."""
     return (
         self._relevant.values
-        & (self.queries.hashes != columns.NONE)
-        & (self.passages.hashes != columns.NONE)
+        & (self.queries.hashes != counters.NONE)
+        & (self.passages.hashes != counters.NONE)
     )
 
   @property
   def pairs(self) -> np.ndarray:
-    """int64 [n]: hashes of the pairs, `columns.NONE` for other rows."""
-    both = columns.pair_hashes(self.queries.hashes, self.passages.hashes)
-    return np.where(self.relevant, both, columns.NONE)
+    """int64 [n]: hashes of the pairs, `counters.NONE` for other rows."""
+    both = counters.pair_hashes(self.queries.hashes, self.passages.hashes)
+    return np.where(self.relevant, both, counters.NONE)
 
   def result(self, refused: BadRows, **facts: Any) -> summary.Split:
     """The counts of all examples.
@@ -63,7 +63,7 @@ class SplitReader:
     knows.
     """
     queries, passages = self.queries.hashes, self.passages.hashes
-    has_query, has_passage = queries != columns.NONE, passages != columns.NONE
+    has_query, has_passage = queries != counters.NONE, passages != counters.NONE
     relevant = self.relevant
     num_pairs = int(relevant.sum())
     pairs = self.pairs
@@ -71,11 +71,11 @@ class SplitReader:
     repeated = copied = Found()
     place = self.places.__getitem__
     if not self._repeats:
-      ids = columns.pair_hashes(self.queries.ids, self.passages.ids)
-      with_ids, same = _again(columns.pair_hashes(pairs, ids), relevant)
-      repeated = columns.locate(with_ids, same[with_ids], place)
+      ids = counters.pair_hashes(self.queries.ids, self.passages.ids)
+      with_ids, same = _again(counters.pair_hashes(pairs, ids), relevant)
+      repeated = counters.locate(with_ids, same[with_ids], place)
       others = np.setdiff1d(again, with_ids)
-      copied = columns.locate(others, firsts[others], place)
+      copied = counters.locate(others, firsts[others], place)
     equal = np.flatnonzero(relevant & (queries == passages))
     blank = np.flatnonzero(~has_passage & ~has_query)
     counts = self._negative_counts.values
@@ -100,12 +100,12 @@ class SplitReader:
         most_negatives=int(of_pairs.max(initial=0)),
         without_negatives=int((of_pairs == 0).sum()),
         found={
-            'blank_passages': columns.locate(blank, None, place),
+            'blank_passages': counters.locate(blank, None, place),
             'repeated_pairs': repeated,
             'copied_pairs': copied,
-            'equal_texts': columns.locate(equal, None, place),
-            'positive_negatives': columns.locate(own, None, place),
-            'other_positive_negatives': columns.locate(
+            'equal_texts': counters.locate(equal, None, place),
+            'positive_negatives': counters.locate(own, None, place),
+            'other_positive_negatives': counters.locate(
                 others, None, place_of_negative
             ),
         },
@@ -147,8 +147,8 @@ class SplitReader:
     """
     negatives = self._negatives.hashes
     own = self.relevant[rows] & (negatives == self.passages.hashes[rows])
-    pairs = columns.pair_hashes(self.queries.hashes[rows], negatives)
-    positive = columns.members(pairs, self.pairs)
+    pairs = counters.pair_hashes(self.queries.hashes[rows], negatives)
+    positive = counters.members(pairs, self.pairs)
     return np.unique(rows[own]), np.flatnonzero(positive & ~own)
 
   def _sample(self, row: dict, place: str) -> summary.Sample:
@@ -172,7 +172,7 @@ def _again(
     keys: np.ndarray, chosen: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """The chosen rows whose key a row before has, and `first_rows`."""
-  firsts = columns.first_rows(keys)
+  firsts = counters.first_rows(keys)
   return np.flatnonzero(chosen & (firsts != np.arange(len(firsts)))), firsts
 
 

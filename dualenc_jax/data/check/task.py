@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dualenc_jax.data.check import columns, summary
+from dualenc_jax.data.check import counters, summary
 from dualenc_jax.data.check.split import SplitReader
 from dualenc_jax.data.dataset import Dataset, Mixture, rows as rows_of
 from dualenc_jax.data.readers.rows import collecting, Found, SHOWN
@@ -133,12 +133,12 @@ def _shared(
     others: np.ndarray,
 ) -> Found:
   """Different values that both have, with the places of both."""
-  rows = _once(values, columns.members(values, others))
+  rows = _once(values, counters.members(values, others))
   places = []
   for row in rows[:SHOWN]:
     first = int(np.flatnonzero(others == values[row])[0])
     place = held_out.places[int(row)]
-    places.append(columns.join_places(place, train.places[first]))
+    places.append(counters.join_places(place, train.places[first]))
   return Found(len(rows), places)
 
 
@@ -156,8 +156,8 @@ def _missing(read: Sequence[_Read]) -> Iterator[summary.Missing]:
       continue
     if pairs.error or corpus.error or corpus.limited:
       continue
-    relevant = np.where(reader.relevant, reader.passages.hashes, columns.NONE)
-    there = columns.members(relevant, of_corpus.passages.hashes)
-    rows = _once(relevant, (relevant != columns.NONE) & ~there)
-    places = columns.locate(rows, None, reader.places.__getitem__)
+    relevant = np.where(reader.relevant, reader.passages.hashes, counters.NONE)
+    there = counters.members(relevant, of_corpus.passages.hashes)
+    rows = _once(relevant, (relevant != counters.NONE) & ~there)
+    places = counters.locate(rows, None, reader.places.__getitem__)
     yield summary.Missing(pairs.name, corpus.name, places)

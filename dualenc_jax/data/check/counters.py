@@ -1,4 +1,4 @@
-"""Columns of millions of rows in a few bytes a row, to find equal ones."""
+"""Counters of millions of rows, in a few bytes a row, that find equal ones."""
 
 import array
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def pair_hashes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
   return first * np.int64(0x1E3779B97F4A7C15) + second
 
 
-class Column:
+class GrowingArray:
   """Appends arrays of one dtype."""
 
   def __init__(self, dtype: Any):
@@ -145,16 +145,16 @@ def members(values: np.ndarray, others: np.ndarray) -> np.ndarray:
   return np.isin(values, others, kind='sort') & (values != NONE)
 
 
-class TextColumn:
+class TextCounter:
   """The queries, passages or hard negatives of a split."""
 
   def __init__(self, vocabulary: Vocabulary, limit: int, lists: bool = True):
     """`lists` is whether to count texts that are lists."""
     self._vocabulary = vocabulary
     self._limit, self._look_for_lists = limit, lists
-    self._hashes = Column(np.int64)
-    self._ids = Column(np.int64)
-    self._tokens = Column(np.int32)
+    self._hashes = GrowingArray(np.int64)
+    self._ids = GrowingArray(np.int64)
+    self._tokens = GrowingArray(np.int32)
     self._unknown = self._questions = 0
     names = 'blank', 'lists', 'long_words', 'garbled'
     self._found = {name: Found() for name in names}
