@@ -116,13 +116,13 @@ class Codec:
     return self.quantiser.map_queries(self._map(queries))
 
   def hamming_codec(self) -> 'Codec':
-    """The codec of the first step of two: the same codes, signs of queries."""
+    """The codec of the first of two steps: same codes, signs of queries."""
     return dataclasses.replace(
         self, quantiser=Hamming(self.quantiser.dim), rescored=None
     )
 
   def _map(self, vectors: np.ndarray) -> np.ndarray:
-    """Vectors behind the linear maps: float32 [n, d]."""
+    """Maps vectors by the linear maps: float32 [n, d]."""
     vectors = np.asarray(vectors, np.float32)
     for transform in self.transforms:
       vectors = transform(vectors)
@@ -141,9 +141,9 @@ class Codec:
 class Coded:
   """N vectors that are kept as codes and decoded when read; read-only.
 
-  `ExactSearch` searches them. `store[a:b]` and `store[rows]` give
-  float32 vectors, to be compared with `codec.queries`. Codes [N, w] are an
-  array or a store of rows.
+  `ExactSearch` searches them. `store[a:b]` and `store[rows]` are float32
+  vectors, to compare with `codec.queries`. Codes [N, w] are an array or a store
+  of rows.
   """
 
   ndim = 2
@@ -170,12 +170,12 @@ class Coded:
     return found.reshape(*codes.shape[:-1], self.shape[1])
 
   def first_step(self) -> 'Coded':
-    """The passages of the first step of two, see `Codec.hamming_codec`."""
+    """The passages of the first of two steps; see `Codec.hamming_codec`."""
     return Coded(self.codec.hamming_codec(), self.codes)
 
 
 def with_candidates(passages: Any, count: int) -> Coded:
-  """The same codes, searched in two steps with another l, `count`.
+  """Returns the codes with `count` candidates for the second step of search.
 
   Raises UserError for passages that are not searched in two steps.
   """
@@ -298,7 +298,7 @@ def _is_sound(part: Any) -> bool:
 
 
 def _part(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
-  # A field of null has its default.
+  # A field that is null has its default.
   facts = {name: x for name, x in facts.items() if x is not None}
   kind = _PARTS[facts.pop('class')]
   for name, value in facts.items():

@@ -52,7 +52,7 @@ def fit(
 ) -> np.ndarray:
   """Fits M independent codebooks to the M parts of vectors, by L2 distance.
 
-  The result is the same, bit for bit, on any number of devices of a kind.
+  The result is the same, bit for bit, on any number of devices.
 
   Args:
     parts: float32 [n, M, d].
@@ -77,7 +77,7 @@ def fit(
         parts[rng.choice(count, centroids, replace=False), i] for i in range(m)
     ])
   apart = _APART * np.std(parts, axis=0, dtype=np.float64)
-  # Sums of what vectors have in common would cost the digits that differ.
+  # Without their mean, sums keep the digits in which vectors differ.
   middle: Any = np.mean(parts, axis=0, dtype=np.float64).astype(np.float32)
   blocks = list(split_lanes(parts, lambda x: (x - middle).transpose(2, 1, 0)))
   middle = middle[:, np.newaxis]
@@ -95,10 +95,10 @@ def fit(
 
 
 def nearest(parts: jax.Array, centroids: jax.Array) -> jax.Array:
-  """The nearest centroid of every part; the first among equals.
+  """Finds the nearest centroid of every part; the first among equals.
 
-  It is where 2 x.c - |c|^2 is greatest. Both are taken relative to the middle
-  of the centroids, as the difference would cancel far from zero.
+  It has the greatest 2 x.c - |c|^2. Both are taken relative to the middle of
+  the centroids, as the difference would cancel far from zero.
 
   Args:
     parts: float32 [d, M, R].
@@ -125,7 +125,7 @@ def _by_product(part_and_centroids: tuple[jax.Array, jax.Array]) -> jax.Array:
   scores -= jnp.sum(centroids * centroids, axis=1)[:, jnp.newaxis]
   best = jnp.max(scores, axis=0, keepdims=True)
   rows = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
-  # Not argmax, which XLA does not vectorise on a CPU.
+  # XLA does not vectorise argmax on a CPU.
   return jnp.min(jnp.where(scores == best, rows, len(scores) - 1), axis=0)
 
 
@@ -160,10 +160,10 @@ def _in_registers(parts: jax.Array, centroids: jax.Array) -> jax.Array:
 
 
 def _sums(parts: jax.Array, used: jax.Array, centroids: jax.Array) -> jax.Array:
-  """[M, K, d + 1]: of the rows nearest to each centroid, and their number."""
+  """[M, K, d + 1]: sums of the rows nearest to each centroid, and counts."""
   _, count, rows = parts.shape
   which = nearest(parts, centroids)
-  # What fills up a lane does not count.
+  # Padding does not count.
   inside = lax.broadcasted_iota(jnp.int32, (1, count, rows), 2) < used
   values = jnp.concatenate([parts, jnp.ones((1, count, rows), jnp.float32)])
   values = jnp.where(inside, values, 0)
@@ -183,7 +183,7 @@ def _split(means: np.ndarray, counts: np.ndarray, apart: np.ndarray) -> None:
   """
   dims = means.shape[2]
   sign = np.where(np.arange(dims) % 2, -1.0, 1.0)
-  # An empty one of every part at a time.
+  # Each turn fills one empty cluster of every part.
   while True:
     empty, biggest = counts.argmin(axis=1), counts.argmax(axis=1)
     part = np.arange(len(counts))

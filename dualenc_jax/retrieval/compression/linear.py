@@ -46,7 +46,7 @@ class Linear:
 
   def __call__(self, vectors: np.ndarray) -> np.ndarray:
     """Maps passages or queries: float32 [n, D] -> [n, d]."""
-    # In float64, so that a row does not depend on those beside it.
+    # In float64 a row does not depend on its neighbours.
     matrix = np.asarray(self.matrix, np.float64)
     found = vectors.astype(np.float64) @ matrix.T
     if self.normalise:
@@ -58,7 +58,7 @@ class Linear:
 def pca(blocks: Iterable[np.ndarray], dim: int) -> np.ndarray:
   """The top eigenvectors of the second moments, float32 [d, D], for y = A x.
 
-  Of all maps to d dims they have the least squared error. Moments are not
+  They have the least squared error of all maps to d dims. Moments are not
   centred, and nothing is subtracted from vectors: that would change the
   ranking, as (q - m).(p - m) = q.p - m.p + const(q), and m.p differs between
   passages.
@@ -129,7 +129,7 @@ def opq(
 
 
 def balanced_rotation(vectors: np.ndarray, m: int) -> np.ndarray:
-  """Principal directions, shared out so that parts vary alike.
+  """Shares out the principal directions so that parts vary alike.
 
   Each direction, the greatest first, goes to the part that is not full and has
   the least product of variances (Ge et al., eigenvalue allocation). Vectors are
@@ -137,7 +137,7 @@ def balanced_rotation(vectors: np.ndarray, m: int) -> np.ndarray:
   """
   dim = vectors.shape[1]
   variances, directions = np.linalg.eigh(vectors.T @ vectors)
-  # Logarithms, from that of what is rounding.
+  # Logarithms of variances over that of rounding.
   least = max(variances[-1] * 1e-7, np.finfo(np.float32).tiny)
   share = np.log(np.maximum(variances / least, 1))
   parts: list[list[int]] = [[] for _ in range(m)]
@@ -165,7 +165,7 @@ def _cross(
       centroids, which[:, :, jnp.newaxis], axis=1, mode='promise_in_bounds'
   )
   values = values.swapaxes(0, 1).reshape(len(vectors), -1)
-  del used  # Rows that fill up the lane are zero, and so are their products.
+  del used  # Rows of padding are zero, and so are their products.
   return lax.dot_general(
       values, vectors, (((0,), (0,)), ((), ())), precision='highest'
   )

@@ -1,4 +1,4 @@
-"""The codec of a model: its arrays are parameters, the rest of it is JSON.
+"""The codec of a model: its arrays are parameters, its other fields JSON.
 
 JPQ (Zhan et al. 2021) trains the centroids that codes of a product quantiser
 stand for. The codes themselves, and the map in front of them, are fixed.
@@ -21,16 +21,16 @@ from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
 
-# What their names in a tree of parameters begin with.
+# The group of the arrays in a tree of parameters.
 GROUP = 'codec'
 ASSIGN, SCORE = 'assign', 'score'
 _FACTS = {'name': str, 'dim': int, 'normalise': [bool]}
 
 
 def load_initial(folder: str | None) -> Codec:
-  """The codec that training starts from, in a folder such as an index.
+  """Loads the codec that training starts from, of an index for example.
 
-  Its name is that of the trained codec: 'jpq:96' for 'opq:96'.
+  Its name becomes that of the trained codec: 'jpq:96' for 'opq:96'.
   """
   make = (
       'Make one of the model that training starts from: `dualenc encode'
@@ -83,7 +83,7 @@ def facts(codec: Codec) -> dict[str, Any]:
 
 
 def from_arrays(known: Mapping[str, Any], found: Mapping[str, Any]) -> Codec:
-  """The codec of `facts` and `arrays`, which may be on devices."""
+  """Makes the codec of `facts` and `arrays`, which may be on devices."""
   again = 'Copy the whole model again.'
   json_file.check(known, _FACTS, 'The codec of the model', again)
   found = {name: np.asarray(jax.device_get(x)) for name, x in found.items()}
@@ -116,7 +116,7 @@ def digest(codec: Codec) -> str:
 def map_queries(
     known: Mapping[str, Any], found: Mapping[str, jax.Array], queries: jax.Array
 ) -> jax.Array:
-  """`Codec.queries` on devices, with gradients: float32 [B, D] -> [B, d]."""
+  """Maps queries as `Codec.queries` does, with gradients: [B, D] -> [B, d]."""
   queries = queries.astype(jnp.float32)
   for i, normalise in enumerate(known['normalise']):
     matrix = found[f'matrix_{i}']

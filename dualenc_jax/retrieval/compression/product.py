@@ -71,7 +71,7 @@ class Product(quantisers.Quantiser):
     return quantisers.dot(queries, self.values(numbers))
 
   def values(self, numbers: jax.Array) -> jax.Array:
-    """Vectors that codes stand for: int32 [..., M] -> float32 [..., D]."""
+    """The vectors that codes stand for: int32 [..., M] -> float32 [..., D]."""
     parts, size, _ = self.score.shape
     rows = numbers + jnp.arange(0, parts * size, size, dtype=jnp.int32).reshape(
         (1,) * (numbers.ndim - 1) + (parts,)
@@ -139,5 +139,5 @@ def decode(codes: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 def _codes(parts: jax.Array, used: jax.Array, centroids: jax.Array):
   """uint8 [R, M] of a lane."""
-  del used  # What fills up the last lane is cut off.
+  del used  # The caller cuts off the padding of the last lane.
   return kmeans.nearest(parts, centroids).T.astype(jnp.uint8)

@@ -3,8 +3,8 @@
 A quantiser is trained, holds NumPy arrays, and is a pytree, so that programs of
 the search take it as an argument. It maps vectors to codes (`encode`), codes to
 the vectors that they stand for (`decode`, on the host), and scores codes on a
-device (`scores`). Host and device decode to the same float32 values to the last
-bit; so the search can bound the rounding error of a score.
+device (`scores`). Host and device decode to the same float32 values, bit by
+bit, so that the search can bound the rounding error of a score.
 
 Shapes: n vectors, d their dim, Q queries, w columns of codes. `encode` is
 float32 [n, d] -> [n, w], `decode` [n, w] -> float32 [n, d], and `scores` of
@@ -26,7 +26,7 @@ from dualenc_jax.utils.errors import UserError
 _SIGNS = np.float32(2) * np.unpackbits(
     np.arange(256, dtype=np.uint8)[:, None], axis=1
 ) - np.float32(1)
-# The half that follows them makes it nine bits, of a float32's 24.
+# With code + 1/2, of nine bits, a product has the 24 bits of a float32.
 _BITS_OF_STEP = 15
 
 
@@ -104,8 +104,8 @@ class Int8(Quantiser):
 
   These are faiss's QT_8bit and the codes of sentence-transformers' uint8, whose
   values lie half a step lower. A step has 15 significant bits, which makes
-  step (code + 1/2) exact, so that fused and separate additions agree. A step,
-  float32 [d] as `low`, is 0 of a dimension that is constant.
+  step (code + 1/2) exact, so that fused and separate additions agree. `low` and
+  `step` are float32 [d]; the step of a constant dimension is 0.
   """
 
   low: Any
@@ -113,9 +113,9 @@ class Int8(Quantiser):
 
   @classmethod
   def from_ranges(cls, low: np.ndarray, high: np.ndarray) -> 'Int8':
-    """Codes for ranges low to high [d]; numbers beyond have the nearest."""
+    """Makes codes for ranges low to high [d]; numbers beyond are clipped."""
     low = low.astype(np.float32)
-    # Rounded up, or the greatest number would be beyond.
+    # A step that is rounded down would leave the greatest number out.
     mantissa, exponent = np.frexp((high.astype(np.float64) - low) / 255)
     step = np.ldexp(np.ceil(mantissa * 2**_BITS_OF_STEP), exponent)
     return cls(low, (step / 2**_BITS_OF_STEP).astype(np.float32))
@@ -237,7 +237,7 @@ class Signs(Quantiser):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hamming(Signs):
-  """The same codes, compared with signs of queries: d - 2 (bits that differ).
+  """Sign bits, compared with signs of queries: d - 2 (bits that differ).
 
   Queries are +1 and -1, so that the scores are whole numbers.
   """
@@ -247,12 +247,12 @@ class Hamming(Signs):
   is_decoded: ClassVar[bool] = False
 
   def map_queries(self, queries: np.ndarray) -> np.ndarray:
-    """Their signs, +1 or -1: float32 [Q, d]."""
+    """The signs of queries, +1 or -1: float32 [Q, d]."""
     return np.where(queries >= 0, 1, -1).astype(np.float32)
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
     if jax.default_backend() != 'cpu':
-      # Exact there, too, and what the units for products are best at.
+      # Ones are exact in bfloat16, with which the units for products are fastest.
       ones = queries.astype(jnp.bfloat16), self._signs(codes)
       found = jax.lax.dot_general(
           ones[0], ones[1].astype(jnp.bfloat16), (((1,), (1,)), ((), ())),
@@ -269,7 +269,7 @@ class Hamming(Signs):
       )
       return (self.dim - 2 * differ.astype(jnp.int32)).astype(dtype)
 
-    # A few queries at a time, so that codes are read once for them.
+    # Codes are read once for a few queries.
     count, dtype = len(queries), queries.dtype
     group = next(g for g in (8, 4, 2, 1) if count % g == 0)
     groups = words[0].reshape(len(words[0]), -1, group).swapaxes(0, 1)
@@ -288,7 +288,7 @@ def _words(codes: jax.Array) -> jax.Array:
 
 
 def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
-  """Whole numbers [n, d] below 2^bits in uint8 [n, w], lowest bits first."""
+  """Packs whole numbers [n, d] below 2^bits, the lowest bits first."""
   if bits == 8:
     return numbers.astype(np.uint8)
   each = (numbers[:, :, None] >> np.arange(bits)) & 1
@@ -298,9 +298,9 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
-  """`count` numbers of each row of `pack`, by numpy or jax.numpy: int32."""
+  """Unpacks `count` numbers of each row, by numpy or jax.numpy: int32."""
   if 8 % bits == 0:
-    # Whole numbers of each byte.
+    # Each byte has whole numbers.
     shifts = xp.arange(0, 8, bits, dtype=xp.uint8)[None, None]
     each = (codes[:, :, None] >> shifts) & xp.uint8(2**bits - 1)
     return each.reshape(len(codes), -1)[:, :count].astype(xp.int32)
@@ -315,8 +315,8 @@ def normal_levels(bits: int) -> np.ndarray:
   """The 2^bits values that N(0, 1) is best rounded to, in squared error.
 
   Each is the mean of the numbers that are rounded to it, and these end in the
-  middle between it and the next one (Max 1960; Lloyd 1982). They are float64
-  [2^bits], ascending and symmetric; read-only.
+  middle between it and the next one (Max 1960; Lloyd 1982). The values are
+  float64 [2^bits], ascending, symmetric and read-only.
   """
   # Slow to import, and seldom needed.
   from scipy import optimize

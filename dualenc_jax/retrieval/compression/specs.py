@@ -281,7 +281,8 @@ def _parse(piece: str) -> Part:
     return Part(kind, is_uniform=piece != kind)
   if kind == 'binary':
     return Part(kind, int(found[1] or _RESCORED))
-  return Part(kind, *(int(group) for group in found.groups() if group))
+  number, bits = (*found.groups(), None, None)[:2]
+  return Part(kind, int(number or 0), int(bits or 8))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

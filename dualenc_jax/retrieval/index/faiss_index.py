@@ -54,7 +54,7 @@ def build(stored: Any, blocks: Iterable[np.ndarray]) -> Any:
     matrix = np.ascontiguousarray(transform.matrix, np.float32)
     if transform.normalise:
       index.prepend_transform(faiss.NormalizationTransform(len(matrix), 2.0))
-    linear = faiss.LinearTransform(*matrix.shape[::-1], False)
+    linear = faiss.LinearTransform(matrix.shape[1], matrix.shape[0], False)
     faiss.copy_array_to_vector(matrix.ravel(), linear.A)
     linear.is_trained = True
     index.prepend_transform(linear)

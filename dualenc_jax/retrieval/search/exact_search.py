@@ -230,12 +230,12 @@ class ExactSearch:
     in_flight: collections.deque[Any] = collections.deque()
     size, is_long = len(self._passages), len(parts) > 1
     with _progress(size, is_long) as progress:
-      for block, first, rows in self._blocks:
+      for block, first, valid in self._blocks:
         longest.append(self._longest(block))
         for i, (part, *around) in enumerate(parts):
           near = TieWindow(longest[-1], *around) if around else None
           states[i] = run.update(
-              states[i], block, part, quantiser, first, rows, near
+              states[i], block, part, quantiser, first, valid, near
           )
           in_flight.append(states[i])
           if len(in_flight) > _IN_FLIGHT:
