@@ -252,7 +252,7 @@ class Hamming(Signs):
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
     if jax.default_backend() != 'cpu':
-      # Ones are exact in bfloat16, with which the units for products are fastest.
+      # The units for products are fastest with bfloat16; ones are exact in it.
       ones = queries.astype(jnp.bfloat16), self._signs(codes)
       found = jax.lax.dot_general(
           ones[0], ones[1].astype(jnp.bfloat16), (((1,), (1,)), ((), ())),
