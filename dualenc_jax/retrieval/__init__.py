@@ -1,4 +1,10 @@
-"""From texts to hits: encoding, indices on disk, codecs and exact search.
+"""From texts to hits: encoding, indexes on disk, codecs and search.
 
-Rankings are measured in `evaluation`.
+  encoding     texts through towers and cross-encoders; towers as programs.
+  index        embeddings on disk, made by a model, read on demand.
+  search       exact search on the mesh, BM25, hybrid search.
+  compression  codecs: embeddings in fewer bytes.
+
+`dualenc_jax.Retriever` is all of it in one class. Models are in `models`,
+metrics of rankings in `evaluation`.
 """

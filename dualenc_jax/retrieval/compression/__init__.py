@@ -2,6 +2,9 @@
 
   codec = compression.spec('opq:96').fit(vectors)
   search = make_search(compression.Coded(codec, codec.encode(vectors)), ids)
+
+`specs` has their names. Codes on disk are in `index`, losses that train codes
+in `losses`.
 """
 
 from dualenc_jax.retrieval.compression.codec import Codec, Coded
