@@ -1,6 +1,10 @@
 """Analysis of a model's embedding space: numbers and the papers' figures.
 
-`sample` draws queries and passages, `vectors` embeds them, `separability`
-classifies them, `embedding_space` puts the numbers together, and `figures`
-draws. Quality by metrics is in `evaluation.results`.
+`draw` samples queries and passages, `analyse` embeds and measures them, and
+`figures.write` draws. Quality by metrics is in `results/`.
 """
+
+from dualenc_jax.evaluation.analysis.embedding_space import analyse, Analysis
+from dualenc_jax.evaluation.analysis.sample import draw, Sample
+
+__all__ = ['analyse', 'Analysis', 'draw', 'Sample']

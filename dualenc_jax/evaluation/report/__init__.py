@@ -1,5 +1,11 @@
 """The report on a trained model: what is read, and the page made of it.
 
-`contents.read` gathers what MODEL_DIR holds, `page.render` writes it as one
-HTML page that loads nothing. Needs neither JAX nor TensorFlow.
+`read` gathers the contents of a MODEL_DIR, `comparisons.read` those of other
+models, and `render` writes one HTML page that loads nothing. It needs neither
+JAX nor TensorFlow. Figures of the embedding space are made in `analysis/`.
 """
+
+from dualenc_jax.evaluation.report.contents import Contents, read
+from dualenc_jax.evaluation.report.page import render
+
+__all__ = ['Contents', 'read', 'render']

@@ -70,7 +70,7 @@ _BEIR = {
     'trec-news': 'Trec-News',
     'webis-touche2020': 'Touché-2020',
 }
-# Of which the papers report averages.
+# Sets whose average the papers report.
 QA_NAMES = ('MSMARCO', 'NQ', 'SQuAD', 'TriviaQA', 'SearchQA')
 BEIR_NAMES = tuple(_BEIR.values())
 _ORDER = {Benchmark.QA: tuple(_QA.values()), Benchmark.BEIR: BEIR_NAMES}
