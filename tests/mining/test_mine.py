@@ -254,11 +254,9 @@ def test_queries_without_labels(tiny, tmp_path):
     mine.main(by_run(tiny, out))
 
 
-def test_counts_are_told_in_sentences():
-  said = negatives.summary([[1], [1, 2]])
-  assert said.startswith('All 2 queries have hard neg')
-  assert '1 of 2 queries have' in (said := negatives.summary([[1, 2], []]))
-  assert said.endswith(' 2 in all; the other 1 have none.')
+def test_counts_are_told_in_a_sentence():
+  said = negatives.summary([[1, 2], []])
+  assert said == '1 of 2 queries have hard negatives, 2 in all.'
 
 
 def test_a_passage_with_an_answer_is_no_negative(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 import pathlib
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,11 @@ def write(
     passages: those that queries were written for.
     queries: those that are kept, in the order of their passages.
     counts: queries left out, by cause.
-    facts: what the files depend on.
+    facts: values that the files depend on.
     with_corpus: False where the folder's corpus is the one that was read.
 
   Returns:
-    The lines of `_counted`.
+    The lines of a table of counts, and warnings.
   """
   if with_corpus:
     files.write_json_lines(folder / CORPUS, map(_row, passages))
@@ -65,18 +66,18 @@ def write(
   path = folder / QRELS
   files.make_folder(path.parent, 'another --output_dir')
   files.write(path, 'query-id\tcorpus-id\tscore\n' + qrels)
-  said = [*_counted(passages, queries, counts)]
-  text = '\n'.join(_report(passages, queries, said)) + '\n'
+  table = [*_count_table(passages, queries, counts)]
+  text = '\n'.join(_report(passages, queries, table)) + '\n'
   files.write(folder / REPORT, text)
   files.write_json(folder / FACTS, {**facts, 'counts': dict(counts)})
-  return said
+  return table
 
 
 def _report(
-    passages: Sequence[Passage], queries: Sequence[Query], said: Sequence[str]
+    passages: Sequence[Passage], queries: Sequence[Query], table: Sequence[str]
 ) -> Iterator[str]:
   yield '# Generated queries\n'
-  yield from said
+  yield from table
   yield '\n## Examples\n'
   with_some = sorted({query.passage for query in queries})
   rng = np.random.default_rng(0)
@@ -88,7 +89,7 @@ def _report(
         yield f'  - **{_cut(query.text)}** ({query.log_probability:.2f})'
 
 
-def _counted(
+def _count_table(
     passages: Sequence[Passage],
     queries: Sequence[Query],
     counts: Mapping[str, int],
@@ -129,5 +130,4 @@ def _row(passage: Passage) -> dict[str, str]:
 
 
 def _cut(text: str) -> str:
-  flat = ' '.join(text.split())
-  return flat if len(flat) <= _LETTERS else flat[:_LETTERS] + '…'
+  return textwrap.shorten(text, _LETTERS, placeholder='…')

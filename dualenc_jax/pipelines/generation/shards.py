@@ -14,7 +14,7 @@ from dualenc_jax.pipelines.generation import quality
 from dualenc_jax.pipelines.generation.corpus import Passage
 from dualenc_jax.pipelines.generation.generator import Generator, Query
 from dualenc_jax.pipelines.generation.sampling import Sampling
-from dualenc_jax.utils import files, json_file, untrusted
+from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.progress import Progress
 
@@ -106,11 +106,11 @@ class Shards:
       UserError: the queries of the first are empty, copied, or all the same.
     """
     own = [i for i in self.missing() if i % host.count == host.index]
-    total = sum(len(self.some(i)) for i in own) * self.count
+    total = sum(len(self.passages_of(i)) for i in own) * self.count
     cut = 0
     with Progress('Generating', total, 'queries') as progress:
       for shard in own:
-        some = self.some(shard)
+        some = self.passages_of(shard)
         sources, is_cut = generator.read([passage.text for passage in some])
         cut += int(is_cut.sum())
         found: list[list[Query]] = [[] for _ in some]
@@ -150,7 +150,7 @@ class Shards:
       path = self.path(shard)
       again = f'Remove {path}, and run the same command again.'
       rows = [*json_file.read_lines(path, again)]
-      some = self.some(shard)
+      some = self.passages_of(shard)
       if len(rows) != len(some):
         raise UserError(
             f'{path} has {len(rows)} lines; expected {len(some)}, one per'
@@ -164,15 +164,8 @@ class Shards:
               f' {again}'
           )
         first = shard * SHARD + number
-        for i, query in enumerate(row['queries']):
-          match query:
-            case [str(), int() | float(), bool()]:
-              yield Query(first, i, *query)
-            case _:
-              raise UserError(
-                  f'{where} has the query {untrusted.quote(query)}; expected'
-                  f' its text, log-probability and whether it ended. {again}'
-              )
+        for i, (text, chance, ended) in enumerate(row['queries']):
+          yield Query(first, i, text, chance, ended)
 
-  def some(self, shard: int) -> Sequence[Passage]:
+  def passages_of(self, shard: int) -> Sequence[Passage]:
     return self.passages[shard * SHARD : (shard + 1) * SHARD]

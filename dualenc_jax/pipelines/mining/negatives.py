@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import itertools
 import pathlib
+import textwrap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,7 +66,7 @@ def choose(
 def with_scores(
     chosen: Iterable[Sequence[Negative]], kept: Sequence[FilteredCandidates]
 ) -> Iterator[list[Negative]]:
-  """Yields the same hard negatives with the scores of `filters.scored`."""
+  """Yields the same hard negatives with the scores of `score_chosen`."""
   by_name = {each.candidates.name: each.candidates for each in kept}
   for query, own in enumerate(chosen):
     yield [
@@ -138,69 +139,59 @@ def write_files(
   counts = {each.candidates.name: each.counts for each in kept}
   # Written first: a killed run would leave files without their description.
   files.write_json(folder / FACTS, {**facts, 'counts': counts})
-  found = ranked, kept, chosen, by_teacher
-  files.write_json_lines(folder / PAIRS, _pairs(*found))
-  files.write_json_lines(folder / BY_ID, _by_id(*found))
+  # A teacher's scores of positives are the same for all sources.
+  scores = kept[0].candidates.positives if by_teacher else None
+  files.write_json_lines(folder / PAIRS, _pairs(ranked, chosen, scores))
+  files.write_json_lines(folder / BY_ID, _by_id(ranked, chosen, scores))
   text = '\n'.join(_report(ranked, kept, chosen, margins))
   files.write(folder / REPORT, text + '\n')
 
 
 def _pairs(
-    ranked: RetrievalSet,
-    kept: Sequence[FilteredCandidates],
-    chosen: Sequence[Sequence[Negative]],
-    by_teacher: bool,
+    ranked: RetrievalSet, chosen: Sequence[Sequence[Negative]],
+    scores: Sequence[np.ndarray] | None,
 ) -> Iterator[dict[str, Any]]:
   """Rows of `tasks/pairs.gin`, one a query that has a positive."""
   corpus, queries = ranked.corpus, ranked.query_texts
   for query, positives in enumerate(ranked.gold):
     if not positives:
       continue
-    negatives = chosen[query]
     row = {
         'query_id': ranked.query_ids[query],
         'query': queries[query],
         'passage_id': [corpus.ids[p] for p in positives],
         'passage': [corpus.texts[p] for p in positives],
-        'negatives': [corpus.texts[n.passage] for n in negatives],
+        'negatives': [corpus.texts[n.passage] for n in chosen[query]],
     }
-    if by_teacher:
-      own = _own_scores(kept, query)
-      row['positive_scores'] = own
-      row['negative_scores'] = [n.score for n in negatives]
+    if scores is not None:
+      row['positive_scores'] = scores[query].tolist()
+      row['negative_scores'] = [n.score for n in chosen[query]]
     yield row
 
 
 def _by_id(
-    ranked: RetrievalSet,
-    kept: Sequence[FilteredCandidates],
-    chosen: Sequence[Sequence[Negative]],
-    by_teacher: bool,
+    ranked: RetrievalSet, chosen: Sequence[Sequence[Negative]],
+    scores: Sequence[np.ndarray] | None,
 ) -> Iterator[dict[str, Any]]:
-  """Rows of sentence-transformers' and GPL's form."""
+  """Rows in the form of sentence-transformers and GPL."""
   ids = ranked.corpus.ids
 
   def entry(passage: int, score: float) -> Any:
     name = ids[passage]
-    return {'pid': name, 'ce-score': score} if by_teacher else name
+    return name if scores is None else {'pid': name, 'ce-score': score}
 
   for query, (positives, negatives) in enumerate(zip(ranked.gold, chosen)):
     if not negatives:
       continue
-    own = _own_scores(kept, query)
-    lists: dict[str, list[Any]] = {}
+    own = [0.0] * len(positives) if scores is None else scores[query].tolist()
+    by_source: dict[str, list[Any]] = {}
     for n in negatives:
-      lists.setdefault(n.source, []).append(entry(n.passage, n.score))
+      by_source.setdefault(n.source, []).append(entry(n.passage, n.score))
     yield {
         'qid': ranked.query_ids[query],
-        'pos': [entry(p, score) for p, score in zip(positives, own)],
-        'neg': lists,
+        'pos': list(map(entry, positives, own)),
+        'neg': by_source,
     }
-
-
-def _own_scores(kept: Sequence[FilteredCandidates], query: int) -> list[float]:
-  """The scores of a query's positives; a teacher's are alike in all sources."""
-  return kept[0].candidates.positives[query].tolist()
 
 
 def _report(
@@ -228,15 +219,11 @@ def _report(
 
 
 def summary(chosen: Sequence[Sequence[Negative]]) -> str:
-  """How many hard negatives there are, and how many queries have none."""
-  count, whole = sum(map(len, chosen)), len(chosen)
-  with_some = sum(map(bool, chosen))
-  if not count:
-    return f'None of {whole:,} queries has a hard negative.'
-  rest = whole - with_some
-  which = f'{with_some:,} of {whole:,}' if rest else f'All {whole:,}'
-  others = f'; the other {rest:,} have none' if rest else ''
-  return f'{which} queries have hard negatives, {count:,} in all{others}.'
+  """The number of hard negatives and of the queries that have some."""
+  return (
+      f'{sum(map(bool, chosen)):,} of {len(chosen):,} queries have hard'
+      f' negatives, {sum(map(len, chosen)):,} in all.'
+  )
 
 
 def count_table(kept: Sequence[FilteredCandidates]) -> Iterator[str]:
@@ -250,5 +237,4 @@ def count_table(kept: Sequence[FilteredCandidates]) -> Iterator[str]:
 
 
 def _cut(text: str) -> str:
-  flat = ' '.join(text.split())
-  return flat if len(flat) <= _LETTERS else flat[:_LETTERS] + '…'
+  return textwrap.shorten(text, _LETTERS, placeholder='…')
