@@ -109,17 +109,17 @@ def collect_extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   Raises:
     UserError: two columns of one name, or one of a name that is in use.
   """
-  found: dict[str, Column] = {}
+  by_name: dict[str, Column] = {}
   used = [*_DEFAULTS, *(c.key for c in STANDARD), *batch_arrays(1, 1, (), 1)]
   for dataset in datasets:
     for column in dataset.extra_columns:
-      other = found.setdefault(column.name, column)
+      other = by_name.setdefault(column.name, column)
       if column.name in (*used, *ROWS, STEP) or column.form != other.form:
         raise UserError(
             f'extra_columns of {type(dataset).__name__}: the name'
             f' {column.name!r} is in use. Expected a name of its own.'
         )
-  return tuple(found.values())
+  return tuple(by_name.values())
 
 
 def cached_columns(dataset: Any, split: str) -> tuple[Column, ...]:
@@ -137,19 +137,19 @@ def batch_arrays(
   other passages of a query.
   """
   b, k = batch_size, num_negatives
-  found: dict[str, tuple[tuple[int, ...], Any]] = {
+  arrays: dict[str, tuple[tuple[int, ...], Any]] = {
       'numbers': ((b,), np.uint32),
       'query_ids': ((b, 2), np.uint32),
       'passage_ids': ((b, 2), np.uint32),
   }
   if k is not None:
-    found['negative_ids'] = ((b, k, 2), np.uint32)
-    found['negative_valid'] = ((b, k), np.bool_)
+    arrays['negative_ids'] = ((b, k, 2), np.uint32)
+    arrays['negative_valid'] = ((b, k), np.bool_)
   if num_positives:
-    found['positive_ids'] = ((b, num_positives, 2), np.uint32)
+    arrays['positive_ids'] = ((b, num_positives, 2), np.uint32)
   for column in columns:
-    found[column.name] = column.shape(b, k or 0), np.dtype(column.dtype)
-  return found
+    arrays[column.name] = column.shape(b, k or 0), np.dtype(column.dtype)
+  return arrays
 
 
 def example(

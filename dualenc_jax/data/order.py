@@ -194,14 +194,14 @@ class Positives:
     place = np.arange(self.count + 1)
     there = place < counts[:, None]
     own = passages[:, :1]
-    found = np.where(
+    others = np.where(
         there, self._passages[np.where(there, starts[:, None] + place, 0)], own
     )
     for row in np.flatnonzero(counts > self.count + 1):
       everything = self._passages[starts[row] : starts[row] + counts[row]]
       here = np.intersect1d(everything, passages)
       here = here[here != own[row]][: self.count]
-      found[row, : len(here)] = here
+      others[row, : len(here)] = here
     # The own one goes to the end of its row, with those that stand in for it.
-    order = np.argsort(found == own, axis=1, kind='stable')
-    return np.take_along_axis(found, order, axis=1)[:, : self.count]
+    order = np.argsort(others == own, axis=1, kind='stable')
+    return np.take_along_axis(others, order, axis=1)[:, : self.count]

@@ -164,8 +164,8 @@ def rates(name: str, module: str | None) -> dict[str, float] | None:
     return None
   # seqio keeps them in a set, whose order differs from process to process.
   tasks = sorted(mixture.tasks, key=lambda task: task.name)
-  found = {task.name: float(mixture.get_rate(task)) for task in tasks}
-  return {name: rate / sum(found.values()) for name, rate in found.items()}
+  rates = {task.name: float(mixture.get_rate(task)) for task in tasks}
+  return {name: rate / sum(rates.values()) for name, rate in rates.items()}
 
 
 def _find(name: str, module: str | None) -> Any:

@@ -142,7 +142,7 @@ def escape_markdown(name: str) -> str:
   name = re.sub(r'([\\|*`\[]|<(?!\d))', r'\\\1', ' '.join(name.split()))
   # Inside a word an underscore means nothing.
   return re.sub(
-      r'(?<!\w)_+|_+(?!\w)', lambda found: found[0].replace('_', r'\_'), name
+      r'(?<!\w)_+|_+(?!\w)', lambda match: match[0].replace('_', r'\_'), name
   )
 
 

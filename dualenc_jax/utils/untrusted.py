@@ -141,7 +141,7 @@ def is_digits(text: str) -> bool:
 
 def escape_controls(text: str) -> str:
   """The text with control characters as escapes, '\\u202e' say."""
-  return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+  return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def escape(text: str) -> str:

@@ -161,7 +161,8 @@ def _samples(splits: Sequence[summary.Split]) -> Iterator[str]:
 def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
   if not findings:
     yield 'Nothing wrong or suspicious was found.\n'
-  for level, group in itertools.groupby(findings, lambda found: found.level):
+  by_level = itertools.groupby(findings, lambda finding: finding.level)
+  for level, group in by_level:
     yield f'{level.value.capitalize()}:\n'
     # One row a cause: what differs in numbers alone is the same elsewhere.
     causes: dict[tuple[str, str], list[Finding]] = {}

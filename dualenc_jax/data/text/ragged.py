@@ -208,12 +208,12 @@ class Distinct:
         first + np.flatnonzero(tokens.lengths)
         for first, tokens in zip(self.pool.first, self.parts)
     ]
-    found = [
+    by_part = [
         fingerprints[own - first]
         for first, own, (_, fingerprints) in zip(self.pool.first, rows, parts)
     ]
     self.fingerprints, first = np.unique(
-        np.concatenate(found), return_index=True
+        np.concatenate(by_part), return_index=True
     )
     self.rows = np.concatenate(rows)[first]
 
@@ -222,10 +222,10 @@ class Distinct:
 
   def some(self, numbers: np.ndarray) -> Self:
     """Some of the texts, by their numbers in ascending order."""
-    found = copy.copy(self)
-    found.fingerprints = self.fingerprints[numbers]
-    found.rows = self.rows[numbers]
-    return found
+    subset = copy.copy(self)
+    subset.fingerprints = self.fingerprints[numbers]
+    subset.rows = self.rows[numbers]
+    return subset
 
   def numbers(self, fingerprints: np.ndarray) -> np.ndarray:
     """The numbers of texts by their fingerprints, all of which are known."""

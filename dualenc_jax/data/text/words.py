@@ -46,21 +46,21 @@ def split(text: str) -> list[str]:
   text = _ORPHANS.sub('', text.translate(_SPACED))
   if not _UNSPACED.search(text):
     return text.split()
-  found: list[str] = []
+  result: list[str] = []
   for run in text.split():
     for part in _PARTS.findall(run):
       if _UNSPACED.match(part):
         characters = _CHARACTER.findall(part)
         pairs = map(''.join, itertools.pairwise(characters))
-        found += list(pairs) or characters
+        result += list(pairs) or characters
       else:
-        found.append(part)
-  return found
+        result.append(part)
+  return result
 
 
-def fold(found: Sequence[str]) -> list[str]:
+def fold(words: Sequence[str]) -> list[str]:
   """The same words without their case; 'ß' is 'ss', and 'İ' is 'i'."""
-  folded = unicodedata.normalize('NFC', ' '.join(found).casefold())
+  folded = unicodedata.normalize('NFC', ' '.join(words).casefold())
   return folded.replace('i\u0307', 'i').split()
 
 

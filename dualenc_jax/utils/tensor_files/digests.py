@@ -72,11 +72,11 @@ def layer_headers(
 
 
 def differences(
-    saved: Mapping[str, str], found: Mapping[str, str]
+    saved: Mapping[str, str], loaded: Mapping[str, str]
 ) -> Iterator[str]:
   """Names whose values differ, or that one of the two lacks, in order."""
-  for name in sorted(saved.keys() | found.keys()):
-    if saved.get(name) != found.get(name):
+  for name in sorted(saved.keys() | loaded.keys()):
+    if saved.get(name) != loaded.get(name):
       yield name
 
 
@@ -102,9 +102,9 @@ def verify_on_read(
 
 def _load(tensor: Tensor, digest: str) -> np.ndarray:
   array = tensor.load()
-  if (found := compute_digest(array)) != digest:
+  if (actual := compute_digest(array)) != digest:
     raise DamageError(
-        f'{tensor.where} is not what was saved: its digest is {found}, that'
+        f'{tensor.where} is not what was saved: its digest is {actual}, that'
         f' of what was saved {digest}. {_AGAIN}'
     )
   return array

@@ -36,10 +36,10 @@ def read(path: pathlib.Path) -> dict[str, Tensor]:
       dtype.
   """
   if path.is_dir():
-    found = [path / name for name in (FILE, INDEX) if (path / name).is_file()]
-    if not found:
+    paths = [path / name for name in (FILE, INDEX) if (path / name).is_file()]
+    if not paths:
       raise UserError(f'{path} has neither {FILE} nor {INDEX}.')
-    path = found[0]
+    path = paths[0]
   return _read_shards(path) if path.suffix == '.json' else _read_file(path)
 
 

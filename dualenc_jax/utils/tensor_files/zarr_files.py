@@ -83,10 +83,10 @@ def _check_header(specification: Mapping[str, Any]) -> None:
   if store['driver'] == 'file':
     untrusted.check_folder(store['path'])
   name = 'zarr.json' if specification['driver'] == 'zarr3' else HEADER
-  found = ts.KvStore.open(dict(store)).result().read(name).result()
-  if found.state != 'value':
+  header = ts.KvStore.open(dict(store)).result().read(name).result()
+  if header.state != 'value':
     raise ValueError(f'{name} is missing')
-  json_file.parse(found.value, name)
+  json_file.parse(header.value, name)
 
 
 def _check_sizes(array: ts.TensorStore) -> None:
