@@ -210,9 +210,16 @@ def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   """Pieces in the order of their ids, without the extra ids at the end."""
   again = 'Copy it again.'
   content = json_file.read(path, again)
-  json_file.check(content, {'model': {'vocab': [list]}}, path, again)
-  pieces = [pair[0] if pair else None for pair in content['model']['vocab']]
-  json_file.check(pieces, [str], f'{path}: model: vocab', again)
+  json_file.check(content, {'model': {'vocab': dict | list}}, path, again)
+  vocabulary, where = content['model']['vocab'], f'{path}: model: vocab'
+  if isinstance(vocabulary, dict):
+    # Static models have that of WordPiece.
+    json_file.check(vocabulary, {str: int}, where, again)
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+  else:
+    json_file.check(vocabulary, [list], where, again)
+    pieces = [pair[0] if pair else None for pair in vocabulary]
+    json_file.check(pieces, [str], where, again)
   while pieces and pieces[-1].startswith('<extra_id_'):
     pieces.pop()
   return tuple(pieces)
