@@ -54,9 +54,10 @@ def search(
   ring = data_ring(BLOCK)
 
   def on_shard(passages, query, targets, score):
-    own = len(passages.valid)
+    shard_size = len(passages.valid)
     visit = functools.partial(
-        _visit, passages, Product(score, score), ring.place() * own, total
+        _visit, passages, Product(score, score), ring.place() * shard_size,
+        total,
     )
 
     def hop(visitors, _):
@@ -111,13 +112,13 @@ def _visit(passages, quantiser, first, total, query, targets, scores, hits):
 
 def _best_of_shard(passages, quantiser, first, total, query, k):
   """Finds scores and rows [b, k] of a device's best, block by block."""
-  own = len(passages.valid)
-  block = min(BLOCK, own)
+  shard_size = len(passages.valid)
+  block = min(BLOCK, shard_size)
 
   def step(best, number):
     # The last block begins earlier, so that it is as long as the others.
     intended = number * block
-    begin = jnp.minimum(intended, own - block)
+    begin = jnp.minimum(intended, shard_size - block)
     codes, valid = (
         jax.lax.dynamic_slice_in_dim(x, begin, block) for x in passages
     )
@@ -133,7 +134,7 @@ def _best_of_shard(passages, quantiser, first, total, query, k):
     scores, places = jax.lax.top_k(scores, k)
     return (scores, jnp.take_along_axis(rows, places, axis=1)), None
 
-  numbers = jnp.arange(-(-own // block), dtype=jnp.int32)
+  numbers = jnp.arange(-(-shard_size // block), dtype=jnp.int32)
   return jax.lax.scan(step, _none_met(len(query), k, total), numbers)[0]
 
 

@@ -140,8 +140,8 @@ class Hashed(LossWrapper):
       plain = dataclasses.replace(
           similarity, temperature=1.0, false_negative_margin=margin
       )
-      found = blocks.partitions(batch, _BLOCKS, plain, totals=True)
-      return combine([*found.values()])
+      by_block = blocks.partitions(batch, _BLOCKS, plain, totals=True)
+      return combine([*by_block.values()])
 
     inside = up_to(self.alpha)
     total, count = inside.total, inside.count

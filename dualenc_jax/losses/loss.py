@@ -325,13 +325,13 @@ def check(name: str, loss: Any) -> None:
 
 def init(loss: Loss, similarity: Similarity) -> dict[str, Any]:
   """Returns the parameters of a loss and of a learnt temperature, by name."""
-  shared, own = similarity.init(), loss.init()
-  if clash := shared.keys() & own.keys():
+  shared, learnt = similarity.init(), loss.init()
+  if clash := shared.keys() & learnt.keys():
     raise UserError(
         f'{type(loss).__name__} and Similarity both learn {", ".join(clash)}.'
         ' Give one of them a number for its temperature.'
     )
-  return {**shared, **own}
+  return {**shared, **learnt}
 
 
 def evaluate(

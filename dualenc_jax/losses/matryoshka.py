@@ -73,11 +73,13 @@ class Matryoshka(LossWrapper):
     value: Any = 0.0
     metrics, losses = {}, {}
     for dim, weight in zip(dims, self._weights):
-      part, own = self.loss(params, first_components(batch, dim), similarity)
+      part, part_metrics = self.loss(
+          params, first_components(batch, dim), similarity
+      )
       value += weight * part
       losses[f'{dim}/loss'] = part
       if dim == whole:
-        metrics = own
+        metrics = part_metrics
     return value, {**metrics, **losses, 'loss': value}
 
   @property

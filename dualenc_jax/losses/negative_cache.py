@@ -80,22 +80,22 @@ def data_ring(tile: int) -> Ring:
 
 def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
   """Fetches the rows in slots [b, ...] for one device, from all shards."""
-  own, first = cache.size, ring.place() * cache.size
+  shard_size, first = cache.size, ring.place() * cache.size
 
   def hop(rows, _):
     place = rows.slots - first
-    here = (place >= 0) & (place < own)
+    here = (place >= 0) & (place < shard_size)
 
     def pick(stored, so_far):
-      found = jnp.take(stored, place, axis=0, mode='clip')
-      of_row = here.reshape(*here.shape, *[1] * (found.ndim - here.ndim))
-      return jnp.where(of_row, found.astype(so_far.dtype), so_far)
+      picked = jnp.take(stored, place, axis=0, mode='clip')
+      of_row = here.reshape(*here.shape, *[1] * (picked.ndim - here.ndim))
+      return jnp.where(of_row, picked.astype(so_far.dtype), so_far)
 
-    found = {
+    picked = {
         name: pick(getattr(cache, name), getattr(rows, name))
         for name in ('tokens', 'embeddings', 'valid')
     }
-    return ring.send(rows._replace(**found)), None
+    return ring.send(rows._replace(**picked)), None
 
   zero = jnp.zeros_like(slots)[..., None]
 
@@ -125,8 +125,8 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
     age = jnp.where(cache.valid, cache.age, -1)
     slots = oldest_slots(ring, age, count, size)
     slots = jnp.pad(slots, (0, padding), constant_values=size)
-    own = jax.lax.dynamic_slice_in_dim(slots, ring.place() * share, share)
-    return fetch_on_shard(ring, cache, own)
+    slots = jax.lax.dynamic_slice_in_dim(slots, ring.place() * share, share)
+    return fetch_on_shard(ring, cache, slots)
 
   return ring.on_shards(on_shard)(cache, ())
 
@@ -138,9 +138,9 @@ def oldest_slots(
 
   Equal ages are in order. M takes the place of a slot whose age is negative.
   """
-  own = age.shape[0]
-  ages, places = jax.lax.top_k(age, min(count, own))
-  slots = jnp.where(ages < 0, size, places + ring.place() * own)
+  shard_size = age.shape[0]
+  ages, places = jax.lax.top_k(age, min(count, shard_size))
+  slots = jnp.where(ages < 0, size, places + ring.place() * shard_size)
   # Gathered in the order of devices: top_k takes the lower slot of equal ages.
   ages, slots = ring.gather(ages), ring.gather(slots)
   return slots[jax.lax.top_k(ages, count)[1]]
@@ -178,12 +178,12 @@ def update(
 
 def _update(ring, size, cache, refreshed, passages):
   """Updates one device's shard of a cache of `size`."""
-  own, first = cache.size, ring.place() * cache.size
+  shard_size, first = cache.size, ring.place() * cache.size
 
   def local(slots):
-    """Returns places in the shard, `own` for slots that are not in it."""
-    here = (slots >= first) & (slots < first + own)
-    return jnp.where(here, slots - first, own)
+    """Returns places in the shard, `shard_size` for slots of others."""
+    here = (slots >= first) & (slots < first + shard_size)
+    return jnp.where(here, slots - first, shard_size)
 
   ids = ring.gather(passages[2])
   batch = ids.shape[0]
@@ -213,11 +213,11 @@ def _update(ring, size, cache, refreshed, passages):
   def claim(slots, rank, rows):
     """Returns this device's part of slots and ranks, with its rows."""
     share = rows['embeddings'].shape[0]
-    own_rows = [
+    shares = [
         jax.lax.dynamic_slice_in_dim(x, ring.place() * share, share)
         for x in (slots, rank)
     ]
-    return (*own_rows, rows)
+    return (*shares, rows)
 
   traveller = [
       claim(
@@ -236,7 +236,7 @@ def _update(ring, size, cache, refreshed, passages):
     for slots, ranks, rows in traveller:
       places = local(slots)
       taken = winner.at[places].get(mode='fill', fill_value=-1) == ranks
-      places = jnp.where(taken, places, own)
+      places = jnp.where(taken, places, shard_size)
       stored = {
           name: getattr(cache, name)
           .at[places]
@@ -261,12 +261,12 @@ def _update(ring, size, cache, refreshed, passages):
 
 def _find(ring, cache, ids, first, size):
   """Finds the slots that hold the texts of ids [B, 2]: [B], M for none."""
-  own = cache.size
-  block = min(BLOCK, own)
+  shard_size = cache.size
+  block = min(BLOCK, shard_size)
 
-  def step(found, start):
+  def step(known, start):
     # The last block begins earlier, so that it is as long as the others.
-    begin = jnp.minimum(start, own - block)
+    begin = jnp.minimum(start, shard_size - block)
     stored, valid = (
         jax.lax.dynamic_slice_in_dim(x, begin, block)
         for x in (cache.ids, cache.valid)
@@ -276,11 +276,11 @@ def _find(ring, cache, ids, first, size):
       same &= ids[:, word, None] == stored[None, :, word]
     slots = first + begin + jnp.arange(block, dtype=jnp.int32)
     slots = jnp.where(same, slots[None, :], size)
-    return jnp.minimum(found, jnp.min(slots, axis=1)), None
+    return jnp.minimum(known, jnp.min(slots, axis=1)), None
 
-  found = jnp.full_like(ids[:, 0], size, jnp.int32)
-  found, _ = jax.lax.scan(step, found, jnp.arange(0, own, block))
-  return found if ring.devices == 1 else jax.lax.pmin(found, ring.axes)
+  known = jnp.full_like(ids[:, 0], size, jnp.int32)
+  known, _ = jax.lax.scan(step, known, jnp.arange(0, shard_size, block))
+  return known if ring.devices == 1 else jax.lax.pmin(known, ring.axes)
 
 
 def _first_of_each(ids: jax.Array) -> jax.Array:

@@ -219,7 +219,7 @@ def _forward(ring, matrix, rows, columns, temperature):
       columns, temperature,
       tiles.start(rows, ring.totals) if matrix.of_rows else None,
       tiles.start(columns, ring.totals) if both or matrix.of_columns else None,
-      own=True,
+      same_shard=True,
   )
   # Packed once, not at each hop.
   packs, unpack = _packed(columns)
@@ -233,7 +233,7 @@ def _forward(ring, matrix, rows, columns, temperature):
     row_sums, share = step(
         unpack(visitor), temperature, row_sums,
         None if arrived is None else tiles.start(columns, ring.totals),
-        own=False,
+        same_shard=False,
     )
     column_sums = None if arrived is None else tiles.merge(arrived, share)
     return (following, row_sums, column_sums), None
@@ -244,7 +244,9 @@ def _forward(ring, matrix, rows, columns, temperature):
     )
     column_sums = ring.send(column_sums, -hops)
   if ring.halfway(matrix):
-    row_sums, _ = step(unpack(visitor), temperature, row_sums, None, own=False)
+    row_sums, _ = step(
+        unpack(visitor), temperature, row_sums, None, same_shard=False
+    )
   if matrix.symmetric:
     row_sums, column_sums = tiles.merge(row_sums, column_sums), None
   return row_sums, column_sums
@@ -260,7 +262,7 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
     column_bar = row_bar
   d_rows, d_columns = step(
       columns, temperature, row_bar, column_bar, d_vectors[matrix.rows],
-      None if matrix.symmetric else d_vectors[matrix.columns], own=True,
+      None if matrix.symmetric else d_vectors[matrix.columns], same_shard=True,
   )
   packs, unpack = _packed((columns, column_bar))
   visitor, hops = ring.send(packs), ring.hops(matrix)
@@ -274,7 +276,7 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
     side, bar = unpack(visitor)
     d_rows, share = step(
         side, temperature, row_bar, bar, d_rows, jnp.zeros_like(d_columns),
-        own=False,
+        same_shard=False,
     )
     return (following, d_rows, arrived + share), None
 
@@ -285,7 +287,9 @@ def _backward(ring, matrix, rows, columns, bars, temperature, d_vectors):
     d_columns = ring.send(d_columns, -hops)
   if ring.halfway(matrix):
     side, bar = unpack(visitor)
-    d_rows, _ = step(side, temperature, row_bar, bar, d_rows, None, own=False)
+    d_rows, _ = step(
+        side, temperature, row_bar, bar, d_rows, None, same_shard=False
+    )
   if matrix.symmetric:
     d_vectors[matrix.rows] = d_rows + d_columns if hops else d_rows
   else:

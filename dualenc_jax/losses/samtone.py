@@ -32,5 +32,5 @@ class SamToNe(in_batch_softmax.InBatchSoftmax):
     return (*super().query_blocks(), blocks.QUERY_QUERIES)
 
   def passage_blocks(self) -> tuple[blocks.Block, ...]:
-    own = (blocks.PASSAGE_PASSAGES,) if self.both_towers else ()
-    return (*super().passage_blocks(), *own)
+    same_tower = (blocks.PASSAGE_PASSAGES,) if self.both_towers else ()
+    return (*super().passage_blocks(), *same_tower)

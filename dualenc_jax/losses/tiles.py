@@ -105,14 +105,14 @@ def finish(running: Running, size: int) -> Partition:
 
 def forward(
     matrix: Matrix, rows: Side, columns: Side, temperature: jax.Array,
-    row_sums: Running | None, column_sums: Running | None, own: bool,
+    row_sums: Running | None, column_sums: Running | None, same_shard: bool,
 ) -> tuple[Running | None, Running | None]:
   """Adds the scores of all tiles of rows and columns to their statistics.
 
-  None stands for statistics that are not wanted. With `own`, row i and column i
-  have the same number; of a symmetric matrix only the tiles on and above the
-  diagonal are computed then, and the statistics of a row are those of row and
-  column together.
+  None stands for statistics that are not wanted. With `same_shard`, row i and
+  column i have the same number; only the tiles on and above the diagonal of a
+  symmetric matrix are computed then, and the statistics of a row are those of
+  row and column together.
   """
 
   def row_tile(a, sums):
@@ -123,7 +123,7 @@ def forward(
     def tile(b, sums):
       row_sum, column_sums = sums
       column_side = _pick(columns, b)
-      s, _ = _scores(matrix, x, row_side, column_side, a, b, own)
+      s, _ = _scores(matrix, x, row_side, column_side, a, b, same_shard)
       if row_sum is not None:
         row_sum = _include(row_sum, s, 1, row_side.mask.limits)
       if column_sums is not None:
@@ -133,7 +133,7 @@ def forward(
       return row_sum, column_sums
 
     row_sum, first = _pick(row_sums, a), 0
-    if own and matrix.symmetric:
+    if same_shard and matrix.symmetric:
       (row_sum, _), first = tile(a, (row_sum, None)), a + 1
     row_sum, column_sums = jax.lax.fori_loop(
         first, columns.vectors.shape[0], tile, (row_sum, column_sums)
@@ -148,16 +148,16 @@ def forward(
 def backward(
     matrix: Matrix, rows: Side, columns: Side, temperature: jax.Array,
     row_bar: Cotangent | None, column_bar: Cotangent | None, d_rows: jax.Array,
-    d_columns: jax.Array | None, own: bool,
+    d_columns: jax.Array | None, same_shard: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
   """Adds the gradient of the statistics to that of rows and columns.
 
   As `forward`, with the final log-sum-exp and the cotangents of rows and
   columns; d_rows [T, t, D] and d_columns [U, u, D], None if not wanted, are the
-  gradients so far. With `own`, d_rows of a symmetric matrix is the gradient of
-  rows and columns together.
+  gradients so far. With `same_shard`, d_rows of a symmetric matrix is the
+  gradient of rows and columns together.
   """
-  triangle = own and matrix.symmetric
+  triangle = same_shard and matrix.symmetric
 
   def row_tile(a, gradients):
     d_rows, d_columns = gradients
@@ -167,7 +167,7 @@ def backward(
     def tile(b, gradients):
       d_x, d_y = gradients
       column_side = _pick(columns, b)
-      s, mask = _scores(matrix, x, row_side, column_side, a, b, own)
+      s, mask = _scores(matrix, x, row_side, column_side, a, b, same_shard)
       d_s = _d_scores(
           s, mask, (row_bar_a, row_side.mask.limits),
           (_pick(column_bar, b), column_side.mask.limits),
@@ -197,11 +197,11 @@ def backward(
   )
 
 
-def _scores(matrix, x, rows, columns, a, b, own):
+def _scores(matrix, x, rows, columns, a, b, same_shard):
   """Returns masked scores of the tile (a, b), [t, u], and its mask or None."""
   s = score_matrix.scores(x, columns.vectors)
   diagonal = None
-  if own and matrix.aligned:
+  if same_shard and matrix.aligned:
     i, j = (jax.lax.broadcasted_iota(jnp.int32, s.shape, k) for k in (0, 1))
     diagonal = a * s.shape[0] + i == b * s.shape[1] + j
   mask = score_matrix.negatives(rows.mask, columns.mask, diagonal)
@@ -236,11 +236,11 @@ def _d_scores(s, mask, of_rows, of_columns):
   for (bar, limits), axis in ((of_rows, 1), (of_columns, 0)):
     if bar is not None:
       lse, d_lse = (jnp.expand_dims(x, axis) for x in bar[:2])
-      own = jnp.exp(s - lse) * d_lse
+      term = jnp.exp(s - lse) * d_lse
       if bar.d_total is not None:
-        own += jnp.expand_dims(bar.d_total, axis)
+        term += jnp.expand_dims(bar.d_total, axis)
       above = score_matrix.above_limit(s, limits, axis)
-      gradient += own if above is None else jnp.where(above, 0.0, own)
+      gradient += term if above is None else jnp.where(above, 0.0, term)
   return gradient if mask is None else jnp.where(mask, gradient, 0.0)
 
 

@@ -52,7 +52,7 @@ class DistilledPQ(PairObjective):
     teacher: the model_dir of a cross-encoder of the same vocabulary, or a
       released ranker. It reads passages as this run cuts them.
     teacher_form: form of a released ranker, 'monot5' or 'rankt5'.
-    teacher_vocabulary: its SentencePiece file, where none is beside it.
+    teacher_vocabulary: its SentencePiece file, if none is beside it.
     least_spread: standard deviation of the first batch's margins, below which
       they teach nothing.
     states_dir: keeps the teacher's scores, too; with it a killed run ends bit
@@ -104,25 +104,25 @@ class DistilledPQ(PairObjective):
 
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
-    own, teacher = run.tokenizer, self.cross_encoder.tokenizer
-    if own.vocabulary.sha256 != teacher.vocabulary.sha256:
+    tokenizer, teacher = run.tokenizer, self.cross_encoder.tokenizer
+    if tokenizer.vocabulary.sha256 != teacher.vocabulary.sha256:
       raise UserError(
           f'TEACHER_DIR is {self.teacher}, of another vocabulary than'
-          f' {own.vocabulary.path}, whose tokens the run has. Give a teacher'
-          ' that was trained with it.'
+          f' {tokenizer.vocabulary.path}, whose tokens the run has. Give a'
+          ' teacher that was trained with it.'
       )
-    if own.prefixes != teacher.prefixes:
+    if tokenizer.prefixes != teacher.prefixes:
       raise UserError(
           f'TEACHER_DIR is {self.teacher}, with the prefixes'
-          f' {teacher.prefixes}, and the run has {own.prefixes}. Expected the'
-          ' same.'
+          f' {teacher.prefixes}, and the run has {tokenizer.prefixes}. Expected'
+          ' the same.'
       )
     room = self.cross_encoder.template.room
-    if own.query_length > room:
+    if tokenizer.query_length > room:
       raise UserError(
           f'TEACHER_DIR is {self.teacher}, whose pairs leave room for queries'
-          f' of {room} tokens, and QUERY_LENGTH is {own.query_length}. Lower it'
-          ' to that.'
+          f' of {room} tokens, and QUERY_LENGTH is {tokenizer.query_length}.'
+          ' Lower it to that.'
       )
 
   def abstract_batch(self, run: Run) -> Any:

@@ -277,8 +277,8 @@ def put_rows(tree: Any, rows: int, partitioner: Partitioner) -> Any:
     def part(index):
       first, last, _ = index[0].indices(rows)
       out = np.zeros((last - first, *host.shape[1:]), host.dtype)
-      own = host[first:last]
-      out[: len(own)] = own
+      real = host[first:last]
+      out[: len(real)] = real
       return out
 
     shape = rows, *host.shape[1:]

@@ -163,42 +163,43 @@ class CachedNegatives(PairObjective):
     # The key of dropout is that of the draws, too.
     assert key is not None
     drawing, dropout, again = jax.random.split(key, 3)
-    own = encoding.embed(
+    embeddings = encoding.embed(
         self.model, params, batch, dropout, self.micro_batch_size
     ).to_float32()
     similarity = self.similarity.resolve(params.get('loss', {}))
     order = batch['numbers']
-    drawn = self._drawn(extra, own, similarity, order, drawing)
+    drawn = self._draw(extra, embeddings, similarity, order, drawing)
     encoded = self._encode_drawn(params, batch, drawn, order, again)
-    value, metrics = self._value(own, drawn, encoded, similarity)
+    value, metrics = self._value(embeddings, drawn, encoded, similarity)
     # Whole numbers first: 1 - n / n is not always 0 by XLA's division.
     masked = (self.cache_size - drawn.unmasked) / jnp.float32(self.cache_size)
     metrics |= {
         'loss': value,
         'staleness': _staleness(drawn.rows, encoded),
         'cache_filled': jnp.mean(extra.valid.astype(jnp.float32)),
-        'masked_fraction': mean(own, masked),
-        **encoding.effective_ranks(own.query, own.passage),
-        **metrics_of_batch(own, similarity),
+        'masked_fraction': mean(embeddings, masked),
+        **encoding.effective_ranks(embeddings.query, embeddings.passage),
+        **metrics_of_batch(embeddings, similarity),
     }
     refreshed = [(drawn.rows.slots, encoded)]
     if self._refreshed:
       refreshed.append(self._encode_oldest(params, extra))
     tokens = batch['passages'].tokens
     return value, metrics, negative_cache.update(
-        extra, refreshed, own.passage,
+        extra, refreshed, embeddings.passage,
         tokens.reshape(-1, tokens.shape[-1]), batch['passage_ids'],
     )
 
-  def _drawn(self, cache, own, similarity, order, key) -> Sample:
-    known, limits = own.passage_ids[:, None], None
-    if own.positive_ids is not None:
-      known = jnp.concatenate([known, own.positive_ids], axis=1)
+  def _draw(self, cache, embeddings, similarity, order, key) -> Sample:
+    known, limits = embeddings.passage_ids[:, None], None
+    if embeddings.positive_ids is not None:
+      known = jnp.concatenate([known, embeddings.positive_ids], axis=1)
     if similarity.false_negative_margin is not None:
-      limits = positive_similarity(own) + similarity.false_negative_margin
+      limits = positive_similarity(embeddings)
+      limits += similarity.false_negative_margin
       limits /= similarity.temperature
     return cache_sampling.sample(
-        cache, own.query, known, similarity.temperature, key, order,
+        cache, embeddings.query, known, similarity.temperature, key, order,
         self.sampled, self.top_k, limits,
     )
 
@@ -241,10 +242,10 @@ class CachedNegatives(PairObjective):
     )
     return encoded.astype(jnp.float32)
 
-  def _value(self, own, drawn, encoded, similarity):
-    positive = positive_similarity(own) / similarity.temperature
+  def _value(self, embeddings, drawn, encoded, similarity):
+    positive = positive_similarity(embeddings) / similarity.temperature
     negatives = jnp.einsum(
-        'bd,bkd->bk', own.query, encoded, precision='highest'
+        'bd,bkd->bk', embeddings.query, encoded, precision='highest'
     )
     negatives /= similarity.temperature
     if self.sampled == 1:
@@ -255,7 +256,7 @@ class CachedNegatives(PairObjective):
       negatives = jnp.where(drawn.rows.valid, negatives, MASKED)
       terms = jax.nn.softplus(jax.nn.logsumexp(negatives, axis=1) - positive)
     first = (positive > drawn.maximum).astype(jnp.float32)
-    return mean(own, terms), {'accuracy': mean(own, first)}
+    return mean(embeddings, terms), {'accuracy': mean(embeddings, first)}
 
   def describe(self, run: Run) -> Iterator[str]:
     yield from super().describe(run)

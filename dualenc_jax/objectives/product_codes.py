@@ -148,8 +148,10 @@ class ProductCodes(FrozenPassages):
     relevant, others = code_search.rank(
         quantiser, query, hits, batch['targets'], total
     )
-    own = unpack(hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp)
+    relevant_codes = unpack(
+        hits.wanted[:, 0], quantiser.bits, quantiser.parts, jnp
+    )
     return relevant, others, {
         **code_search.metrics(relevant, others, hits.rows.shape[1]),
-        **encoding.effective_ranks(query, quantiser.values(own)),
+        **encoding.effective_ranks(query, quantiser.values(relevant_codes)),
     }
