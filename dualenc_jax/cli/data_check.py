@@ -3,7 +3,7 @@
   dualenc data check train.jsonl dev.tsv --gin.QUERY_COLUMN=question
   dualenc data check msmarco --gin.DATA_ROOT=/data --gin.VOCABULARY=spiece.model
 
-It reads every row once and writes report.md, report.json and lengths.png to
+It reads every row once and writes report.md and report.json to
 data_check, where they replace older ones. The exit status is 0,
 unless a split cannot be used at all; with --strict, unless anything is wrong or
 suspicious.
@@ -23,7 +23,6 @@ from dualenc_jax.data.check import (
   Inspection,
   Level,
   markdown,
-  save_picture,
 )
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
@@ -54,7 +53,7 @@ def make_parser() -> flags.Parser:
       help='split to read; repeatable (default all)')
   add('--limit', type=flags.whole(), help='read only this many rows per split')
   add('--output_dir', type=flags.path, default=pathlib.Path('data_check'),
-      help='folder of the report and the picture, where older ones are replaced'
+      help='folder of the report, where an older one is replaced'
       ' (default %(default)s)')
   add('--strict', action='store_true',
       help='exit with status 2 if anything is wrong or suspicious')
@@ -77,12 +76,10 @@ def _next(findings: Sequence[Finding], splits: Collection[str]) -> str:
 
 
 def _write(
-    folder: pathlib.Path,
-    report: str,
-    inspection: Inspection,
+    folder: pathlib.Path, report: str, inspection: Inspection,
     findings: Sequence[Finding],
 ) -> None:
-  """Writes the report in both forms and the picture; prints where."""
+  """Writes the report in both forms; prints where."""
   numbers = dataclasses.asdict(inspection)
   numbers['findings'] = [
       dataclasses.asdict(finding) | {'level': finding.level.value}
@@ -92,15 +89,7 @@ def _write(
   files.write(folder / 'report.md', report)
   text = json.dumps(numbers, indent=1, default=str, ensure_ascii=False)
   files.write(folder / _REPORT, text + '\n')
-  names = 'report.md, report.json'
-  if any(split.kinds for split in inspection.splits):
-    try:
-      with files.writing(folder, 'another --output_dir'):
-        save_picture(inspection, folder / 'lengths.png')
-      names += ', lengths.png'
-    except ImportError:
-      print('No picture without matplotlib: pip install dualenc-jax[plots].')
-  print(f'Written to {folder}: {names}.')
+  print(f'Written to {folder}: report.md, {_REPORT}.')
 
 
 def _check_verdict(findings: Sequence[Finding], strict: bool) -> None:

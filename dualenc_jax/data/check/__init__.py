@@ -1,15 +1,14 @@
 """The inspection of a task: counts, lengths, faults and their remedies.
 
-`inspect_task` reads and counts, `find_faults` judges, `markdown` and
-`save_picture` report. Nothing here repairs data.
+`inspect_task` reads and counts, `find_faults` judges, `markdown` reports.
+Nothing here repairs data.
 """
 
 from dualenc_jax.data.check.findings import find_faults, Finding, Level
-from dualenc_jax.data.check.report import markdown, save_picture
+from dualenc_jax.data.check.report import markdown
 from dualenc_jax.data.check.summary import Inspection
 from dualenc_jax.data.check.task import inspect_task
 
 __all__ = [
     'Finding', 'Inspection', 'Level', 'find_faults', 'inspect_task', 'markdown',
-    'save_picture',
 ]
