@@ -88,11 +88,11 @@ class Batches:
   joint_rows: bool = False
 
   def __post_init__(self):
-    header = self.caches[0].header
+    tasks = ' + '.join(cache.header['task'] for cache in self.caches)
     expect(
         1 <= self.batch_size <= self.num_examples,
         'Batches.batch_size (BATCH_SIZE)', self.batch_size,
-        f'1 to {self.num_examples:,}, the examples of task {header["task"]!r}',
+        f'1 to {self.num_examples:,}, the examples of {tasks}',
     )
     expect(
         0 <= self.num_others < self.batch_size,
@@ -110,8 +110,7 @@ class Batches:
       expect(
           self.num_negatives == 0,
           'Batches.num_negatives (NUM_NEGATIVES)', self.num_negatives,
-          f'0, as no example of task {header["task"]!r}, split'
-          f' {header["split"]!r}, has hard negatives',
+          f'0, as no example of {tasks} has hard negatives',
       )
 
   @property
