@@ -1,12 +1,13 @@
-"""Contrastive losses: small frozen dataclasses over one primitive.
+"""Losses of embedded batches: small frozen dataclasses over one primitive.
 
 A loss is a mean over anchors i of terms
 
   lse(positive of i, negative blocks of i) - s(positive of i),
   s(a, b) = cos(a, b) / temperature,
 
-and losses differ only in their anchors and blocks. A `Similarity`, which
-`evaluate` gives to any `Loss`, says how the cosines are computed.
+and losses differ only in their anchors and blocks (`blocks.partitions`). A
+`Similarity`, which `evaluate` gives to any `Loss`, says how the cosines are
+computed. Models, batches and what is trained are in `objectives`.
 """
 
 from dualenc_jax.losses.compose import AtTemperature, Sum
