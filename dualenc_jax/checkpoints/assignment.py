@@ -55,8 +55,8 @@ def assign(
   if missing:
     raise UserError(
         f'{weights} has nothing for {list_first(missing)}. It has:'
-        f' {_summary(tensors)}. Give the tensors that these start from, or None'
-        f" to start fresh, --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"."
+        f' {_summarize(tensors)}. Give the tensors that these start from, or'
+        f" None to start fresh, --gin.{RULES}=\"(('NAME', 'NAME THERE'),)\"."
     )
   dropped = _match_drops(tensors, weights.path, drop)
   for name, start in sources.items():
@@ -70,7 +70,7 @@ def assign(
     raise UserError(
         f'This model has no place for {list_first(left)} of {weights}. Give its'
         ' architecture and size, or leave them out,'
-        f" --gin.{DROP}=\"('{_pattern(left[0])}',)\"."
+        f" --gin.{DROP}=\"('{_drop_pattern(left[0])}',)\"."
     )
   for name, start in sources.items():
     if start and tensors[start].shape != shapes[name]:
@@ -147,7 +147,7 @@ def _match_drops(
     if not matches:
       raise UserError(
           f'{DROP}: {pattern!r} matches no tensor of {path}, which has'
-          f' {_summary(tensors)}.'
+          f' {_summarize(tensors)}.'
       )
     dropped |= matches
   return dropped
@@ -162,11 +162,11 @@ def _compile(name: str, pattern: str) -> re.Pattern:
     ) from e
 
 
-def _summary(names) -> str:
+def _summarize(names) -> str:
   """How many tensors each part has: 'encoder (98), projection (1)'."""
   parts = [name.split('/')[0] for name in names]
   return ', '.join(f'{p} ({parts.count(p)})' for p in dict.fromkeys(parts))
 
 
-def _pattern(name: str) -> str:
+def _drop_pattern(name: str) -> str:
   return '/'.join(name.split('/')[:2 if '/layers_' in name else 1]) + '/.*'

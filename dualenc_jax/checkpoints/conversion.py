@@ -45,7 +45,7 @@ class Form:
     encode: makes the `verification.Encode` of the program that opens a folder;
       None to compare tensors alone.
     packages: those that `encode` needs.
-    usage_beside: whether lengths and prefixes lie in a file of their own, as
+    usage_in_file: whether lengths and prefixes lie in a file of their own, as
       the form has no place for them.
     needs_projection: whether the form cannot hold a bare T5.
     query_only_ok: whether it can hold a query tower without its passage tower.
@@ -58,7 +58,7 @@ class Form:
   write: Callable[[Weights, pathlib.Path], Sequence[str] | None]
   encode: Callable[[pathlib.Path], verification.Encode] | None = None
   packages: Sequence[str] = ()
-  usage_beside: bool = False
+  usage_in_file: bool = False
   needs_projection: bool = True
   query_only_ok: bool = False
   keeps_codec: bool = False
@@ -191,7 +191,7 @@ def convert(
   with files.new_folder(out, 'another --output_dir') as partial:
     with files.writing(out, 'another --output_dir'):
       lines = form.write(weights, partial) or ()
-      if form.usage_beside:
+      if form.usage_in_file:
         usage = weights.usage
         files.write_json(partial / formats.USAGE_FILE, usage.facts())
         usage.save_vocabulary(partial)
@@ -277,11 +277,11 @@ FORMS = {
     'hf': Form(
         'opens with T5EncoderModel; projection.safetensors beside',
         hugging_face.write,
-        usage_beside=True,
+        usage_in_file=True,
         needs_projection=False,
     ),
     't5x': Form(
-        'a legacy checkpoint of T5X', t5x_legacy.write, usage_beside=True,
+        'a legacy checkpoint of T5X', t5x_legacy.write, usage_in_file=True,
         needs_projection=False,
     ),
     'jax_export': Form(

@@ -72,7 +72,7 @@ def detect(path: str | os.PathLike[str]) -> str:
   """The form of a checkpoint; UserError if it has none that is known."""
   if '://' in str(path):
     return T5X
-  folder = _local(path)
+  folder = _expand(path)
   if not folder.exists():
     raise UserError(
         f'{path} does not exist. Expected {_EXPECTED}. hf://org/name is'
@@ -83,15 +83,15 @@ def detect(path: str | os.PathLike[str]) -> str:
   for name, form in _FORMATS.items():
     if form.matches(folder):
       return name
-  raise UserError(f'{path} has no known form.{_hint(folder)}')
+  raise UserError(f'{path} has no known form.{_guess_form(folder)}')
 
 
-def _local(path: str | os.PathLike[str]) -> Any:
+def _expand(path: str | os.PathLike[str]) -> Any:
   """A path of this machine with its home; one of a bucket as it is."""
   return path if '://' in str(path) else pathlib.Path(path).expanduser()
 
 
-def _hint(folder: pathlib.Path) -> str:
+def _guess_form(folder: pathlib.Path) -> str:
   """A guess at what a folder is, or what was expected."""
   if (folder / 'config.gin').is_file():
     return ' Its run has no checkpoint yet. Train first.'
@@ -128,7 +128,7 @@ def read(
 
 
 def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
-  name, folder = detect(path), _local(path)
+  name, folder = detect(path), _expand(path)
   if name == MODEL_DIR:
     return checkpoint_reader.read(folder, step)
   if step is not None:
@@ -160,7 +160,7 @@ def read_with_decoder(
   exist where logits are by the token embeddings, over sqrt(E).
   """
   read_decoder = _FORMATS[detect(path)].read_decoder
-  decoder = read_decoder(_local(path)) if read_decoder else {}
+  decoder = read_decoder(_expand(path)) if read_decoder else {}
   weights = read(path)
   left_out = {
       name: reason
@@ -190,7 +190,7 @@ def load(
           f'{path} has its own vocabulary and lengths: leave out'
           f' {", ".join(given)}.'
       )
-    return loading.load_model_dir(_local(path), dim=dim)
+    return loading.load_model_dir(_expand(path), dim=dim)
   weights = read(path, dim=dim)
   if weights.passage_tower:
     raise UserError(

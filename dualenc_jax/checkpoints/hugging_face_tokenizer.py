@@ -86,7 +86,7 @@ def write(usage: Usage, folder: pathlib.Path) -> None:
       'split_special_tokens': True,
       'extra_ids': 0,
   }
-  text = json.dumps(_tokenizer(proto, path), ensure_ascii=False)
+  text = json.dumps(_make_tokenizer(proto, path), ensure_ascii=False)
   files.write(folder / _TOKENIZER, text)
   files.write_json(folder / CONFIG, config)
   shutil.copyfile(path, folder / VOCABULARY)
@@ -101,7 +101,7 @@ def write_static(usage: Usage, folder: pathlib.Path) -> None:
   """
   path = usage.vocabulary
   assert path is not None
-  content = _tokenizer(_read_model(path), path)
+  content = _make_tokenizer(_read_model(path), path)
   content['model']['vocab'][EOS][0] = _END
   # Without the others, '<unk>' in a text is text.
   end = content['added_tokens'][EOS]
@@ -127,7 +127,7 @@ def adds_end(tokenizer: Mapping[str, Any]) -> bool:
   return any(token.get('content') == _END for token in added)
 
 
-def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
+def _make_tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
   """The content of tokenizer.json."""
   control = [proto.pieces[i].piece for i in range(UNK + 1)]
   eos = control[EOS]
@@ -139,8 +139,8 @@ def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
           {'id': i, 'content': piece, **_UNCHANGED, 'special': True}
           for i, piece in enumerate(control)
       ],
-      'normalizer': _normalizer(proto, path),
-      'pre_tokenizer': _pre_tokenizer(proto),
+      'normalizer': _make_normalizer(proto, path),
+      'pre_tokenizer': _make_pre_tokenizer(proto),
       'post_processor': {
           'type': 'TemplateProcessing',
           'single': [first, end],
@@ -151,13 +151,13 @@ def _tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
       'model': {
           'type': 'Unigram',
           'unk_id': UNK,
-          'vocab': [[p.piece, _rounded(p.score)] for p in proto.pieces],
+          'vocab': [[p.piece, _round_score(p.score)] for p in proto.pieces],
           'byte_fallback': proto.trainer_spec.byte_fallback,
       },
   }
 
 
-def _rounded(score: float) -> float:
+def _round_score(score: float) -> float:
   """Rounds a score to digits that tokenizers reads exactly.
 
   Its JSON reader is off by a bit for longer scores, and then sums of the same
@@ -167,7 +167,7 @@ def _rounded(score: float) -> float:
   return round(score * 2**14) / 2**14
 
 
-def _pre_tokenizer(model: _Model) -> dict[str, Any]:
+def _make_pre_tokenizer(model: _Model) -> dict[str, Any]:
   """Cuts before each space, and within texts that spell a special piece.
 
   Their model would match '</s>' and '<0x41>'; SentencePiece never does. Nothing
@@ -225,7 +225,7 @@ def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
   return tuple(pieces)
 
 
-def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
+def _make_normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
   """The normalizer of tokenizer.json that equals that of a model file."""
   spec = model.normalizer_spec
   steps = []
@@ -239,7 +239,7 @@ def _normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
       )
     # `Precompiled` takes a letter with its marks for one character, and drops
     # the marks where a rule is for the letter: these rules are steps of others.
-    steps.append(_replace(_between_words(), ' '))
+    steps.append(_replace(_word_boundaries(), ' '))
     steps.append(_replace(r'[\t\n\r\f\v_\x{a0}\x{feff}]', ' '))
     steps += [_replace(a, a.lower()) for a in string.ascii_uppercase]
   elif spec.precompiled_charsmap:
@@ -274,7 +274,7 @@ def _composed() -> str:
   """A pattern of marks behind characters that NFC composes them with."""
   before: dict[str, set[str]] = {}
   for char in map(chr, range(sys.maxunicode + 1)):
-    for base, mark in _decomposed(char):
+    for base, mark in _decompositions(char):
       before.setdefault(mark, set()).add(base)
   return '|'.join(
       f'{mark}(?<=(?:{"|".join(sorted(bases))}){mark})'
@@ -282,7 +282,7 @@ def _composed() -> str:
   )
 
 
-def _decomposed(char: str) -> list[tuple[str, str]]:
+def _decompositions(char: str) -> list[tuple[str, str]]:
   """The sequences that NFC composes to a character, the last mark apart."""
   parts = unicodedata.decomposition(char).split()
   if (
@@ -292,10 +292,10 @@ def _decomposed(char: str) -> list[tuple[str, str]]:
   ):
     return []
   base, mark = (chr(int(part, 16)) for part in parts)
-  return [(base, mark), *((b + m, mark) for b, m in _decomposed(base))]
+  return [(base, mark), *((b + m, mark) for b, m in _decompositions(base))]
 
 
-def _between_words() -> str:
+def _word_boundaries() -> str:
   """A pattern of the places where `vocabulary --code` puts a space.
 
   Its rules are applied from the left, and a letter that one of them has matched

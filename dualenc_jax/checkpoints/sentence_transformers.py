@@ -155,7 +155,7 @@ def _read_modules(path: pathlib.Path) -> list[_Module]:
   for entry in json_file.parse(json_file.read_text(file), file, kind=list):
     types = {'path': str, 'type': str}
     json_file.check(entry, types, f'{file}: an entry', _AGAIN)
-    modules.append(_module(entry['type'], path, entry['path'], file))
+    modules.append(_parse_module(entry['type'], path, entry['path'], file))
   return modules
 
 
@@ -170,10 +170,10 @@ def _read_towers(path: pathlib.Path) -> tuple[_Tower, _Tower]:
       routes = _read_routes(folder)
     query += routes[0]
     passage += routes[1]
-  return _tower(query, file), _tower(passage, file)
+  return _make_tower(query, file), _make_tower(passage, file)
 
 
-def _module(
+def _parse_module(
     kind: str, above: pathlib.Path, name: str, file: pathlib.Path
 ) -> _Module:
   package, _, class_name = kind.rpartition('.')
@@ -207,14 +207,17 @@ def _read_routes(router: pathlib.Path) -> tuple[list[_Module], list[_Module]]:
         f'{file} has the routes {", ".join(structure)}; expected "query" and'
         ' "document", without route_mappings, of modules in "types".'
     )
-  query_route, passage_route = (
-      [_module(kinds[name], router, name, file) for name in structure[route]]
-      for route in ('query', passage[0])
+  modules = {
+      name: _parse_module(kind, router, name, file)
+      for name, kind in kinds.items()
+  }
+  return (
+      [modules[name] for name in structure['query']],
+      [modules[name] for name in structure[passage[0]]],
   )
-  return query_route, passage_route
 
 
-def _tower(modules: Sequence[_Module], file: pathlib.Path) -> _Tower:
+def _make_tower(modules: Sequence[_Module], file: pathlib.Path) -> _Tower:
   """Checks that modules are those of a tower, in their order."""
   kinds = [kind for kind, _ in modules]
   if kinds in (KINDS, KINDS[:-1]):
@@ -269,8 +272,8 @@ def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
       transformer,
       kind=KIND,
       tensors={**transformer.tensors, PROJECTION: kernel},
-      left_out=_located(tower.transformer, path, transformer.left_out)
-      | _located(tower.dense, path, left_out),
+      left_out=_prefix_names(tower.transformer, path, transformer.left_out)
+      | _prefix_names(tower.dense, path, left_out),
   )
 
 
@@ -315,7 +318,7 @@ def _refuse_pickle(folder: pathlib.Path, path: pathlib.Path) -> None:
     )
 
 
-def _located(
+def _prefix_names(
     module: pathlib.Path, path: pathlib.Path, left_out: Mapping[str, str]
 ) -> dict[str, str]:
   """Names of tensors with the module's folder in front."""

@@ -64,7 +64,7 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   own_dense = _has_own(weights, PROJECTION)
   if own_transformer or own_dense:
     structure = {
-        route: _names(route, own_transformer, own_dense)
+        route: _module_folders(route, own_transformer, own_dense)
         for route in ('query', 'document')
     }
     towers = transforms.split_towers(weights)
@@ -86,8 +86,8 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
     names = ['', '1_Pooling', '2_Dense', '3_Normalize']
     _write_tower(weights, folder, names)
     _write_modules(folder, dict(zip(names, modules.KINDS)))
-  notes = _notes(weights, own_transformer)
-  files.write_json(folder / modules.CONFIG, _config(weights.usage))
+  notes = _make_notes(weights, own_transformer)
+  files.write_json(folder / modules.CONFIG, _make_config(weights.usage))
   files.write(folder / 'README.md', _model_card(weights, notes))
   return notes
 
@@ -97,7 +97,7 @@ def _write_static(weights: Weights, folder: pathlib.Path) -> list[str]:
   notes = static_embedding.write(weights, folder)
   _write_modules(folder, {'': 'StaticEmbedding', '1_Normalize': 'Normalize'})
   files.make_folder(folder / '1_Normalize')
-  files.write_json(folder / modules.CONFIG, _config(weights.usage))
+  files.write_json(folder / modules.CONFIG, _make_config(weights.usage))
   files.write(folder / 'README.md', _model_card(weights, notes))
   return notes
 
@@ -107,7 +107,9 @@ def _has_own(weights: Weights, part: str) -> bool:
   return any(name.startswith(f'passage_{part}') for name in weights.tensors)
 
 
-def _names(route: str, own_transformer: bool, own_dense: bool) -> list[str]:
+def _module_folders(
+    route: str, own_transformer: bool, own_dense: bool
+) -> list[str]:
   """Folders of a route's modules; names of shared ones have no route."""
   prefix = f'{route}_' if own_transformer else ''
   dense = f'{route}_2_Dense' if own_dense else '2_Dense'
@@ -126,7 +128,7 @@ def _write_tower(
     files.make_folder(transformer)
     hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
     files.write_json(
-        transformer / modules.TRANSFORMER_CONFIG, _lengths(tower.usage)
+        transformer / modules.TRANSFORMER_CONFIG, _length_settings(tower.usage)
     )
     settings = {
         'word_embedding_dimension': width,
@@ -157,7 +159,7 @@ def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:
   files.write_json(folder / modules.MODULES, entries)
 
 
-def _lengths(usage: Usage) -> dict[str, Any]:
+def _length_settings(usage: Usage) -> dict[str, Any]:
   """Settings of a Transformer: one length, or one of each side.
 
   The library knows the latter since its version 6.0.
@@ -171,7 +173,7 @@ def _lengths(usage: Usage) -> dict[str, Any]:
   return {'max_seq_length': longest, 'do_lower_case': False, **own}
 
 
-def _config(usage: Usage) -> dict[str, Any]:
+def _make_config(usage: Usage) -> dict[str, Any]:
   """The model's prompts, and how its vectors are compared."""
   default = usage.default_prompt
   if default is None:
@@ -188,7 +190,7 @@ def _config(usage: Usage) -> dict[str, Any]:
   }
 
 
-def _notes(weights: Weights, own_transformer: bool) -> list[str]:
+def _make_notes(weights: Weights, own_transformer: bool) -> list[str]:
   """Restrictions of the folder that a user might not expect."""
   notes, usage = [], weights.usage
   if own_transformer or _has_own(weights, PROJECTION):
@@ -212,7 +214,7 @@ def _notes(weights: Weights, own_transformer: bool) -> list[str]:
     )
   if usage.prompts:
     notes.append(
-        f'Other prompts: {", ".join(map(_quoted, usage.prompts))};'
+        f'Other prompts: {", ".join(map(_quote, usage.prompts))};'
         ' `encode_query(queries, prompt_name=...)` takes one.'
     )
   if usage.query_prefix != usage.passage_prefix:
@@ -232,15 +234,15 @@ def _model_card(weights: Weights, notes: list[str]) -> str:
       dim=weights.tensors[PROJECTION].shape[1],
       query_length=usage.query_length,
       passage_length=usage.passage_length,
-      query_prompt=_quoted(usage.query_prefix),
-      passage_prompt=_quoted(usage.passage_prefix),
+      query_prompt=_quote(usage.query_prefix),
+      passage_prompt=_quote(usage.passage_prefix),
       query_layers=weights.encoder.num_layers,
       passage_layers=passage_encoder.num_layers,
   )
   return card + ''.join(f'\n{note}\n' for note in notes)
 
 
-def _quoted(prompt: str) -> str:
+def _quote(prompt: str) -> str:
   """A prompt as JSON, which shows its spaces, for a cell of a table."""
   if not prompt:
     return 'none'

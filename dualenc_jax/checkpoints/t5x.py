@@ -56,8 +56,8 @@ _ANY_BIAS = re.compile(rf'{_TOWER}/(layers_\d+/)?{_BIAS}')
 def matches(path: str | os.PathLike[str]) -> bool:
   """Whether it is a checkpoint of T5X, its `state`, or a folder of such."""
   root = epath.Path(path)
-  return _tree_folder(root) is not None or any(
-      _tree_folder(folder) for folder in _numbered_folders(root).values()
+  return _find_tree(root) is not None or any(
+      _find_tree(folder) for folder in _numbered_folders(root).values()
   )
 
 
@@ -93,7 +93,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
   tensors = _unscan(
       {n: t for n, t in given.items() if n not in loss}, widths
   )
-  others = _left_out(tree, targets.keys(), str(path))
+  others = _list_left_out(tree, targets.keys(), str(path))
   decoder = {
       f'target/{name}': 'head' if '/logits_dense/' in name else 'decoder'
       for name in targets.keys() - names.keys()
@@ -105,7 +105,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
       *infer_encoders(tensors),
       left_out=decoder | others,
       loss=loss,
-      step=_step(tree.get('state/step')),
+      step=_read_step(tree.get('state/step')),
       names_activations=False,
   ).check()
 
@@ -126,7 +126,7 @@ def read_decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
   return _unscan(decoder, {'decoder': norm.shape[0]}) if norm else {}
 
 
-def _step(tensor: Tensor | None) -> int | None:
+def _read_step(tensor: Tensor | None) -> int | None:
   """The step of a checkpoint, if it has one."""
   if tensor is None:
     return None
@@ -143,10 +143,10 @@ def _read_tree(
   """A checkpoint, or the newest of those in a folder; its form, its tree."""
   root = epath.Path(path)
   try:
-    folder = _tree_folder(root)
+    folder = _find_tree(root)
     if folder is None:
       root = max(_numbered_folders(root).items(), default=(0, root))[1]
-      folder = _tree_folder(root)
+      folder = _find_tree(root)
   except Exception as e:  # Libraries that read gs:// have their own errors.
     raise UserError(
         f'{root} cannot be reached: {zarr_files.first_line(e)}. gs:// needs'
@@ -171,7 +171,7 @@ def _numbered_folders(path: epath.Path) -> dict[int, epath.Path]:
   }
 
 
-def _tree_folder(path: epath.Path) -> epath.Path | None:
+def _find_tree(path: epath.Path) -> epath.Path | None:
   """The folder with the tree of a checkpoint; None if it is not T5X's."""
   for folder in (path, path / 'state'):
     if zarr_files.is_tree(folder):
@@ -208,7 +208,7 @@ def _check_family(
     )
 
 
-def _left_out(
+def _list_left_out(
     tree: Collection[str], parameters: Collection[str], where: str
 ) -> dict[str, str]:
   """Names of all except parameters, with a reason such as 'optimizer'."""
@@ -262,7 +262,7 @@ def _unstack(
     tensors: Mapping[str, Tensor], widths: Mapping[str, int]
 ) -> dict[str, Tensor]:
   axes = {
-      match[1]: (_layer_axis(tensor, widths[match[1]]), tensor)
+      match[1]: (_find_layer_axis(tensor, widths[match[1]]), tensor)
       for name, tensor in tensors.items()
       if (match := _STACKED.fullmatch(name)) and _NORM.fullmatch(match[2])
   }
@@ -296,7 +296,7 @@ def _unstack(
   return layers
 
 
-def _layer_axis(norm: Tensor, width: int) -> int:
+def _find_layer_axis(norm: Tensor, width: int) -> int:
   """The axis of the layers in a stack of norms [width]."""
   shape = norm.shape
   axes = [

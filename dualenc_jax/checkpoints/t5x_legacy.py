@@ -77,11 +77,11 @@ def read_tree(folder: str | os.PathLike[str]) -> dict[str, Tensor | None]:
         f'{file} has no parameters (optimizer/target); expected a checkpoint'
         ' that T5X wrote.'
     )
-  leaves = _leaves(tree, file)
-  return {path: _tensor(root, path, leaf) for path, leaf in leaves}
+  leaves = _iterate_leaves(tree, file)
+  return {path: _open_tensor(root, path, leaf) for path, leaf in leaves}
 
 
-def _leaves(
+def _iterate_leaves(
     tree: Any, file: epath.Path, path: str = ''
 ) -> Iterator[tuple[str, Any]]:
   if path.count('/') > _DEEPEST or len(path) > _LONGEST:
@@ -91,12 +91,13 @@ def _leaves(
     )
   if isinstance(tree, Mapping) and not {'driver', 'kvstore'} <= tree.keys():
     for key, child in tree.items():
-      yield from _leaves(child, file, f'{path}/{key}' if path else str(key))
+      inner = f'{path}/{key}' if path else str(key)
+      yield from _iterate_leaves(child, file, inner)
   elif tree is not None:
     yield path, tree
 
 
-def _tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
+def _open_tensor(folder: epath.Path, path: str, leaf: Any) -> Tensor | None:
   where = f'{folder / FILE}: {path}'
   if isinstance(leaf, Mapping):
     # Older files have the path beside the kvstore.

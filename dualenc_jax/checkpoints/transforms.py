@@ -132,7 +132,7 @@ def join_towers(
   `left_out` is that of the query tower alone. UserError if the towers have
   different vocabularies.
   """
-  own = [part for part in _PARTS if not _same_part(query, passage, part)]
+  own = [part for part in _PARTS if not _is_same_part(query, passage, part)]
   tensors = {
       f'passage_{name}': tensor
       for name, tensor in passage.tensors.items()
@@ -155,7 +155,7 @@ def join_towers(
   )
 
 
-def _same_part(query: Weights, passage: Weights, part: str) -> bool:
+def _is_same_part(query: Weights, passage: Weights, part: str) -> bool:
   """Whether all tensors of a part are equal, bit for bit."""
   if part == 'encoder' and query.encoder != passage.encoder:
     return False
@@ -232,7 +232,7 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
   """
   first = models[0]
   for other in models[1:]:
-    for name, a, b in _differences(first, other):
+    for name, a, b in _find_differences(first, other):
       raise UserError(
           f'--merge: {name} of {first.path} is {a}, of {other.path} {b}.'
           ' Expected checkpoints of one architecture, vocabulary and usage.'
@@ -255,7 +255,7 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
       ))
       for name, tensor in first.tensors.items()
   }
-  usage = dataclasses.replace(first.usage, prompts=_united_prompts(models))
+  usage = dataclasses.replace(first.usage, prompts=_unite_prompts(models))
   step = max(model.step or 0 for model in models)
   return dataclasses.replace(
       first, kind='mean', path=path, tensors=tensors, usage=usage,
@@ -270,7 +270,7 @@ def _mean(tensors: Sequence[Tensor], factors: np.ndarray) -> np.ndarray:
   return total.astype(np.float32)
 
 
-def _united_prompts(models: Sequence[Weights]) -> Mapping[str, str]:
+def _unite_prompts(models: Sequence[Weights]) -> Mapping[str, str]:
   """The prompts of all models; UserError where a name has two texts."""
   united: dict[str, str] = {}
   for model in models:
@@ -283,16 +283,16 @@ def _united_prompts(models: Sequence[Weights]) -> Mapping[str, str]:
   return united
 
 
-def _differences(*models: Weights) -> Iterator[tuple[str, Any, Any]]:
+def _find_differences(*models: Weights) -> Iterator[tuple[str, Any, Any]]:
   """Yields facts in which two models differ: name, and both values."""
-  a, b = map(_facts, models)
+  a, b = map(_collect_facts, models)
   for name in {**a, **b}:
     values = a.get(name, 'absent'), b.get(name, 'absent')
     if values[0] != values[1]:
       yield name, *values
 
 
-def _facts(model: Weights) -> dict[str, str]:
+def _collect_facts(model: Weights) -> dict[str, str]:
   """All that must be the same, by name."""
   facts: dict[str, Any] = {
       f'the shape of {name}': tensor.shape

@@ -64,7 +64,7 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
           f'{written.tensors[source].where} differs from'
           f' {weights.tensors[name].where}. Nothing was kept.'
       )
-  expected, actual = map(_settings, (weights, written))
+  expected, actual = map(_collect_settings, (weights, written))
   for name, value in expected.items():
     if value != actual.get(name):
       raise UserError(
@@ -73,7 +73,7 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
       )
 
 
-def _settings(weights: Weights) -> dict[str, Any]:
+def _collect_settings(weights: Weights) -> dict[str, Any]:
   """All that vectors depend on beside tensors, by name."""
   settings = {
       **weights.usage.facts(), 'the passage tower': weights.passage_tower
@@ -144,13 +144,13 @@ def cosine_differences(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   1 - cos(a_i, b_i), and over all pairs with it of |cos(q_i, p_j) of a -
   cos(q_i, p_j) of b|.
   """
-  (aq, ap), (bq, bp) = a, b = _unit(a), _unit(b)
+  (aq, ap), (bq, bp) = a, b = _normalize(a), _normalize(b)
   scores = np.abs(aq @ ap.T - bq @ bp.T)
   each = 1 - np.sum(a * b, axis=-1)
   return np.max([*each, scores.max(axis=1), scores.max(axis=0)], axis=0)
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def _normalize(vectors: np.ndarray) -> np.ndarray:
   wide = vectors.astype(np.float64)
   return wide / np.linalg.norm(wide, axis=-1, keepdims=True)
 

@@ -82,7 +82,8 @@ def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
     other, theirs = None, [(piece,) for piece in pieces]
   else:
     return
-  for difference in _differences(read_model(vocabulary.file), theirs, other):
+  mine = read_model(vocabulary.file)
+  for difference in _find_differences(mine, theirs, other):
     raise UserError(
         f'{weights} was made for another vocabulary than {vocabulary.path}:'
         f' {difference}. Give its own vocabulary'
@@ -90,7 +91,7 @@ def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
     )
 
 
-def _differences(
+def _find_differences(
     model: Model, theirs: Sequence[tuple[Any, ...]], other: Model | None
 ) -> Iterator[str]:
   """Yields why texts would get other ids.

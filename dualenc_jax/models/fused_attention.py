@@ -58,14 +58,14 @@ def _head_mask(head: int, head_dim: int, shape: tuple[int, ...]) -> jax.Array:
   return (lane >= head * head_dim) & (lane < (head + 1) * head_dim)
 
 
-def _parts(length: int) -> list[slice]:
+def _query_slices(length: int) -> list[slice]:
   """Slices of as many queries as registers have lanes."""
   return [slice(i, min(i + _LANES, length)) for i in range(0, length, _LANES)]
 
 
 def _forward(head_dim, scale, bias, mask, query, key, value, out):
   k, v = key[0], value[0]
-  for part in _parts(k.shape[0]):
+  for part in _query_slices(k.shape[0]):
     q = query[0, part]
     seen = mask[0, :, part].astype(jnp.int32) != 0
     result = jnp.zeros(q.shape, jnp.float32)
@@ -87,7 +87,7 @@ def _backward(
 
   k, v = key[0], value[0]
   d_k, d_v = [jnp.zeros(k.shape, jnp.float32)] * 2
-  for part in _parts(k.shape[0]):
+  for part in _query_slices(k.shape[0]):
     q, d = query[0, part], d_out[0, part]
     seen = mask[0, :, part].astype(jnp.int32) != 0
     d_q = jnp.zeros(q.shape, jnp.float32)
@@ -125,12 +125,12 @@ def fits(query: jax.Array, bias: jax.Array) -> bool:
   elif AxisType.Explicit in mesh.axis_types:
     return False
   elif not nn.get_logical_axis_rules():
-    if any(mesh.shape[name] > 1 for name in _free(mesh)):
+    if any(mesh.shape[name] > 1 for name in _free_axes(mesh)):
       return False
-  batch, heads = _axes(mesh)
-  if rows % _size(mesh, batch) or num_heads % _size(mesh, heads):
+  batch, heads = _row_and_head_axes(mesh)
+  if rows % _axis_size(mesh, batch) or num_heads % _axis_size(mesh, heads):
     return False
-  num_heads //= _size(mesh, heads)
+  num_heads //= _axis_size(mesh, heads)
   block = _heads_of_block(num_heads, head_dim)
   whole = block == num_heads or block * head_dim % _LANES == 0
   return num_heads % block == 0 and whole
@@ -173,7 +173,7 @@ def _attention(head_dim, scale, bias, mask, query, key, value):
   """[R, L, H K]; bias [H, L, L] and mask int8 [R, L, L], by key and query."""
 
   def on_device(bias, mask, *tokens):
-    return _call(_forward, head_dim, scale, bias, mask, tokens)
+    return _run_kernel(_forward, head_dim, scale, bias, mask, tokens)
 
   (out,) = _on_devices(on_device, 1, False)(bias, mask, query, key, value)
   return out
@@ -184,12 +184,14 @@ def _attention_fwd(head_dim, scale, *arrays):
 
 
 def _attention_bwd(head_dim, scale, arrays, d_out):
-  rows, _ = _axes(jax.sharding.get_abstract_mesh())
+  rows, _ = _row_and_head_axes(jax.sharding.get_abstract_mesh())
 
   def on_device(bias, mask, *tokens):
-    *d_tokens, d_bias = _call(_backward, head_dim, scale, bias, mask, tokens)
+    *d_tokens, d_bias = _run_kernel(
+        _backward, head_dim, scale, bias, mask, tokens
+    )
     # Devices with other rows have the same bias.
-    others = _varying(d_bias) - _varying(bias) | {rows} - {None}
+    others = _varying_axes(d_bias) - _varying_axes(bias) | {rows} - {None}
     return *d_tokens, jax.lax.psum(d_bias, tuple(others))
 
   *d_tokens, d_bias = _on_devices(on_device, 3, True)(*arrays, d_out)
@@ -207,10 +209,10 @@ def _on_devices(
   It returns so many arrays of tokens, and with `of_bias` one of the bias.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  free = _free(mesh)
+  free = _free_axes(mesh)
   if not free:
     return function
-  batch, heads = _axes(mesh)
+  batch, heads = _row_and_head_axes(mesh)
   tokens, bias = PartitionSpec(batch, None, heads), PartitionSpec(heads)
 
   def mapped(*arrays):
@@ -227,7 +229,7 @@ def _on_devices(
   return mapped
 
 
-def _free(mesh: AbstractMesh) -> set[str]:
+def _free_axes(mesh: AbstractMesh) -> set[str]:
   """The axes that no shard_map of a caller uses yet."""
   return {
       name
@@ -236,20 +238,20 @@ def _free(mesh: AbstractMesh) -> set[str]:
   }
 
 
-def _axes(mesh: AbstractMesh) -> tuple[str | None, str | None]:
+def _row_and_head_axes(mesh: AbstractMesh) -> tuple[str | None, str | None]:
   """Mesh axes of rows and of heads, by the rules in scope."""
-  free = _free(mesh)
+  free = _free_axes(mesh)
   names: Any = nn.logical_to_mesh_axes(('batch', 'heads'))
   batch, heads = (name if name in free else None for name in names)
   return batch, heads
 
 
-def _varying(x: jax.Array) -> frozenset[str]:
+def _varying_axes(x: jax.Array) -> frozenset[str]:
   """Within shard_maps: axes along which devices have values of their own."""
   return jax.typeof(x).manual_axis_type.varying
 
 
-def _size(mesh: AbstractMesh, axis: str | None) -> int:
+def _axis_size(mesh: AbstractMesh, axis: str | None) -> int:
   return mesh.shape[axis] if axis else 1
 
 
@@ -257,7 +259,7 @@ def _heads_of_block(num_heads: int, head_dim: int) -> int:
   return min(max(_LANES // head_dim, 1), num_heads)
 
 
-def _call(
+def _run_kernel(
     kernel: Callable[..., None], head_dim: int, scale: float, bias: jax.Array,
     mask: jax.Array, tokens: tuple[jax.Array, ...],
 ) -> Any:
@@ -273,7 +275,7 @@ def _call(
   # All inputs must vary along the same axes of the mesh.
   varying = jax.typeof(tokens[0]).manual_axis_type
   bias, mask = (
-      jax.lax.pcast(x, tuple(varying.varying - _varying(x)), to='varying')
+      jax.lax.pcast(x, tuple(varying.varying - _varying_axes(x)), to='varying')
       for x in (bias, mask)
   )
   like, out_specs = tokens[2:3], [of_tokens]

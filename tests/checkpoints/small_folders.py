@@ -33,6 +33,6 @@ def write(folder: pathlib.Path) -> None:
     form, out = conversion.FORMS[name], folder / name
     out.mkdir()
     form.write(made, out)
-    if form.usage_beside:
+    if form.usage_in_file:
       files.write_json(out / 'dualenc.json', made.usage.facts())
       made.usage.save_vocabulary(out)
