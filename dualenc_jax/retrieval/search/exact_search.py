@@ -50,15 +50,15 @@ from dualenc_jax.utils.machine import device_memory
 # Bytes of one array of scores: on a CPU, whose memory the corpus shares, and
 # elsewhere.
 _SCORES_ON_CPU, _SCORES = 2**26, 2**30
-# Rows of a block of codes on a CPU: what is decoded of them stays small.
+# Rows of a block of codes on a CPU, which decodes them all at once.
 _CODED_ON_CPU = 2**14
-# Passages that are kept around the score of a relevant one. The host, which
-# merges few, keeps more, and so ranks fewer queries from scratch.
+# Passages that are kept around the score of a relevant one. The host merges
+# few, so it can keep more, and ranks fewer queries from scratch.
 _NEAR, _NEAR_ON_HOST = 256, 1024
 # Programs that may wait on a device, each with its scores.
 _IN_FLIGHT = 2
 # Share of the devices' memory that a resident corpus may take.
-RESIDENT = 0.6
+_RESIDENT = 0.6
 _DTYPES = np.float32, np.float16, ml_dtypes.bfloat16
 _LOG = logging.getLogger(__name__)
 
@@ -108,10 +108,11 @@ class ExactSearch:
     # A corpus smaller than a block is one; sizes are few, for the compiler.
     own = search_programs.power_of_two(-(-len(passages) // devices.size))
     rows = min(block_rows, own)
-    self._query_rows = queries_at_once(rows, on_cpu)
+    scores = _SCORES_ON_CPU if on_cpu else _SCORES
+    self._query_rows = max(1, scores // (4 * rows))
     size = math.prod(stored.shape) * stored.dtype.itemsize
     memory = None if on_cpu else device_memory()
-    resident = memory is not None and size < RESIDENT * memory * devices.size
+    resident = memory is not None and size < _RESIDENT * memory * devices.size
     self._blocks = search_programs.CorpusBlocks(
         stored, self._programs.split, devices.size, rows, resident
     )
@@ -126,7 +127,9 @@ class ExactSearch:
     check_k(k)
     queries = self._prepare(queries)
     size = len(self._passages)
-    k, count = min(k, size), min(size, count_kept(k))
+    k = min(k, size)
+    # Devices keep more, so that the k best are among them.
+    count = min(size, k + k // 4 + 32)
     values, rows, _, longest = self._search(queries, count)
     limits = values[:, k - 1] - 2 * longest * error_bounds(queries)
     candidates = np.where(values >= limits[:, None], rows, -1)
@@ -135,8 +138,9 @@ class ExactSearch:
     else:
       scores = score_candidates(queries, self._passages, candidates)
     ranking = rank_candidates(scores, candidates, self._ids, k)
-    undecided = _undecided(queries, count < size, values[:, -1] >= limits)
+    undecided = np.flatnonzero((count < size) & (values[:, -1] >= limits))
     if len(undecided):
+      _log_undecided(len(undecided), len(queries))
       ranking.scores[undecided], ranking.indices[undecided] = ranking_lib.top_k(
           queries[undecided], self._passages, self._ids, k
       )
@@ -197,8 +201,9 @@ class ExactSearch:
     ties = (scores == targets[:, None]) & (candidates != own[:, None])
     for i, column in zip(*np.nonzero(ties)):
       above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
-    undecided = _undecided(queries, count < size, values[:, -1] > -np.inf)
+    undecided = np.flatnonzero((count < size) & (values[:, -1] > -np.inf))
     if len(undecided):
+      _log_undecided(len(undecided), len(queries))
       above[undecided] = ranking_lib.count_above(
           queries[undecided], self._passages, self._ids, own[undecided],
           targets[undecided],
@@ -259,7 +264,7 @@ class ExactSearch:
     return np.float32(bound * (1 + 2.0**-23))
 
   def _parts(self, *per_query: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Arrays of Q rows in parts of few sizes, the last filled up with zeros."""
+    """Yields arrays of Q rows in parts of few sizes, the last padded."""
     total = len(per_query[0])
     for first in range(0, total, self._query_rows):
       count = min(self._query_rows, total - first)
@@ -293,7 +298,7 @@ class TwoStepSearch:
       self, passages: Any, ids: Sequence[str],
       mesh: jax.sharding.Mesh | None = None,
   ):
-    """Takes a `compression.Coded` of sign bits, whose codec has l."""
+    """Takes a `compression.Coded` of sign bits, whose codec has `rescored`."""
     self._passages = passages
     self._ids = ids
     self._first = ExactSearch(passages.first_step(), ids, mesh)
@@ -304,7 +309,7 @@ class TwoStepSearch:
     return min(self._passages.codec.rescored, len(self._passages))
 
   def top_k(self, queries: np.ndarray, k: int) -> Ranking:
-    """The k best of the l candidates of each query; see `ExactSearch.top_k`.
+    """Ranks the l candidates of each query; see `ExactSearch.top_k`.
 
     Raises:
       UserError: k above l, or as `ExactSearch.top_k`.
@@ -326,7 +331,7 @@ class TwoStepSearch:
       self, queries: np.ndarray, gold: Sequence[Sequence[int]],
       self_hits: np.ndarray | None = None,
   ) -> np.ndarray:
-    """As `ExactSearch.gold_ranks`."""
+    """Ranks as `ExactSearch.gold_ranks` does, in the order of two steps."""
     ranks = self._first.gold_ranks(queries, gold, self_hits)
     near = np.flatnonzero((ranks > 0) & (ranks <= self.rescored))
     if not len(near):
@@ -344,31 +349,20 @@ class TwoStepSearch:
 def make_search(
     passages: Any, ids: Sequence[str], mesh: jax.sharding.Mesh | None = None
 ) -> ExactSearch | TwoStepSearch:
-  """The search of passages: `TwoStepSearch` for codes of bits, else exact."""
+  """Makes the search of passages, in two steps for codes that rescore."""
   codec = getattr(passages, 'codec', None)
   if codec is not None and codec.rescored is not None:
     return TwoStepSearch(passages, ids, mesh)
   return ExactSearch(passages, ids, mesh)
 
 
-def queries_at_once(rows: int, on_cpu: bool = False) -> int:
-  """The number of queries to score at once with blocks of so many rows."""
-  scores = _SCORES_ON_CPU if on_cpu else _SCORES
-  return max(1, scores // (4 * rows))
-
-
-def count_kept(k: int) -> int:
-  """The number of hits that devices keep, so that the k best are among them."""
-  return k + k // 4 + 32
-
-
 def error_bounds(queries: np.ndarray) -> np.ndarray:
   """Rounding errors float32 [Q] of a score per unit of the passage's norm.
 
-  A dot product of D terms, in whatever order, is off by at most about D epsilon
+  A dot product of D terms, in any order, is off by at most about D epsilon
   |q| |p|, where epsilon is 2^-24. The bound is twice that, for the rounding of
   the norms and of products in three bfloat16 parts, plus the rounding of scores
-  to float32. Devices may take what is below 2^-126 for zero, which `LEAST_NORM`
+  to float32. Devices may take numbers below 2^-126 for zero, which `LEAST_NORM`
   more on either norm covers.
   """
   norms = np.linalg.norm(queries.astype(np.float64), axis=1)
@@ -384,17 +378,11 @@ def _round_up(count: int) -> int:
   return less if power >= 4 and count <= less else power
 
 
-def _undecided(
-    queries: np.ndarray, is_cut: bool, are_full: np.ndarray
-) -> np.ndarray:
-  """The queries whose kept hits are full, bool [Q], if the corpus has more."""
-  undecided = np.flatnonzero(are_full) if is_cut else np.empty(0, np.int64)
-  if len(undecided):
-    _LOG.info(
-        '%d of %d queries have too many passages of nearly one score; they are'
-        ' ranked in float64 on the host.', len(undecided), len(queries),
-    )
-  return undecided
+def _log_undecided(undecided: int, queries: int) -> None:
+  _LOG.info(
+      '%d of %d queries have too many passages of nearly one score; they are'
+      ' ranked in float64 on the host.', undecided, queries,
+  )
 
 
 def _check_shape(side: str, embeddings: Any) -> None:

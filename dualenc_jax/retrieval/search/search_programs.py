@@ -29,18 +29,18 @@ BLOCK_ROWS = 2**17
 # Rows of a block on CPUs. A product of a thousand queries has 100 GFLOP/s a
 # core with these, 88 with twice as many, and 78 with 128 queries and 2**17.
 _HOST_ROWS = 2**13
-# Added to norms that bound errors: for one of D numbers below 2^-126, for the
-# squares of such below 2^-63, and for products of such, if they are lost.
+# Added to norms that bound errors, for numbers below 2^-126, and squares and
+# products below it, that a device takes for zero.
 LEAST_NORM = 2.0**-50
-# Multiple of bytes at which XLA uses memory on a CPU in place. What NumPy
-# allocates itself begins 16 bytes off.
+# XLA uses memory on a CPU in place at multiples of so many bytes. NumPy's own
+# allocations begin 16 bytes off.
 _ALIGNMENT = 64
 # The corpus is not split finer than this to avoid rows of padding.
 _LEAST_ROWS = 1024
 # Neighbours of a group.
 _GROUP = 32
 _AXIS = 'devices'
-# [n M, W], the corpus row of the first, and how many count if not all do.
+# [n M, W], the corpus row of the first, and how many count, None for all.
 Block = tuple[jax.Array, np.int32, np.int32 | None]
 
 
@@ -137,7 +137,7 @@ class Best(NamedTuple):
 
 
 class TieWindow(NamedTuple):
-  """What a search for the scores around a target of each query takes.
+  """The scores to find around a target of each query.
 
   Attributes:
     longest: the greatest norm of the block.
@@ -175,7 +175,7 @@ class Programs:
     self.devices = len(devices)
     self.on_host = on_host
     self.block_rows = _HOST_ROWS if on_host else BLOCK_ROWS
-    # The host reads the scores of a query after another.
+    # The host reads the scores of one query after another.
     self._axis = 1 if on_host else 0
     self.mesh = jax.sharding.Mesh(np.array(devices), (_AXIS,))
     self.replicated = jax.sharding.NamedSharding(self.mesh, PartitionSpec())
@@ -189,7 +189,7 @@ class Programs:
     )
 
   def start(self, queries: int, count: int) -> Best | HostBest:
-    """Returns the state before the first block: nothing found yet."""
+    """Returns the state before the first block."""
     shape = self.devices, queries
     above = self._full(shape, np.int32(0))
     if self.on_host:
@@ -214,7 +214,7 @@ class Programs:
       quantiser: it scores the codes; None for vectors.
       start: corpus row of the block's first row.
       rows: the number of rows that count, None for all.
-      near: what to look for the nearest scores of; None for the greatest.
+      near: the scores to find; None for the greatest.
     """
     args = block, queries, quantiser, start, rows, near
     if not self.on_host:
@@ -239,7 +239,7 @@ class Programs:
   def lower(
       self, rows: int, queries: int, dim: int, count: int
   ) -> jax.stages.Lowered:
-    """Lowers the update for M, Q, D, C and float32 vectors."""
+    """Lowers `update` for M, Q, D, C and float32 vectors."""
 
     def array(shape, dtype=np.float32, sharding=self.split):
       return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
