@@ -92,14 +92,10 @@ def make_parser() -> flags.Parser:
 def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
   """Raises UserError for what does not go together or is not installed."""
   models = len(args.model_dir)
-  if len(names) != models:
+  if len(names) != models or len({*names}) < models:
     raise UserError(
-        f"--names={','.join(names)} for {models} --model_dir; expected one name"
-        ' per model, separated by commas.'
-    )
-  if len({*names}) < models:
-    raise UserError(
-        f"Two models have the same name: {', '.join(names)}. Give --names=a,b."
+        f"The names of {models} models are {','.join(names)}; expected as many"
+        ' different ones. Give --names=a,b.'
     )
   if args.index_dir and len(args.index_dir) != models:
     raise UserError(
@@ -107,10 +103,7 @@ def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
         ' one for each, in the same order, or none.'
     )
   if args.index_dir and args.max_passages:
-    raise UserError(
-        '--max_passages and --index_dir exclude each other: an index has the'
-        ' whole corpus. Leave one out.'
-    )
+    raise UserError('Give --max_passages or --index_dir, not both.')
   if models > 1 and not args.output_dir:
     raise UserError(
         f'The results of {models} models need a folder: give --output_dir.'

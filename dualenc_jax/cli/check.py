@@ -141,18 +141,14 @@ def largest_batch(
     print(f'  batch {size:,}: {text}', flush=True)
 
   fit = memory.fit_batch(experiment, available, log, peak)
+  note = '; no larger one was tried'
   if fit.too_large is not None:
     note = f'; {fit.too_large:,} do not fit, and what is between was not tried'
-  elif fit.batch_size < memory.MAX_BATCH_SIZE // 2:
-    note = '; no larger one was tried, as there are so few examples'
-  else:
-    note = f'; none above {memory.MAX_BATCH_SIZE:,} is tried'
   partitioner: Any = experiment.partitioner
   on = getattr(partitioner, 'slice', None)
   kind = on.name if on else partitioner.mesh.devices.flat[0].device_kind
   print(
       f'Largest batch: {fit.batch_size:,} pairs, {memory.mib(fit.peak)} MiB a'
-      f' device{note}. It was compiled for {kind!r};'
-      ' another kind of device may need more or less.'
+      f' device of kind {kind!r}{note}.'
   )
   return dataclasses.replace(experiment, batch_size=fit.batch_size)

@@ -112,17 +112,13 @@ def merged_sources(args: argparse.Namespace) -> list[dict[str, Any]]:
     )
   if not names:
     return []
-  if args.source and not all(map(untrusted.is_digits, names)):
+  steps = args.source and args.step is None
+  if len(names) < 2 or args.source and not (
+      steps and all(map(untrusted.is_digits, names))
+  ):
     raise UserError(
-        f"--merge={','.join(names)} with {args.source}: expected steps of it,"
-        ' such as 8000,9000. To merge models, give all of them in --merge and'
-        ' no source.'
-    )
-  if len(names) < 2 or (args.source and args.step is not None):
-    raise UserError(
-        f"--merge={','.join(names)}: expected two or more model_dirs, separated"
-        ' by commas; or, with a model_dir as the source, steps of it, without'
-        ' --step.'
+        f"--merge={','.join(names)}: expected two or more models and no source;"
+        ' or a model_dir as the source and steps of it, without --step.'
     )
   if args.to in index_conversion.FORMS:
     raise UserError(f'--merge takes models, but --to={args.to} takes an index.')
@@ -149,22 +145,13 @@ def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
 
 
 def check_source(args: argparse.Namespace, is_index: bool) -> None:
-  """Raises UserError where form and flags are not of what the source is."""
-  of_indexes = index_conversion.FORMS
-  if is_index and args.to not in of_indexes:
+  """Raises UserError where form and flags do not suit the source."""
+  takes_index = args.to in index_conversion.FORMS
+  if is_index != takes_index:
+    kinds = ['a model', 'an index']
     raise UserError(
-        f'{args.source} is an index, but --to={args.to} takes a model. Give an'
-        f" index --to={' or '.join(of_indexes)}."
-    )
-  if args.to in of_indexes and not is_index:
-    own = pathlib.Path(args.source).expanduser() / 'index'
-    hint = (
-        f' Give {own}.'
-        if index_conversion.is_index(own)
-        else ' Run `dualenc encode` first.'
-    )
-    raise UserError(
-        f'{args.source} is not an index, which --to={args.to} needs.{hint}'
+        f'{args.source} is {kinds[is_index]}, but --to={args.to} takes'
+        f' {kinds[takes_index]}. `dualenc encode` makes indexes.'
     )
   given = [name for name in _OF_MODELS if getattr(args, name) is not None]
   if is_index and given:

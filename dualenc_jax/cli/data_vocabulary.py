@@ -17,7 +17,7 @@ follows punctuation, so that `self.parse(` has the same piece as ' parse'. Forms
 of Unicode are not unified: give it NFC.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import itertools
 import pathlib
@@ -25,7 +25,6 @@ import string
 import tempfile
 from typing import Any
 
-import numpy as np
 import sentencepiece
 
 from dualenc_jax.cli import config, data_command, flags, runtime
@@ -100,22 +99,6 @@ def train(
   files.write(output, content, 'another --output_file')
 
 
-def length_report(
-    vocabulary: Vocabulary, examples: Sequence[dict[str, Any]]
-) -> str:
-  """Token lengths of queries and passages, uncut, EOS included."""
-  lines = []
-  for name in ('query', 'passage'):
-    texts = [example[name] for example in examples]
-    lengths = vocabulary.encode(texts, 1 << 30).lengths
-    median, high, highest = np.percentile(lengths, [50, 90, 99])
-    lines.append(
-        f'{name}: mean {lengths.mean():.1f}, median {median:.0f}, 90%'
-        f' {high:.0f}, 99% {highest:.0f} tokens'
-    )
-  return '\n'.join(lines)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
@@ -127,10 +110,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         ' --output_file, or --overwrite.'
     )
   inputs = data_command.build(args)
-  examples = [
-      row for task, _ in inputs.task.parts() for row in rows(task, 'train')
-  ]
-  lines = list(_lines(examples))
+  parts = (task for task, _ in inputs.task.parts())
+  lines = [x for task in parts for x in _lines(rows(task, 'train'))]
   kept = [
       line for line in lines
       if len(line.encode()) <= _MAX_BYTES and _RESERVED not in line
@@ -141,10 +122,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         f' lines, of more than {_MAX_BYTES:,} bytes or with {_RESERVED!r}.'
     )
   train(kept, args.size, output, args.code)
-  vocabulary = Vocabulary(str(output))
-  print(length_report(vocabulary, examples))
+  size = Vocabulary(str(output)).size
   print(
-      f'Written: {args.output_file}, {vocabulary.size:,} pieces. Train with'
+      f'Written: {args.output_file}, {size:,} pieces. Train with'
       f' --gin.VOCABULARY={args.output_file}.'
   )
 
@@ -162,7 +142,7 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def _lines(examples: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _lines(examples: Iterable[dict[str, Any]]) -> Iterator[str]:
   for example in examples:
     yield from filter(None, [example['query'].strip()])
     yield from filter(None, map(str.strip, example['passage'].splitlines()))

@@ -52,12 +52,6 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
   files.make_folder(folder, 'another MODEL_DIR')
   path = folder / CONFIG
   if not path.exists() or not checkpoint_reader.steps(folder):
-    others = sorted(p.name for p in folder.glob('[!.]*'))
-    if others and not path.exists():
-      _LOG.warning(
-          '%s is no run, but holds %s: a new run will be among other files.',
-          folder, ', '.join(others[:3] + ['...'] * (len(others) > 3)),
-      )
     return
   differences = config.differences(read(path), text)
   changes = [

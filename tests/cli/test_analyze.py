@@ -98,10 +98,10 @@ def test_models_side_by_side(model, tmp_path, capsys, monkeypatch):
     [
         (['--sample=9'], '--sample is 9; expected at least 10'),
         (['--index_dir=a', '--index_dir=b'], '2 --index_dir for 1 --model_dir'),
-        (['--index_dir=a', '--max_passages=50'], 'whole corpus'),
+        (['--index_dir=a', '--max_passages=50'], 'not both'),
         (['--model_dir=two'], 'give --output_dir'),
-        (['--names=a,b'], '--names=a,b for 1 --model_dir'),
-        (['--model_dir=two', '--names=a,a'], 'have the same name'),
+        (['--names=a,b'], 'names of 1 models are a,b'),
+        (['--model_dir=two', '--names=a,a'], 'names of 2 models are a,a'),
     ],
 )
 def test_flags_that_make_no_sense(flags, message):

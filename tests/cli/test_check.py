@@ -57,7 +57,7 @@ def test_no_more_than_the_examples_that_a_layout_looks_at(tmp_path, capsys):
   check.main([*flags, '--fit_batch', '--device_memory_gib=4'])
   out = capsys.readouterr().out
   assert 'Largest batch: 16 pairs' in out
-  assert 'no larger one was tried, as there are so few examples' in out
+  assert 'no larger one was tried' in out
 
 
 @pytest.mark.parametrize('value', ['0', 'nan', 'inf'])

@@ -124,9 +124,9 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
 @pytest.mark.parametrize(
     'source, flags, message',
     [
-        ('index', ['--to=safetensors'], 'Give an index --to=faiss or vectors.'),
+        ('index', ['--to=safetensors'], 'is an index, but --to=safet'),
         ('index', ['--to=faiss', '--tower=query'], '--tower needs a model'),
-        ('.', ['--to=faiss'], 'not an index, which --to=faiss needs. Give'),
+        ('.', ['--to=faiss'], 'is a model, but --to=faiss takes an index'),
     ],
 )
 def test_what_does_not_go_together(

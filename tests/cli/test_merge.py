@@ -56,7 +56,7 @@ def test_models_and_steps_are_merged_and_evaluated(tmp_path):
     'flags, message',
     [
         ([], 'dualenc convert SOURCE, or --merge=A,B'),
-        (['m', '--merge=a,b'], 'with m: expected steps of it'),
+        (['m', '--merge=a,b'], '=a,b: expected two or more'),
         (['m', '--merge=1,2', '--step=1'], 'without --step'),
         (['--merge=a,b', '--weights=1'], 'a number above 0 for each of the 2'),
         (['--merge=a,b', '--weights=1,-1'], '=1,-1: expected a number'),
