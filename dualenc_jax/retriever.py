@@ -75,13 +75,13 @@ class Retriever:
       self, towers: LoadedModel, index: Index | None = None,
       candidates: int | None = None, prompt: str | None = None,
   ):
-    """Takes what encodes, and what to search; `from_dir` opens a folder."""
+    """Wraps a loaded model and optionally an index; see `from_dir`."""
     self.towers = towers
-    towers.tokenizer.prompted(prompt)  # Its errors.
+    towers.tokenizer.prompted(prompt)  # Raises for an unknown prompt.
     self._prompt = prompt
     self._corpus: Corpus | None = None
-    self._search: Any = None  # `make_search` the corpus.
-    # `retrieval.search.hybrid.Hybrid` of the corpus, once it is asked for.
+    self._search: Any = None  # Of `make_search`, for the corpus.
+    # A `retrieval.search.hybrid.Hybrid` of the corpus, made when first needed.
     self._hybrid: Any = None
     if index is not None:
       corpus = Corpus.from_index(index)
@@ -121,9 +121,9 @@ class Retriever:
         queries; None for its query prefix.
 
     Raises:
-      UserError: the model, or the index, cannot be read, or it has no such dim;
-        or the index is of another passage tower, and by which of its parts; or
-        `candidates` of an index that is not searched in two steps.
+      UserError: the model or the index cannot be read; the model has no such
+        dim; the index is of another passage tower; or the index is not searched
+        in two steps and has no `candidates`.
     """
     folder = pathlib.Path(path := hub.model(os.fspath(path))).expanduser()
     given: dict[str, Any] = {
@@ -148,7 +148,7 @@ class Retriever:
         )
       towers, found = artifact, None if index else _index_of(artifact)
     else:
-      # It needs Flax, which a saved retriever does not.
+      # Other forms need Flax, which a saved retriever does not.
       from dualenc_jax.checkpoints import formats
 
       towers, found = formats.load(path, dim, **given), None
@@ -286,7 +286,7 @@ class Retriever:
       self, queries: Iterable[str] | np.ndarray, k: int = 10,
       hybrid: float | str | None = None,
   ) -> list[list[Hit]]:
-    """`search` with the passages: for each query its hits, best first."""
+    """Searches, and returns for each query its hits with their passages."""
     corpus, (scores, rows) = self._rank(queries, k, hybrid)
     return [
         [Hit(score, corpus.passage(row)) for score, row in own if row >= 0]
@@ -388,7 +388,7 @@ class Retriever:
     self._search = make_search(corpus.embeddings, corpus.ids)
 
   def _encoded_by(self, corpus: Corpus) -> dict[str, Any]:
-    """What the index says of the tower that encoded it, if one is known."""
+    """The provenance of the index: the tower that encoded it, if known."""
     if corpus.header is not None:
       return dict(corpus.header.provenance)
     if not corpus.normalised:
@@ -401,7 +401,7 @@ class Retriever:
 
 
 def _index_of(artifact: Artifact) -> Index | None:
-  """The index that was saved with an artifact."""
+  """Opens the index that was saved with an artifact; None without one."""
   folder = artifact.folder / artifact_lib.INDEX
   if not artifact.manifest.index_files:
     if not folder.exists():
@@ -426,6 +426,6 @@ def _index_of(artifact: Artifact) -> Index | None:
 
 
 def _finite(side: str, embeddings: Any) -> Any:
-  """Embeddings; raises UserError if one is not finite."""
+  """Returns the embeddings; raises UserError if one is not finite."""
   finite.check_rows('embeddings', embeddings, f'{side}[{{}}]'.format)
   return embeddings

@@ -17,7 +17,7 @@ TOWERS = ('passage', 'query')
 # 8.8 million passages of MS MARCO are 68 of them, opened in no time. A block of
 # exact search lies in one shard, and need not be copied.
 SHARD_SIZE = 2**17
-# Recorded, but not compared: a model whose other tower is trained further or
+# Fields that are not compared: a model whose other tower is trained further or
 # replaced makes the same index.
 _INFORMATION = ('model_dir', 'run_id', 'checkpoint_step')
 _NUMBERS = ('passages', 'dim', 'tokens', 'shard_size')
@@ -62,7 +62,7 @@ class Header:
   provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    # As JSON reads it back: lists for tuples.
+    # JSON has lists for tuples.
     provenance = json.loads(json.dumps(dict(self.provenance)))
     object.__setattr__(self, 'provenance', provenance)
 

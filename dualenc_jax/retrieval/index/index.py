@@ -1,6 +1,6 @@
-"""`Index`, a complete index, read on demand; that of a model is checked.
+"""`Index`, a complete index that is read on demand, for a model or not.
 
-It needs no Flax, as whoever opens an artifact may have none.
+A saved retriever opens its index without Flax, so nothing here imports it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
 from dualenc_jax.retrieval.index.shard import IDS, IndexFolders, Passage, Shard
 from dualenc_jax.utils.errors import UserError
 
-# The codec that was trained with the model, in the provenance.
+# Field of the provenance: the digest of a codec trained with the model.
 CODEC_SHA256 = 'codec_sha256'
 _LOG = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Ids(Sequence[str]):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-  """A complete index, of which nothing is in memory before it is used.
+  """A complete index; nothing is in memory before it is used.
 
   Attributes:
     embeddings: float [N, D]; for an index of codes a `compression.Coded`.
@@ -219,15 +219,15 @@ def open_index(
     folder: str | os.PathLike[str],
     more: Mapping[str, Any] | None = None,
 ) -> Index:
-  """Opens an index of a model's passages, which the model is to search.
+  """Opens an index for the queries of a model.
 
   Codes that were trained with another model's queries are opened with a
   warning.
 
   Args:
-    model: the model, whose passage tower, and codec if any, made the index.
+    model: the model; its passage tower, and its codec if any, made the index.
     folder: the index.
-    more: further fields that its header must have.
+    more: further fields that the header must have.
 
   Raises:
     UserError: as `Index.open`; the index belongs to another passage tower, or
@@ -238,10 +238,8 @@ def open_index(
   if model.codec is None:
     if CODEC_SHA256 in index.header.provenance:
       _LOG.warning(
-          '%s: its codes, by %s, were trained for the queries of the model that'
-          ' made it. This model has no codec, so its queries find fewer of the'
-          ' right passages. Search with that model, or encode the passages with'
-          ' this one.',
+          '%s: its codes by %s were trained for the queries of another model.'
+          ' Search with that model, or encode the passages with this one.',
           index.folder,
           index.header.codec,
       )
@@ -260,16 +258,16 @@ def codec_provenance(codec: Codec) -> dict[str, Any]:
 
 
 def expected_header(model: LoadedModel, tower: str) -> dict[str, Any]:
-  """Fields of the header of every index of a tower's embeddings.
+  """The fields of the header of every index of a tower's embeddings.
 
-  They are the same for all models with this tower, whatever their other one: a
-  light query tower searches the index of the model it was aligned to.
+  They are the same for all models with this tower: a light query tower searches
+  the index of the model that it was aligned to.
   """
   return {'tower': tower, 'dim': model.dim, **tower_provenance(model, tower)}
 
 
 def tower_provenance(model: LoadedModel, tower: str) -> dict[str, Any]:
-  """Those of `expected_header` that stand in the provenance of an index."""
+  """The fields of `expected_header` that are in the provenance of an index."""
   tokenizer = model.tokenizer
   names = f'{tower}_length', f'{tower}_prefix'
   return {

@@ -34,8 +34,8 @@ class Passage:
 
   Attributes:
     id: unique in its corpus, on one line.
-    name: what a reader knows it by: a title, a function's qualified name.
-    location: where it comes from: a URL, `file:line`; may be empty.
+    name: a title, or the qualified name of a function; may be empty.
+    location: a URL, or `file:line`; may be empty.
     text: the text that is encoded.
   """
 
@@ -50,7 +50,7 @@ class Passage:
     return f'{self.name or text[:80]}  {self.location}'
 
   def line(self) -> bytes:
-    """Its line of passages.jsonl."""
+    """The line of the passage in passages.jsonl."""
     row = json.dumps(vars(self), ensure_ascii=False)
     return row.encode('utf-8', 'surrogatepass') + b'\n'
 
@@ -162,7 +162,7 @@ def write(
       info['codec'] = codec
     with _synced(partial / INFO) as file:
       file.write(json.dumps(info, indent=2).encode() + b'\n')
-    # A damaged shard may be in its place.
+    # There may be a damaged shard.
     _remove(folder)
     partial.rename(folder)
   except BaseException:
@@ -204,7 +204,7 @@ def _map_array(
   except Exception as e:  # NumPy parses its header by Python's own parser.
     raise UserError(f'{path}: not an array ({e}). {AGAIN}') from e
   dtype = np.dtype(dtype)
-  # Of a dtype that is not its own NumPy's format has the size alone.
+  # NumPy's format has only the size of a dtype that is not NumPy's own.
   if dtype.kind == array.dtype.kind == 'V' and dtype.itemsize == array.itemsize:
     array = array.view(dtype)
   if array.shape != shape or array.dtype != dtype:
