@@ -121,11 +121,11 @@ def rank(
         count,
     )
 
-  own = retrieval_set.self_hits
-  if own is None:
+  self_hits = retrieval_set.self_hits
+  if self_hits is None:
     ranking = hits(k)
   else:
-    ranking = ranking_lib.drop_self_hits(hits(k + 1), own)
+    ranking = ranking_lib.drop_self_hits(hits(k + 1), self_hits)
   if documents is not None:
     return score(ranking, retrieval_set)
   gold = retrieval_set.gold
@@ -135,7 +135,7 @@ def rank(
     ranks[lost] = search.gold_ranks(
         queries[lost],
         [gold[q] for q in lost],
-        None if own is None else own[lost],
+        None if self_hits is None else self_hits[lost],
     )
   return score(ranking, retrieval_set, ranks)
 
@@ -194,14 +194,14 @@ def scores_of_ranked(
     scores: np.ndarray, retrieval_set: RetrievalSet, query: int
 ) -> np.ndarray:
   """Scores of the passages, or documents, without the query itself."""
-  documents, own = retrieval_set.documents, retrieval_set.self_hits
+  documents, self_hits = retrieval_set.documents, retrieval_set.self_hits
   if documents is not None:
     best = np.full(len(documents.ids), -np.inf, np.float32)
     np.maximum.at(best, documents.of_passage, scores)
     scores = best
-  if own is not None and own[query] >= 0:
+  if self_hits is not None and self_hits[query] >= 0:
     scores = scores.copy()
-    scores[own[query]] = -np.inf
+    scores[self_hits[query]] = -np.inf
   return scores
 
 

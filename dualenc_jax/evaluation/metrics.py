@@ -119,9 +119,9 @@ def score(
   by_query = evaluator.evaluate(dict.fromkeys(qrels, hits))
   values = _values([by_query.get(str(q), _NOTHING) for q in counted])
   if ranks is not None:
-    found = np.asarray(ranks, np.float64)[counted]
-    none = np.zeros(len(found))
-    values['MRR'] = np.divide(1.0, found, where=found > 0, out=none)
+    known = np.asarray(ranks, np.float64)[counted]
+    zeros = np.zeros(len(known))
+    values['MRR'] = np.divide(1.0, known, where=known > 0, out=zeros)
   elif depth < num_passages:
     del values['MRR']
   if depth < min(_DEEPEST_RECALL, num_passages):

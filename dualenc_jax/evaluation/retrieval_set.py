@@ -135,8 +135,8 @@ class RetrievalSet:
     if without_self_hits:
       ranked = corpus if documents is None else documents
       self_hits = ranked.find(query_ids)
-      for judged, own in zip(judgements, self_hits.tolist()):
-        judged.pop(own, None)
+      for judged, self_hit in zip(judgements, self_hits.tolist()):
+        judged.pop(self_hit, None)
     answers = [
         [] if judged else _answers(cache, row)
         for row, judged in zip(query_rows, judgements)
@@ -177,9 +177,10 @@ class RetrievalSet:
     extra = rng.permutation(others)[: max(passages - len(relevant), 0)]
     kept = np.sort(np.concatenate([relevant, extra]).astype(np.int64))
     position = {int(p): i for i, p in enumerate(kept)}
-    own = self.self_hits
-    if own is not None:
-      own = np.array([position.get(int(p), -1) for p in own[chosen]])
+    self_hits = self.self_hits
+    if self_hits is not None:
+      places = (position.get(int(p), -1) for p in self_hits[chosen])
+      self_hits = np.fromiter(places, np.int64)
     return dataclasses.replace(
         self,
         query_rows=self.query_rows[chosen],
@@ -190,7 +191,7 @@ class RetrievalSet:
             for judged in (self.judgements[q] for q in chosen)
         ],
         answers=[self.answers[q] for q in chosen],
-        self_hits=own,
+        self_hits=self_hits,
     )
 
   @property
@@ -240,21 +241,21 @@ class RetrievalSet:
     It has the highest grade of its copies, and is the query if one of them is.
     """
     first, text_of = self._by_text
-    own = self.self_hits
-    if own is not None:
-      own = np.where(own >= 0, text_of[own], -1)
+    self_hits = self.self_hits
+    if self_hits is not None:
+      self_hits = np.where(self_hits >= 0, text_of[self_hits], -1)
     judgements: list[dict[int, int]] = []
     for query, judged in enumerate(self.judgements):
       merged: dict[int, int] = {}
       for passage, grade in judged.items():
         one = int(text_of[passage])
         merged[one] = max(grade, merged.get(one, grade))
-      if own is not None:
-        merged.pop(int(own[query]), None)
+      if self_hits is not None:
+        merged.pop(int(self_hits[query]), None)
       judgements.append(merged)
     return dataclasses.replace(
         self, corpus=self.corpus.subset(first), judgements=judgements,
-        self_hits=own,
+        self_hits=self_hits,
     )
 
 

@@ -70,11 +70,10 @@ def read(
           f'--beside={path} has no results of `dualenc evaluate`. Give a'
           f' model_dir, a result folder or MODEL_DIR:{_BM25}.'
       )
-  found = bool(result_files.find_results(model_dir))
-  measured = ['', *result_files.SYSTEMS] if found else []
+  systems = ['', *result_files.SYSTEMS]
   ours = [
       pathlib.Path(f'{model_dir}:{system}') if system else model_dir
-      for system in measured
+      for system in systems
       if result_files.find_results(model_dir, system)
   ]
   if paths and not ours:

@@ -63,7 +63,7 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
     return {}, [str(e)]
   except OSError as e:
     return {}, [f'{path} cannot be read: {e.strerror or e}.']
-  found: dict[str, dict[int, float]] = {}
+  by_name: dict[str, dict[int, float]] = {}
   bad = []
   for number, line in enumerate(lines, 1):
     try:
@@ -77,12 +77,12 @@ def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
       continue
     for name, value in values.items():
       value = math.nan if value is None else float(value)
-      found.setdefault(f'{group}/{name}', {})[step] = value
+      by_name.setdefault(f'{group}/{name}', {})[step] = value
   problems = [
       f'{path} is damaged in {len(bad):,} of {len(lines) - 1:,} lines, first in'
       f' line {bad[0]:,}. They are left out.'
   ] if bad else []
-  return dict(sorted(found.items())), problems
+  return dict(sorted(by_name.items())), problems
 
 
 class Line(NamedTuple):

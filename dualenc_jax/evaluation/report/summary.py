@@ -180,7 +180,7 @@ def missing(contents: Contents) -> Iterator[tuple[str, str]]:
     yield f'Training is at step {done:,} of {int(steps):,}.', train
   kind = contents.settings.get('OBJECTIVE', '')
   if 'Ranking' in kind or 'Generation' in kind:
-    # They embed nothing.
+    # These models embed nothing.
     return
   if all(contents.settings.get(f'{s}_FILE') == 'None' for s in _MEASURED):
     folder += ' --split=train'

@@ -32,8 +32,8 @@ class EvaluatedSet:
 
   def value(self, model: Model, metric: str) -> float | None:
     """A share of 0 to 1; None where a result or its metric is missing."""
-    found = [model.results[key] for key in self.keys if key in model.results]
-    values = [r.metrics[metric] for r in found if metric in r.metrics]
+    results = [model.results[key] for key in self.keys if key in model.results]
+    values = [r.metrics[metric] for r in results if metric in r.metrics]
     if len(values) < len(self.keys):
       return None
     return sum(values) / len(values)
@@ -104,21 +104,21 @@ def group(keys: Collection[Key]) -> list[EvaluatedSet]:
       for key in keys
       if key.as_in_papers
   }
-  wanted: list[Any] = [(Benchmark.QA, name, [one]) for one, name in _QA.items()]
+  known: list[Any] = [(Benchmark.QA, name, [one]) for one, name in _QA.items()]
   for dataset, name in _BEIR.items():
     parts = beir_sets.parts(dataset)
     splits = [beir_sets.SETS[part].evaluated for part in parts]
-    own = [('beir', *part) for part in zip(parts, splits)]
-    wanted.append((Benchmark.BEIR, name, own))
-  wanted += [
+    ids = [('beir', *part) for part in zip(parts, splits)]
+    known.append((Benchmark.BEIR, name, ids))
+  known += [
       (Benchmark.OPEN_NQ, 'Open NQ', [one])
       for one in by_name
       if one[0] == 'open_nq'
   ]
   sets = [
-      EvaluatedSet(benchmark, name, own[0][-1], tuple(by_name[o] for o in own))
-      for benchmark, name, own in wanted
-      if all(one in by_name for one in own)
+      EvaluatedSet(benchmark, name, ids[0][-1], tuple(by_name[i] for i in ids))
+      for benchmark, name, ids in known
+      if all(one in by_name for one in ids)
   ]
   taken = {key for evaluated in sets for key in evaluated.keys}
   sets += [

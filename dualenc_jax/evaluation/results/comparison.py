@@ -36,7 +36,7 @@ class Difference:
   """A model against the baseline, by one metric on one set.
 
   Attributes:
-    set_name: its name beside the other sets'.
+    set_name: the set's name, distinct from those of other sets.
     baseline_value: a share of 0 to 1.
     better: queries on which the model has the greater value.
     t_test: p of the paired t-test; None where it does not apply.
@@ -142,12 +142,12 @@ def compare(
 def _common_keys(models: Sequence[Model]) -> set[Key]:
   common = set.intersection(*({*model.results} for model in models))
   if not common:
-    found = '; '.join(dict.fromkeys(
+    sets = '; '.join(dict.fromkeys(
         f'{model.where} has {", ".join(sorted(map(str, model.results)))}'
         for model in models
     ))
     raise UserError(
-        f'The results have no task and split in common: {found}. Evaluate all'
+        f'The results have no task and split in common: {sets}. Evaluate all'
         ' systems on the same ones.'
     )
   return common
@@ -185,7 +185,7 @@ def _metrics_by_set(
     sets: Sequence[EvaluatedSet], models: Sequence[Model],
     wanted: Sequence[str] | None,
 ) -> dict[EvaluatedSet, list[str]]:
-  """Those of the wanted metrics, by default the papers', that all have."""
+  """The wanted metrics that all models have, by default the papers'."""
   wanted = list(dict.fromkeys(wanted or ()))
   known = list(dict.fromkeys(
       metric
@@ -285,10 +285,10 @@ def _paired(
 def _correct(differences: Sequence[Difference]) -> None:
   """Corrects p values for all sets and models of the same metric."""
   for metric in {d.metric for d in differences}:
-    own = [d for d in differences if d.metric == metric]
-    t_tests = significance.holm([d.t_test for d in own])
-    randomizations = significance.holm([d.randomization for d in own])
-    for d, *corrected in zip(own, t_tests, randomizations):
+    family = [d for d in differences if d.metric == metric]
+    t_tests = significance.holm([d.t_test for d in family])
+    randomizations = significance.holm([d.randomization for d in family])
+    for d, *corrected in zip(family, t_tests, randomizations):
       d.t_test_holm, d.randomization_holm = corrected
 
 
@@ -297,10 +297,10 @@ def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
   pattern = f'{result_files.VALIDATION}/**/{result_files.AFTER}'
   for after in sorted(model_dir.glob(pattern)):
     group = after.parent.relative_to(model_dir)
-    found = _paired_files(after.with_name(result_files.BEFORE), after)
-    if found is None:
+    paired = _pair_files(after.with_name(result_files.BEFORE), after)
+    if paired is None:
       continue
-    metric, pair = found
+    metric, pair = paired
     yield (
         f'{group}, {pair.queries:,} queries, before training and after:'
         f' {pair.describe(metric)}.'
@@ -310,8 +310,8 @@ def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
           f'WARNING: {group} is worse than before training. Look at the data by'
           ' `dualenc data check`, or try a lower LEARNING_RATE.'
       )
-    if found := _paired_files(after.with_name(result_files.OF_BM25), after):
-      metric, pair = found
+    if paired := _pair_files(after.with_name(result_files.OF_BM25), after):
+      metric, pair = paired
       yield f'{group}, BM25 and re-ranked: {pair.describe(metric)}.'
       if pair.after <= pair.before:
         yield (
@@ -320,7 +320,7 @@ def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
         )
 
 
-def _paired_files(
+def _pair_files(
     before: pathlib.Path, after: pathlib.Path
 ) -> tuple[str, significance.Paired] | None:
   """A metric that both files have, of the same queries, and its values."""

@@ -157,15 +157,17 @@ def evaluate(
         f'--codecs is given, but --index_dir={options.index_dir} holds codes of'
         f' {passages.codec.name}. Give an index of --codec=fp32, or none.'
     )
-  found = {'': evaluation.rank(queries, passages, ranked, options.depth)}
-  new = None
+  results = {'': evaluation.rank(queries, passages, ranked, options.depth)}
+  reranked = None
   if options.teacher is not None:
     # Errors of the teacher come before a result is replaced.
     score = teacher_scores.open_scores(
         options.teacher, ranked, folder / RERANK_FOLDER
     )
     assert score is not None
-    new = evaluation.rerank(found[''], ranked, score, options.rerank_depth)
+    reranked = evaluation.rerank(
+        results[''], ranked, score, options.rerank_depth
+    )
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
   if options.train_queries is not None:
@@ -187,7 +189,7 @@ def evaluate(
   def write(name: str, result: Evaluation, how: Mapping[str, Any]) -> None:
     write_result(folder / name, ranked, result, options.k, {**facts, **how})
 
-  write('', found[''], own)
+  write('', results[''], own)
 
   def embed_validation() -> EmbeddedSet:
     other = _read_set(experiment, VALIDATION, options)
@@ -203,19 +205,19 @@ def evaluate(
       ranked, queries, passages, options.depth,
       embed_validation if has_other else None,
   ):
-    found[name] = result
+    results[name] = result
     print(f'  {tables.describe_words(how)}')
     write(name, result, {**own, **how} if name == HYBRID_FOLDER else how)
   if options.codecs:
     table = codecs.evaluate(
-        options.codecs, found[''], queries, passages, ranked,
+        options.codecs, results[''], queries, passages, ranked,
         folder / codecs.FOLDER, {**facts, **own}, options.k, options.depth,
     )
     print(table_lib.text(table))
-  if new is not None:
-    found[RERANK_FOLDER] = new
-    write(RERANK_FOLDER, new, own | rerank_facts(options))
-  return found
+  if reranked is not None:
+    results[RERANK_FOLDER] = reranked
+    write(RERANK_FOLDER, reranked, own | rerank_facts(options))
+  return results
 
 
 def _remove_others(

@@ -119,7 +119,11 @@ def _write(
   ]
   files.write(folder / RUN, ''.join(lines))
   write_per_query(folder / PER_QUERY, list(scores.queries), scores.values)
-  own = {'metrics': scores.means(), 'queries_counted': len(scores.queries)}
-  value = {**own, **facts, 'depth': scores.depth}
+  value = {
+      'metrics': scores.means(),
+      'queries_counted': len(scores.queries),
+      **facts,
+      'depth': scores.depth,
+  }
   files.write_json(folder / METRICS, value)
   return scores

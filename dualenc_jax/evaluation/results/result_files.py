@@ -328,7 +328,10 @@ def compare_checkpoint(
 
 
 def describe_outdated(result: Result) -> str:
-  """As `compare_checkpoint`, by the model_dir that a result lies in, if any."""
+  """Compares a result with the model_dir that it lies in, if any.
+
+  See `compare_checkpoint`.
+  """
   if 'checkpoint_step' not in result.provenance:
     return ''
   for folder in pathlib.Path(result.where).resolve().parents[:_ABOVE]:

@@ -94,9 +94,9 @@ def describe_words(facts: Mapping[str, Any]) -> str:
   """'BM25: k1 1.5, b 0.75, language english'; '' for other systems."""
   if 'k1' not in facts:
     return ''
-  own = {n: facts[n] for n in ('weight', 'k1', 'b', 'language') if n in facts}
-  parts = (f'{n} {"none" if v is None else v}' for n, v in own.items())
-  return f'{"Hybrid" if "weight" in own else "BM25"}: {", ".join(parts)}'
+  known = {n: facts[n] for n in ('weight', 'k1', 'b', 'language') if n in facts}
+  parts = (f'{n} {"none" if v is None else v}' for n, v in known.items())
+  return f'{"Hybrid" if "weight" in known else "BM25"}: {", ".join(parts)}'
 
 
 def _paper_table(
@@ -248,11 +248,11 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
   1, and for each BM25.
   """
   notes = []
-  for name, own in results.items():
+  for name, group in results.items():
     model = f' of {name}' if len(results) > 1 else ''
     # Results without a step or run may be of the others'.
     steps, runs, separators = (
-        sorted({r.provenance[n] for r in own if r.provenance.get(n)})
+        sorted({r.provenance[n] for r in group if r.provenance.get(n)})
         for n in ('checkpoint_step', 'run_id', 'document_separator')
     )
     if len(steps) > 1:
@@ -261,11 +261,11 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
     if len(runs) > 1:
       notes.append(f'Figures{model} are of {len(runs)} training runs.')
     kinds = [f'documents (ids up to {s!r})' for s in separators]
-    if not all(r.provenance.get('document_separator') for r in own):
+    if not all(r.provenance.get('document_separator') for r in group):
       kinds = ['passages', *kinds]
     if len(kinds) > 1:
       notes.append(f'Figures{model} are of {_join(kinds)}.')
-  every = [r for own in results.values() for r in own]
+  every = [r for group in results.values() for r in group]
   for level, where in _by_value(every, lambda f: f.get('relevance_level') or 1):
     if level > 1:
       notes.append(
