@@ -188,7 +188,7 @@ class Spec:
 
   @property
   def rescored(self) -> int | None:
-    """As in `Codec`."""
+    """The candidates of the second step, as in `Codec`; or None."""
     if self.trained:
       return self.trained.rescored
     last = self.parts[-1]

@@ -104,7 +104,7 @@ class CompiledModel:
       tokens: Ragged,
       rows: np.ndarray | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """As `towers.Towers.batches`, by any method or function of the model."""
+    """Runs any method or function of the model; see `towers.Towers.batches`."""
 
     def program(host: np.ndarray) -> jax.Array:
       chunks = jax.make_array_from_callback(

@@ -24,7 +24,7 @@ from dualenc_jax.retrieval.encoding.towers import LoadedModel, params_of_tower
 # as that may be a program to compile.
 WARM_UP = 20
 _DRAWS = 1000
-# Of the bootstrap's draws, on each side.
+# Share of the bootstrap's draws beyond the interval, on each side.
 _TAIL = 0.025
 
 

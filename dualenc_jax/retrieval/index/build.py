@@ -173,7 +173,7 @@ class IndexBuild:
     )
 
   def _differences(self, path: pathlib.Path) -> list[str]:
-    """What keeps a folder from being this index; nothing if it is none."""
+    """Differences of a folder from this index; none without an index."""
     if not (path / FILE).exists() and not any(path.glob('shard-*/')):
       return []
     try:

@@ -121,7 +121,7 @@ def describe(index: Index) -> dict[str, Any]:
   codec = stored.codec if isinstance(stored, Coded) else None
   dim, normalised = header.dim, header.normalised
   if codec is not None:
-    # What codes stand for is not of length one but to rounding.
+    # Decoded vectors are not of length one.
     dim, normalised = codec.quantiser.dim, codec.is_normalised
   known = header.provenance
   return {

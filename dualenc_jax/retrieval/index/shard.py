@@ -227,7 +227,7 @@ class IndexFolders(files.GrowingFolder):
   """The folders of one index."""
 
   def count_shards(self) -> int:
-    """How many whole shards the index that grows has."""
+    """The number of whole shards of the growing index."""
     names = (path.name for path in self.partial.glob('shard-*'))
     return sum(untrusted.is_digits(name.partition('-')[2]) for name in names)
 

@@ -33,7 +33,7 @@ def find_snippet(
   code, is cut into lines.
   """
   wanted = {*words(query, language)}
-  # A question may have nothing but stop words.
+  # All words of a question may be stop words.
   if not wanted:
     language, wanted = None, {*words(query)}
   best = Snippet('', -1)
