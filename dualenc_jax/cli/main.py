@@ -122,7 +122,7 @@ def run(
 ) -> int:
   """Runs one command's `main`, with bad input as a message, not a traceback."""
   try:
-    with files.none_left_empty():
+    with files.removing_empty_folders():
       command(sys.argv[1:] if argv is None else argv)
     return 0
   except UserError as e:

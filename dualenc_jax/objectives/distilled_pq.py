@@ -15,7 +15,7 @@ import numpy as np
 from dualenc_jax.checkpoints import loading, released_models
 from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
-from dualenc_jax.data.text.ragged import Distinct, from_uint32_pairs
+from dualenc_jax.data.text.ragged import DistinctTexts, from_uint32_pairs
 from dualenc_jax.data.text.template import PairPool
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
@@ -189,7 +189,7 @@ class DistilledPQ(PairObjective):
   def _pair_scores(self, run: Run) -> PairScores:
     """Returns the teacher's scores by fingerprints of queries and passages."""
     teacher, passages = self.cross_encoder, run.batches.all_passages
-    queries = Distinct(
+    queries = DistinctTexts(
         [(c.query_tokens, c.query_fingerprints) for c in run.caches]
     )
     joined = PairPool(teacher.template, queries.pool, passages.pool)

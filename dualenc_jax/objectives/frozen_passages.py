@@ -13,7 +13,7 @@ import numpy as np
 from dualenc_jax.data import Batches
 from dualenc_jax.data.text.ragged import (
   as_uint32_pairs,
-  Distinct,
+  DistinctTexts,
   from_uint32_pairs,
   Ragged,
 )
@@ -36,7 +36,7 @@ _AGAIN = 'Remove the folder to encode them again, or give another STATES_DIR.'
 _LOG = logging.getLogger(__name__)
 
 
-class Passages(Distinct):
+class Passages(DistinctTexts):
   """The distinct passages and hard negatives of token caches."""
 
   def __init__(self, caches: Sequence[Any], corpora: Sequence[Any] = ()):
@@ -208,7 +208,7 @@ class FrozenPassages:
       out = np.empty((len(passages), self.width), self.dtype)
       for first in range(0, len(out), _BLOCK):
         block = out[first : first + _BLOCK]
-        some = passages.some(np.arange(first, first + len(block)))
+        some = passages.select(np.arange(first, first + len(block)))
         block[:] = self.encode(some, embedder, params)
       return out
 

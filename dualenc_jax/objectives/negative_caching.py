@@ -145,7 +145,7 @@ class CachedNegatives(PairObjective):
     chosen = np.random.default_rng([run.seed, _CHOICE]).choice(
         len(passages), size, replace=False
     )
-    passages = passages.some(np.sort(chosen))
+    passages = passages.select(np.sort(chosen))
     cache = self._empty(run)._replace(
         ids=as_uint32_pairs(passages.fingerprints), valid=np.ones(size, bool)
     )

@@ -106,7 +106,7 @@ def make_folder(folder: pathlib.Path, instead: str = 'another folder') -> None:
 
 
 @contextlib.contextmanager
-def none_left_empty() -> Iterator[None]:
+def removing_empty_folders() -> Iterator[None]:
   """Removes at the end what `make_folder` has made and nothing has filled."""
   try:
     yield

@@ -56,7 +56,7 @@ def test_text_that_utf8_has_no_bytes_for_is_named(tmp_path):
 
 
 def test_a_folder_that_is_made_and_not_filled_goes(tmp_path):
-  with pytest.raises(KeyError), files.none_left_empty():
+  with pytest.raises(KeyError), files.removing_empty_folders():
     files.make_folder(tmp_path / 'filled/empty')
     (tmp_path / 'filled/file').touch()
     with folder_lock.lock_folder(tmp_path / 'made/locked', 'trains', 'another'):

@@ -191,7 +191,7 @@ class Pool:
         yield part, chosen, rows[chosen] - start
 
 
-class Distinct:
+class DistinctTexts:
   """Each text once; rows without tokens are none.
 
   Attributes:
@@ -220,7 +220,7 @@ class Distinct:
   def __len__(self) -> int:
     return len(self.fingerprints)
 
-  def some(self, numbers: np.ndarray) -> Self:
+  def select(self, numbers: np.ndarray) -> Self:
     """Some of the texts, by their numbers in ascending order."""
     subset = copy.copy(self)
     subset.fingerprints = self.fingerprints[numbers]

@@ -5,10 +5,8 @@ without spaces. Checkpoints that were made without digests have neither.
 """
 
 from collections.abc import Mapping
-import functools
 import hashlib
 import json
-import logging
 import pathlib
 from typing import Any
 
@@ -23,7 +21,6 @@ FILE = 'meta/metadata'
 TYPES = {'run_id': str, 'step': int, 'data': dict, 'notes?': dict}
 _DIGESTS, _SHA256 = 'digests', 'sha256'
 _AGAIN = 'Copy the whole folder again.'
-_LOG = logging.getLogger(__name__)
 
 # Digests of tensors by item ('params') and name.
 Digests = Mapping[str, Mapping[str, str]]
@@ -73,8 +70,6 @@ def read(
     raise
   except UserError as e:
     raise DamageError(str(e)) from e
-  if digests is None:
-    _log_lack(checkpoint)
   return meta, digests
 
 
@@ -88,14 +83,6 @@ def read_item(folder: pathlib.Path, known: Digests | None) -> dict[str, Tensor]:
   if known is None:
     return tensors
   return digests_lib.verify_on_read(tensors, known.get(folder.name, {}), folder)
-
-
-@functools.cache
-def _log_lack(checkpoint: pathlib.Path) -> None:
-  _LOG.info(
-      '%s was made without digests: a flipped bit in it would not be noticed.',
-      checkpoint,
-  )
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
