@@ -1,4 +1,4 @@
-"""The README's commands for pairs and no checkpoint, as they stand there."""
+"""The page's commands for pairs and no checkpoint, as they stand there."""
 
 import pathlib
 import re
@@ -8,16 +8,16 @@ import tiny_run
 
 from dualenc_jax.cli import main as cli
 
-README = pathlib.Path(__file__).parents[2] / 'README.md'
+PAGE = pathlib.Path(__file__).parents[2] / 'docs/training.md'
 
 
-def test_the_block_of_the_readme(tmp_path, monkeypatch):
-  block = README.read_text().partition('With pairs of query and passage:')[2]
+def test_the_block_of_the_page(tmp_path, monkeypatch):
+  block = PAGE.read_text().partition('With pairs of query and passage:')[2]
   lines = re.search(r'```bash\n(.*?)```', block, re.DOTALL)[1]
   commands = [
       line.split()[1:] for line in lines.replace('\\\n', '').splitlines()
   ]
-  assert [words[0] for words in commands] == ['vocabulary', 'train', 'evaluate']
+  assert [words[0] for words in commands] == ['data', 'train', 'evaluate']
   monkeypatch.chdir(tmp_path)
   tiny_run.write_pairs(tmp_path / 'train.jsonl', 200)
   tiny_run.write_pairs(tmp_path / 'dev.jsonl', 24, seed=1)

@@ -95,18 +95,18 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
   assert found['score_1'] + found['score_2'] == 21
   evaluate.main([model, '--no_baselines'])
   assert 'Mine, split validation:\n' in capsys.readouterr().out
-  with pytest.raises(UserError, match='Plain.*derives from data.Dataset'):
+  with pytest.raises(UserError, match='Plain.*expected a dataset'):
     check.main([*given, '--gin.TASK=@my_own.Plain()'])
   with pytest.raises(UserError, match="'scores'.*extra_columns"):
     check.main([*flags, own, '--gin_file=tasks/pairs.gin'])
 
 
 @pytest.mark.slow
-def test_the_losses_of_readme(tmp_path, monkeypatch, capsys):
+def test_the_losses_of_the_page(tmp_path, monkeypatch, capsys):
   """As a user runs them: beside the module, by the program itself."""
-  readme = pathlib.Path(__file__).parents[2].joinpath('README.md').read_text()
-  blocks = re.findall(r'```\w*\n(.*?)```', readme, re.S)
-  module, = (text for text in blocks if 'class Decoupled:' in text)
+  page = pathlib.Path(__file__).parents[2] / 'docs/losses.md'
+  blocks = re.findall(r'```\w*\n(.*?)```', page.read_text(), re.S)
+  module, = (text for text in blocks if 'class Decoupled(' in text)
   gin, = (text for text in blocks if '\nimport my_losses\n' in text)
   (tmp_path / 'my_losses.py').write_text(module)
   (tmp_path / 'my_loss.gin').write_text(gin)
