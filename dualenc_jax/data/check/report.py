@@ -80,30 +80,24 @@ def _head(inspection: summary.Inspection) -> Iterator[str]:
   name = pathlib.PurePath(inspection.vocabulary).name
   if name.startswith(_CODE) and not inspection.task.startswith(_CODE):
     yield (
-        f'- **The lengths below are of the vocabulary of code, {name}**, which'
-        ' cuts prose into more tokens than its own: give the one of the model'
-        ' with --gin.VOCABULARY=spiece.model.'
+        f'- **Lengths are counted by the vocabulary of code, {name}**, which'
+        ' cuts prose into more tokens: give --gin.VOCABULARY=spiece.model.'
     )
   for task, options in inspection.options.items():
     yield f'- {task}: {", ".join(f"{k}={v}" for k, v in options.items())}'
   yield (
       f'- vocabulary: {inspection.vocabulary}, {inspection.vocabulary_size:,}'
-      ' ids; lengths below are of it (--gin.VOCABULARY=... for another)'
+      ' ids (--gin.VOCABULARY=... for another)'
   )
   yield (
       f'- limits: queries {inspection.query_length}, passages'
       f' {inspection.passage_length} tokens, EOS included'
       ' (--gin.QUERY_LENGTH, --gin.PASSAGE_LENGTH)'
   )
-  if any(split.negatives.count for split in inspection.splits):
-    yield (
-        '- hard negatives: --gin.NUM_NEGATIVES=K trains with K of a pair, 0 by'
-        ' default'
-    )
   if limited := [split.name for split in inspection.splits if split.limited]:
     yield (
         f'- only the first {inspection.limit:,} rows were read of'
-        f' {", ".join(limited)}: all that follows is about these'
+        f' {", ".join(limited)}'
     )
   yield ''
 
