@@ -55,6 +55,7 @@ _REMOVED = (
     r'objectives\.JointPq\.refresh = .*',
     r'readers\.(MsMarco\.train_from|OpenNQ\.\w*(posi|nega)tives) = .*',
     r'readers\.MultiReQA\.context_separator = .*',
+    r'readers\.(Pairs\.list_cells|OpenNQ\.title_separator) = .*',
     r'CHECKPOINT_EVERY_HOURS = .*',
     r'training\.Experiment\.checkpoint_every_hours = .*',
     r'training\.Experiment\.eval_(queries|passages) = .*',

@@ -1,5 +1,6 @@
 """Natural Questions over Wikipedia, in the files of DPR."""
 
+import ast
 from collections.abc import Iterator, Mapping
 import csv
 import dataclasses
@@ -55,13 +56,12 @@ class OpenNQ(FilesDataset):
   corpus, Wikipedia in passages of 100 words.
 
   As in DPR, a curly apostrophe in a question becomes a straight one, and a
-  passage of the corpus loses the quotation marks at its ends.
+  passage of the corpus loses the quotation marks at its ends. A passage begins
+  with its title and a space, where DPR has BERT's [SEP].
 
   Attributes:
     root: folder of the files; None for `open_nq` in data_root.
     data_root: folder of the benchmarks' folders.
-    title_separator: put between title and text of a passage; DPR has BERT's
-      [SEP] there. None leaves the title out.
     strict: whether the first bad row, and a positive among the negatives of
       its row, is an error that names file and line, in JSON the element, from
       1 on; else bad rows, and of rows just such negatives, are skipped and the
@@ -74,7 +74,6 @@ class OpenNQ(FilesDataset):
 
   root: str | None = None
   data_root: str | None = None
-  title_separator: str | None = ' '
   strict: bool = True
 
   def splits(self) -> tuple[str, ...]:
@@ -102,8 +101,6 @@ class OpenNQ(FilesDataset):
 
   def answer_text(self, passage: str, title: str) -> str:
     """A passage without its title: where DPR looks for answers."""
-    if self.title_separator is None:
-      return passage
     return passage.removeprefix(title)
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
@@ -118,7 +115,7 @@ class OpenNQ(FilesDataset):
     bare = 0
     faults = rows.Faults(self.strict, 'negatives')
     for number, (pair, false_negatives) in rows.checked(
-        path, text_files.elements(path), self._parse_pair, self.strict
+        path, text_files.elements(path), _parse_pair, self.strict
     ):
       location = f'{path}:{number}'
       bare += not pair
@@ -135,34 +132,6 @@ class OpenNQ(FilesDataset):
           '%s: skipped %d questions without a positive.', path, bare
       )
 
-  def _parse_pair(self, row: Any) -> tuple[dict[str, Any], int]:
-    """The pair of an element, {} without a positive; negatives skipped."""
-    row = rows.as_object(row)
-    positives = list(self._passages(row, 'positive_ctxs'))
-    if not positives:
-      return {}, 0
-    texts = {positive['passage'].strip() for positive in positives}
-    given = [p['passage'] for p in self._passages(row, 'hard_negative_ctxs')]
-    negatives = [passage for passage in given if passage.strip() not in texts]
-    return example(
-        _question(rows.text(row, 'question')), **positives[0],
-        negatives=negatives, answers=_answers(row.get('answers')),
-    ), len(given) - len(negatives)
-
-  def _passages(
-      self, row: Mapping[str, Any], column: str
-  ) -> Iterator[dict[str, str]]:
-    """Yields the passages of a list, as arguments of `example`."""
-    found = row.get(column) or []
-    if not isinstance(found, list):
-      raise rows.BadRow(f'{column!r} is not a list of objects')
-    for passage in found:
-      passage = rows.as_object(passage)
-      yield self._passage(
-          rows.text(passage, 'text'), rows.title(passage),
-          rows.identifier(passage, 'passage_id'),
-      )
-
   def _corpus(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
     table = tables.tsv(path, _PASSAGE, split=_cells)
     for _, (name, text, title) in rows.checked(
@@ -170,7 +139,7 @@ class OpenNQ(FilesDataset):
     ):
       # A passage may be blank, as some of BEIR are.
       text = text.strip('"') if text.strip() else ''
-      yield example(**self._passage(text, title, name))
+      yield example(**_titled(text, title, name))
 
   def _questions(
       self, path: pathlib.Path, split: str
@@ -185,11 +154,39 @@ class OpenNQ(FilesDataset):
           location=f'{path}:{number}',
       )
 
-  def _passage(self, text: str, title: str, name: str) -> dict[str, str]:
-    joined = text
-    if title and self.title_separator is not None:
-      joined = f'{title}{self.title_separator}{text}'
-    return {'passage': joined, 'passage_id': name, 'name': title}
+
+def _titled(text: str, title: str, name: str) -> dict[str, str]:
+  """A passage, as arguments of `example`."""
+  joined = f'{title} {text}' if title else text
+  return {'passage': joined, 'passage_id': name, 'name': title}
+
+
+def _parse_pair(row: Any) -> tuple[dict[str, Any], int]:
+  """The pair of an element, {} without a positive; negatives skipped."""
+  row = rows.as_object(row)
+  positives = list(_passages(row, 'positive_ctxs'))
+  if not positives:
+    return {}, 0
+  texts = {positive['passage'].strip() for positive in positives}
+  given = [p['passage'] for p in _passages(row, 'hard_negative_ctxs')]
+  negatives = [passage for passage in given if passage.strip() not in texts]
+  return example(
+      _question(rows.text(row, 'question')), **positives[0],
+      negatives=negatives, answers=_answers(row.get('answers')),
+  ), len(given) - len(negatives)
+
+
+def _passages(row: Mapping[str, Any], column: str) -> Iterator[dict[str, str]]:
+  """Yields the passages of a list, as arguments of `example`."""
+  found = row.get(column) or []
+  if not isinstance(found, list):
+    raise rows.BadRow(f'{column!r} is not a list of objects')
+  for passage in found:
+    passage = rows.as_object(passage)
+    yield _titled(
+        rows.text(passage, 'text'), rows.title(passage),
+        rows.identifier(passage, 'passage_id'),
+    )
 
 
 def _passage(row: Mapping[str, str]) -> list[str]:
@@ -200,8 +197,8 @@ def _passage(row: Mapping[str, str]) -> list[str]:
 def _asked(row: Mapping[str, str]) -> tuple[str, list[str]]:
   query, answers = rows.text(row, 'question'), row.get('answers', '')
   try:
-    return _question(query), _answers(cells.parse_list(answers))
-  except ValueError:
+    return _question(query), _answers(ast.literal_eval(answers))
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
     return _question(query), _answers(None)
 
 
