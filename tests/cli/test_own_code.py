@@ -102,7 +102,7 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
 
 
 @pytest.mark.slow
-def test_the_losses_of_the_page(tmp_path, monkeypatch, capsys):
+def test_the_losses_of_the_page(tmp_path, monkeypatch):
   """As a user runs them: beside the module, by the program itself."""
   page = pathlib.Path(__file__).parents[2] / 'docs/losses.md'
   blocks = re.findall(r'```\w*\n(.*?)```', page.read_text(), re.S)
@@ -126,9 +126,14 @@ def test_the_losses_of_the_page(tmp_path, monkeypatch, capsys):
   found, = tiny_run.logged(tmp_path / 'half', 'train')
   assert found['loss'] == pytest.approx(one['loss'] / 2, rel=1e-5)
   (tmp_path / 'my_loss.gin').write_text(gin.replace('Decoupled', 'OwnTower'))
-  capsys.readouterr()
-  check.main([*flags, '--no_compile'])
-  assert '15 in-batch, 15 same-tower' in capsys.readouterr().out
+  # The other negatives are SamToNe's.
+  for name, more in (('own', []), ('samtone', ['--gin_file=losses/samtone.gin'])):
+    train.main([*flags, *more, f'--model_dir={name}'])
+  own, samtone = (
+      tiny_run.logged(tmp_path / name, 'train')[0]['loss']
+      for name in ('own', 'samtone')
+  )
+  assert own == samtone != one['loss']
 
 
 def test_weights_change_what_is_learnt(tmp_path):
