@@ -32,17 +32,17 @@ from dualenc_jax.utils.errors import UserError
     ('می\u200cخواهم ΟΔΟΣ İz', ['میخواهم', 'οδοσ', 'iz']),
 ])
 def test_words(text, expected):
-  assert bm25.words(text) == expected
+  assert bm25.split_words(text) == expected
 
 
 def test_stop_words_go_also_as_parts_and_words_are_cut():
-  assert bm25.words('is_open the', 'english') == ['open', 'is_open']
-  assert bm25.words('Running dates', 'english') == ['run', 'date']
-  assert bm25.words('die Häuser', 'german') == ['haus']
-  assert bm25.words('ISPARTA İz', 'turkish') == ['ıspar', 'iz']
-  assert bm25.words('l’homme', 'french') == ['homm']
+  assert bm25.split_words('is_open the', 'english') == ['open', 'is_open']
+  assert bm25.split_words('Running dates', 'english') == ['run', 'date']
+  assert bm25.split_words('die Häuser', 'german') == ['haus']
+  assert bm25.split_words('ISPARTA İz', 'turkish') == ['ıspar', 'iz']
+  assert bm25.split_words('l’homme', 'french') == ['homm']
   # No list of stop words, but a stemmer.
-  assert bm25.words('kutyák', 'hungarian') == ['kutya']
+  assert bm25.split_words('kutyák', 'hungarian') == ['kutya']
 
 
 PASSAGES = ['cat sat mats', 'dog sat', 'cat cats Cat bird worm tree', 'the']

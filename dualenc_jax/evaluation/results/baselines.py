@@ -99,7 +99,7 @@ class Baselines:
       self, words: BM25, ranked: RetrievalSet, k: int
   ) -> tuple[Evaluation, dict[str, Any]]:
     """The result of BM25, and the facts it depends on."""
-    scores = zip(words.retrieved(ranked.query_texts))
+    scores = zip(words.matched_scores(ranked.query_texts))
     (result,) = evaluation.rank_by_scores(scores, ranked, k)
     return result, self._facts(BM25_FOLDER)
 

@@ -186,7 +186,7 @@ class _Reranking:
     """BM25's own result."""
     if id(part) not in self._bm25:
       (self._bm25[id(part)],) = evaluation.rank_by_scores(
-          zip(BM25(part.corpus.texts).retrieved(part.query_texts)), part
+          zip(BM25(part.corpus.texts).matched_scores(part.query_texts)), part
       )
     return self._bm25[id(part)]
 

@@ -15,7 +15,7 @@ from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.retrieval.search import ranking as ranking_lib
-from dualenc_jax.retrieval.search.bm25 import BM25, retrieved
+from dualenc_jax.retrieval.search.bm25 import BM25, mask_unmatched
 from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.utils.progress import Progress
 
@@ -75,7 +75,8 @@ def find_by_bm25(words: BM25, ranked: RetrievalSet, depth: int) -> Candidates:
   with Progress('BM25', len(ranked.gold), 'queries') as progress:
     for text, known in zip(ranked.query_texts, ranked.gold):
       scores = words.scores(text)
-      best.append(ranking_lib.rank_scores(retrieved(scores), places, depth))
+      scores = mask_unmatched(scores)
+      best.append(ranking_lib.rank_scores(scores, places, depth))
       own.append(scores[np.array(known, int)])
       progress(1)
   found = ranking_lib.concatenate(best)

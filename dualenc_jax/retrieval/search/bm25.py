@@ -31,7 +31,7 @@ _BOUNDARY = re.compile(
 )
 
 
-def words(text: str, language: str | None = None) -> list[str]:
+def split_words(text: str, language: str | None = None) -> list[str]:
   """The words of a text, whatever their case, and parts of its identifiers.
 
   With a language its stop words are left out, and its stemmer cuts the others.
@@ -47,7 +47,7 @@ def words(text: str, language: str | None = None) -> list[str]:
   found = fold(found)
   if language is None:
     return found
-  stop_words, stemmer = _of_language(language)
+  stop_words, stemmer = _load_language(language)
   return stemmer.stemWords([w for w in found if w not in stop_words])
 
 
@@ -80,7 +80,7 @@ class BM25:
     logging.getLogger('bm25s').setLevel(logging.WARNING)
     check_parameters(k1, b, language)
     self._language = language
-    corpus = [words(text, language) for text in passages]
+    corpus = [split_words(text, language) for text in passages]
     if not any(corpus):
       raise UserError(
           'no passage holds a word that is not a stop word'
@@ -91,29 +91,30 @@ class BM25:
 
   def scores(self, query: str) -> np.ndarray:
     """Scores float32 [N]; 0 for a passage without a word of the query."""
-    tokens = self._model.get_tokens_ids(words(query, self._language))
+    tokens = self._model.get_tokens_ids(split_words(query, self._language))
     return self._model.get_scores_from_ids(tokens)
 
   def rank(
       self, queries: Sequence[str], passage_ids: Sequence[str], k: int
   ) -> ranking.Ranking:
-    """Ranks the passages `retrieved` for each of the queries: [Q, min(k, N)].
+    """Ranks the passages with a word of each of Q queries: [Q, min(k, N)].
 
     Of equal scores the passage with the greatest id comes first.
     """
     ranking.check_k(k)
     places = ranking.id_places(passage_ids)
     return ranking.concatenate([
-        ranking.rank_scores(own, places, k) for own in self.retrieved(queries)
+        ranking.rank_scores(scores, places, k)
+        for scores in self.matched_scores(queries)
     ])
 
-  def retrieved(self, queries: Iterable[str]) -> Iterator[np.ndarray]:
-    """Yields the `retrieved` scores float32 [N] of each query."""
-    return map(retrieved, map(self.scores, queries))
+  def matched_scores(self, queries: Iterable[str]) -> Iterator[np.ndarray]:
+    """Yields the scores of each query, float32 [N]; -inf without a word."""
+    return map(mask_unmatched, map(self.scores, queries))
 
 
-def retrieved(scores: np.ndarray) -> np.ndarray:
-  """Scores of BM25 [N], -inf for 0: a passage without a word is no hit."""
+def mask_unmatched(scores: np.ndarray) -> np.ndarray:
+  """Scores of BM25 [N] with -inf for 0: a passage without a word is no hit."""
   return np.where(scores > 0, scores, np.float32(-np.inf))
 
 
@@ -129,7 +130,7 @@ def check_parameters(k1: float, b: float, language: str | None) -> None:
 
 
 @functools.cache
-def _of_language(language: str) -> tuple[frozenset[str], Stemmer.Stemmer]:
+def _load_language(language: str) -> tuple[frozenset[str], Stemmer.Stemmer]:
   """Stop words, none where bm25s has no list of them, and the stemmer."""
   from bm25s import stopwords
 
@@ -138,4 +139,4 @@ def _of_language(language: str) -> tuple[frozenset[str], Stemmer.Stemmer]:
   name = 'EN_PLUS' if language == 'english' else language.upper()
   entries = ' '.join(getattr(stopwords, f'STOPWORDS_{name}', ()))
   # Split as texts are: "don't" is of two words.
-  return frozenset(words(entries)), Stemmer.Stemmer(language)
+  return frozenset(split_words(entries)), Stemmer.Stemmer(language)

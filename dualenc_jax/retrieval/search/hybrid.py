@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.retrieval.search import ranking
-from dualenc_jax.retrieval.search.bm25 import BM25, retrieved
+from dualenc_jax.retrieval.search.bm25 import BM25, mask_unmatched
 from dualenc_jax.retrieval.search.ranking import rank_scores, Ranking, sort_hits
 from dualenc_jax.utils.errors import expect
 
@@ -63,7 +63,7 @@ class Hybrid:
     """
     check_weight(weight)
     for lexical, dense in self.score_both(queries, embeddings):
-      own = retrieved(lexical)
+      own = mask_unmatched(lexical)
       if weight == RRF:
         yield own, fuse_ranks([own, dense], self.places)
       else:

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from dualenc_jax.retrieval.search.bm25 import LANGUAGE, words
+from dualenc_jax.retrieval.search.bm25 import LANGUAGE, split_words
 
 # Characters that a line of a terminal, or two, has room for.
 LONGEST = 240
@@ -32,13 +32,13 @@ def find_snippet(
   `.`, `!` or `?` before white space, or at an empty line; a longer one, such as
   code, is cut into lines.
   """
-  wanted = {*words(query, language)}
+  wanted = {*split_words(query, language)}
   # All words of a question may be stop words.
   if not wanted:
-    language, wanted = None, {*words(query)}
+    language, wanted = None, {*split_words(query)}
   best = Snippet('', -1)
   for sentence in _sentences(text):
-    matches = len(wanted.intersection(words(sentence, language)))
+    matches = len(wanted.intersection(split_words(sentence, language)))
     if matches > best.matches:
       best = Snippet(sentence, matches)
   return Snippet(_cut(best.text, wanted, language), max(best.matches, 0))
@@ -58,7 +58,7 @@ def _cut(text: str, wanted: set[str], language: str | None) -> str:
     return text
   start = 0
   for found in re.finditer(r'\S+', text):
-    if wanted.intersection(words(found[0], language)):
+    if wanted.intersection(split_words(found[0], language)):
       start = found.start()
       break
   start = min(start - _BEFORE, len(text) - LONGEST)
