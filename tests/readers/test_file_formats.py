@@ -74,17 +74,21 @@ def test_bad_csv_names_the_line_where_the_row_begins(tmp_path):
   assert read(path, columns=('query', 'passage')) == [['q', 'p']]
 
 
-@pytest.mark.parametrize('cell, is_list', [
-    ("['a', 'it\\'s']", True), ("['a' 'b']", True), ('[]', True),
-    ('[1] a [2]', False),
+@pytest.mark.parametrize('cell, found', [
+    ("['a', 'it\\'s']", ['a', "it's"]), ('["a", "\\u0062"]', ['a', 'b']),
+    ('[]', []), ('[1] a [2]', ['[1] a [2]']),
 ])
-def test_lists_in_cells(tmp_path, caplog, cell, is_list):
+def test_lists_in_cells(tmp_path, caplog, cell, found):
   path = write(tmp_path / 'a.csv', [HARD[0], ['q', 'p', cell]])
+  assert read(path, list_cells=True) == [['q', 'p', *found]]
   assert read(path) == [['q', 'p', cell]]
-  assert ('a text that is a list' in caplog.text) == is_list
+  assert ('--gin.LIST_CELLS=True reads' in caplog.text) == (found != [cell])
+  # Of NumPy; to Python it is one text.
+  write(path, [HARD[0], ['q', "['a' 'b']", '']])
+  refused(lambda: read(path, list_cells=True), 'a.csv:2: ', 'no comma')
 
 
-def test_json_arrays(tmp_path):
+def test_text_filess(tmp_path):
   rows = [dict(zip(HARD[0], row)) for row in HARD[1:]]
   path = tmp_path / 'a.json'
   path.write_text(json.dumps(rows))

@@ -48,7 +48,7 @@ TEXT_RULES = (
      'Repair or remove coded data and texts without spaces.'),
     (Level.SUSPICIOUS, 'lists', 0.0,
      '{plural} that are lists, with brackets and quotes',
-     'Write those of passages and hard negatives as lists, in JSONL.'),
+     'Split those of passages and hard negatives by --gin.LIST_CELLS=True.'),
     (Level.SUSPICIOUS, 'garbled', 0.0,
      '{plural} that look decoded with the wrong encoding',
      'Read the original in its encoding, or repair them with ftfy, unless they'

@@ -63,6 +63,8 @@ class Pairs(FilesDataset):
       names, in order; those of no use may have any name.
     column_aliases: take the names of `tables.ALIASES` where query,
       passage and negatives are missing.
+    list_cells: read texts that are lists, of JSON or Python, as lists: what
+      there is in a column of CSV. Not of queries.
     strict: whether the first bad row is an error that names file and line, in
       Parquet the row, from 1 on; else bad rows, and of rows just the hard
       negatives that are passages of them, are skipped and the log says how
@@ -89,6 +91,7 @@ class Pairs(FilesDataset):
   format: str | None = None
   columns: Sequence[str] | None = None
   column_aliases: bool = False
+  list_cells: bool = False
   strict: bool = True
 
   def __post_init__(self):
@@ -142,6 +145,11 @@ class Pairs(FilesDataset):
         self._warn_of_unread(path, columns)
       for attribute in [a for a in unseen if self._find(row, a)]:
         del unseen[attribute]
+      if self.list_cells:
+        row = {
+            name: value if name == self.query else cells.read_list(name, value)
+            for name, value in row.items() if self._wants(name)
+        }
       return self._pairs(row)
 
     number, lists = 0, rows.Found()
@@ -167,8 +175,8 @@ class Pairs(FilesDataset):
     if lists.count:
       _LOG.warning(
           '%s: %d rows have a text that is a list, the first at %s. It is taken'
-          ' as it is, with brackets and quotes; write lists as JSONL.',
-          path, lists.count, lists.places[0],
+          ' as it is, with brackets and quotes; --gin.LIST_CELLS=True reads the'
+          ' list.', path, lists.count, lists.places[0],
       )
 
   def _pairs(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
@@ -323,7 +331,7 @@ class Pairs(FilesDataset):
 
 
 _NO_COLUMNS = (
-    *_SPLITS, 'format', 'columns', 'column_aliases', 'strict'
+    *_SPLITS, 'format', 'columns', 'column_aliases', 'list_cells', 'strict'
 )
 # The attributes that name a column, with their defaults.
 _COLUMNS = {
