@@ -58,22 +58,21 @@ def read(
   for path, name in zip(others, names):
     home, system = compared_systems.split_system(path)
     # Curves are those of the model, not of BM25 beside it.
-    read, problems = ({}, []) if system else curves.read(home / curves.FILE)
-    runs |= {name: read} if read else {}
+    lines, problems = ({}, []) if system else curves.read(home / curves.FILE)
+    runs |= {name: lines} if lines else {}
     notes += problems
     if result_files.find_results(home, system):
       paths.append(path)
-    elif read:
+    elif lines:
       notes.append(f'{path} has no results to compare: evaluate it first.')
     else:
       raise UserError(
           f'--beside={path} has no results of `dualenc evaluate`. Give a'
           f' model_dir, a result folder or MODEL_DIR:{_BM25}.'
       )
-  systems = ['', *result_files.SYSTEMS]
   ours = [
       pathlib.Path(f'{model_dir}:{system}') if system else model_dir
-      for system in systems
+      for system in ('', *result_files.SYSTEMS)
       if result_files.find_results(model_dir, system)
   ]
   if paths and not ours:
