@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.evaluation.analysis.separability import groups_of, separability
+from dualenc_jax.evaluation.analysis.embedding_space import (
+  groups_of,
+  separability,
+)
 
 # A step along one dimension.
 SHIFT = 2.0 * (np.arange(toy_set.DIM) == 3)
