@@ -15,7 +15,8 @@ _LOG = logging.getLogger(__name__)
 def gin_files(names: Sequence[str]) -> list[str]:
   """The gin files of tasks such as 'beir/scifact', to load before a config."""
   first = {name.partition('/')[0] for name in names}
-  return sorted(f'tasks/{readers.named(name).task_name}.gin' for name in first)
+  found = (readers.find_reader(name).task_name for name in first)
+  return sorted(f'tasks/{name}.gin' for name in found)
 
 
 def inputs_without_model(
@@ -57,7 +58,7 @@ def select(
   tasks: dict[str, Dataset] = {}
   for name in names:
     task_name, _, dataset = name.partition('/')
-    task = config.build(readers.named(task_name))
+    task = config.build(readers.find_reader(task_name))
     tasks |= {one.label: one for one in task.select_datasets(dataset or None)}
   return [(task, split or task.evaluated) for task in tasks.values()]
 

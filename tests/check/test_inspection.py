@@ -10,7 +10,7 @@ from dualenc_jax.data.check.report import markdown
 from dualenc_jax.data.check.task import inspect_task
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import Documents, Pairs
-from dualenc_jax.data.readers.rows import Found
+from dualenc_jax.data.readers.rows import Occurrences
 from dualenc_jax.utils.errors import UserError
 
 VOCABULARY = Vocabulary('python_code_8k')
@@ -77,11 +77,11 @@ def test_every_oddity_is_counted():
   assert (split.rows, split.pairs, split.distinct_pairs) == (10, 7, 5)
   assert split.judged_irrelevant == 1
   assert (split.lone_queries, split.lone_passages) == (1, 1)
-  assert split.found['repeated_pairs'] == Found(1, ['f:10 and 1'])
-  assert split.found['copied_pairs'] == Found(1, ['f:2 and 1'])
-  assert split.found['equal_texts'] == Found(1, ['f:4'])
-  assert split.found['positive_negatives'] == Found(1, ['f:2'])
-  assert split.found['other_positive_negatives'] == Found(1, ['f:3'])
+  assert split.found['repeated_pairs'] == Occurrences(1, ['f:10 and 1'])
+  assert split.found['copied_pairs'] == Occurrences(1, ['f:2 and 1'])
+  assert split.found['equal_texts'] == Occurrences(1, ['f:4'])
+  assert split.found['positive_negatives'] == Occurrences(1, ['f:2'])
+  assert split.found['other_positive_negatives'] == Occurrences(1, ['f:3'])
   assert (split.fewest_negatives, split.most_negatives) == (0, 3)
   assert split.without_negatives == 3
   queries, passages = split.queries, split.passages
@@ -90,16 +90,16 @@ def test_every_oddity_is_counted():
   assert (passages.count, passages.distinct) == (9, 5)
   assert passages.unique == 5 / 9
   assert (split.negatives.count, split.negatives.distinct) == (7, 6)
-  assert split.negatives.found['long_words'] == Found(1, ['f:6'])
-  assert queries.found['blank'] == Found(1, ['f:5'])
-  assert split.negatives.found['blank'] == Found(1, ['f:6'])
-  assert split.negatives.found['lists'] == Found(1, ['f:3'])
+  assert split.negatives.found['long_words'] == Occurrences(1, ['f:6'])
+  assert queries.found['blank'] == Occurrences(1, ['f:5'])
+  assert split.negatives.found['blank'] == Occurrences(1, ['f:6'])
+  assert split.negatives.found['lists'] == Occurrences(1, ['f:3'])
   garbled = ['f:5 "It\xe2\\x80\\x99s"', 'f:6 "\ufffd"']
-  assert passages.found['garbled'] == Found(2, garbled)
-  assert queries.found['texts_of_several_ids'] == Found(1, ['f:2 and 1'])
+  assert passages.found['garbled'] == Occurrences(2, garbled)
+  assert queries.found['texts_of_several_ids'] == Occurrences(1, ['f:2 and 1'])
   assert queries.found['ids_of_several_texts'].count == 0
-  assert passages.found['ids_of_several_texts'] == Found(1, ['f:3 and 1'])
-  assert passages.found['texts_of_several_ids'] == Found(1, ['f:7 and 3'])
+  assert passages.found['ids_of_several_texts'] == Occurrences(1, ['f:3 and 1'])
+  assert passages.found['texts_of_several_ids'] == Occurrences(1, ['f:7 and 3'])
   for level, parts in {
       Level.WRONG: (
           'pairs with their passage among their hard negatives: 1',
@@ -157,9 +157,9 @@ def test_leaks_between_splits():
   (overlap,) = inspect(Rows(train=train, test=test)).overlaps
   assert (overlap.held_out, overlap.train) == ('test', 'train')
   both = 'v:1 and t:1', 'v:5 and t:5'
-  assert overlap.queries == Found(3, [both[0], 'v:2 and t:2', both[1]])
-  assert overlap.passages == Found(3, [both[0], 'v:3 and t:3', both[1]])
-  assert overlap.pairs == Found(1, ['v:1 and t:1'])
+  assert overlap.queries == Occurrences(3, [both[0], 'v:2 and t:2', both[1]])
+  assert overlap.passages == Occurrences(3, [both[0], 'v:3 and t:3', both[1]])
+  assert overlap.pairs == Occurrences(1, ['v:1 and t:1'])
 
 
 def test_relevant_passages_must_be_in_the_corpus():
@@ -173,7 +173,7 @@ def test_relevant_passages_must_be_in_the_corpus():
   task = Rows(validation=validation, corpus=corpus)
   inspection = inspect(task)
   (missing,) = inspection.missing
-  assert missing.passages == Found(1, ['v:2'])
+  assert missing.passages == Occurrences(1, ['v:2'])
   what = 'passages of validation that are not in corpus: 1'
   assert found(inspection, Level.WRONG) == [('validation, corpus', what)]
   # Of a part of the corpus nothing can be said.

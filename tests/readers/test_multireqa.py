@@ -94,7 +94,7 @@ def test_a_real_file_of_candidates(shared):
   """Of which the number of sentences and of questions is published."""
   name = 'multireqa/test/RelationExtraction/candidates.json.gz'
   found = Candidates(shared / 'data' / name, 'RelationExtraction')
-  rows = [candidate for first in found for candidate in found.of(first)]
+  rows = [candidate for first in found for candidate in found.in_context(first)]
   published = SETS['RelationExtraction'].published('test')
   assert len(rows) == len(found) == published.candidates == 3301
   assert sum(len(found.questions(first)) for first in found) <= 2948

@@ -9,7 +9,7 @@ import numpy as np
 
 from dualenc_jax.data.check.summary import Lengths, Texts
 from dualenc_jax.data.readers import cells
-from dualenc_jax.data.readers.rows import Found, SHOWN
+from dualenc_jax.data.readers.rows import Occurrences, SHOWN
 from dualenc_jax.data.text.tokenizer import UNK, Vocabulary
 from dualenc_jax.utils import untrusted
 
@@ -94,14 +94,14 @@ class Places:
 
 def locate(
     rows: np.ndarray, others: np.ndarray | None, place: Callable[[int], str]
-) -> Found:
+) -> Occurrences:
   """Counts rows and names the first few, each with its own of `others`."""
   places = [place(int(row)) for row in rows[:SHOWN]]
   if others is not None:
     places = [
         join_places(here, place(int(o))) for here, o in zip(places, others)
     ]
-  return Found(len(rows), places)
+  return Occurrences(len(rows), places)
 
 
 def join_places(place: str, other: str) -> str:
@@ -157,7 +157,7 @@ class TextCounter:
     self._tokens = GrowingArray(np.int32)
     self._unknown = self._questions = 0
     names = 'blank', 'lists', 'long_words', 'garbled'
-    self._found = {name: Found() for name in names}
+    self._found = {name: Occurrences() for name in names}
 
   @property
   def hashes(self) -> np.ndarray:
@@ -201,7 +201,8 @@ class TextCounter:
     """The counts; `place` says where text i of all is from."""
     given = self.hashes != NONE
     counts = np.bincount(first_rows(self.hashes)[given], minlength=1)
-    several = {'ids_of_several_texts': Found(), 'texts_of_several_ids': Found()}
+    names = 'ids_of_several_texts', 'texts_of_several_ids'
+    several = {name: Occurrences() for name in names}
     if len(self.ids):
       both = self.ids, self.hashes
       for name, keys, values in zip(several, both, both[::-1]):

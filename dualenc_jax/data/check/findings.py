@@ -5,7 +5,7 @@ import dataclasses
 import enum
 
 from dualenc_jax.data.check import counters, summary
-from dualenc_jax.data.readers.rows import Found, SHOWN
+from dualenc_jax.data.readers.rows import Occurrences, SHOWN
 
 # Shares beyond which something is a finding.
 _MANY_CUT, _MANY_UNKNOWN, _MANY_REPEATED = 0.05, 0.01, 0.01
@@ -110,7 +110,7 @@ def find_faults(inspection: summary.Inspection) -> list[Finding]:
 
 
 def _some(
-    level: Level, where: str, found: Found, what: str, advice: str
+    level: Level, where: str, found: Occurrences, what: str, advice: str
 ) -> Iterator[Finding]:
   """Yields a finding if the count is not 0; the number follows `what`."""
   if found.count:
@@ -119,7 +119,10 @@ def _some(
 
 
 def _counted(
-    rules: Sequence[tuple], found: Mapping[str, Found], count: int, where: str,
+    rules: Sequence[tuple],
+    found: Mapping[str, Occurrences],
+    count: int,
+    where: str,
     **words: str,
 ) -> Iterator[Finding]:
   """Yields the findings of some rules, with words filled in."""
@@ -168,7 +171,7 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
        bool(split.pairs) * split.lone_passages),
   ):
     advice = 'Give them one, or remove them.'
-    yield from _some(Level.WRONG, split.name, Found(count), what, advice)
+    yield from _some(Level.WRONG, split.name, Occurrences(count), what, advice)
   if 0 < split.distinct_pairs < _FEW_PAIRS and not split.limited:
     yield Finding(
         Level.SUSPICIOUS, split.name,

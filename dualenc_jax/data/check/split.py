@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.check import counters, summary
-from dualenc_jax.data.readers.rows import BadRows, Found
+from dualenc_jax.data.readers.rows import BadRows, Occurrences
 from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.utils.untrusted import escape
 
@@ -68,7 +68,7 @@ class SplitReader:
     num_pairs = int(relevant.sum())
     pairs = self.pairs
     again, firsts = _again(pairs, relevant)
-    repeated = copied = Found()
+    repeated = copied = Occurrences()
     place = self.places.__getitem__
     if not self._repeats:
       ids = counters.pair_hashes(self.queries.ids, self.passages.ids)

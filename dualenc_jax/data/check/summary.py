@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from dualenc_jax.data.readers.rows import Found
+from dualenc_jax.data.readers.rows import Occurrences
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
@@ -61,7 +61,7 @@ class Texts:
   distinct: int
   most_repeated: int
   questions: int
-  found: Mapping[str, Found]
+  found: Mapping[str, Occurrences]
   lengths: Lengths
 
   @property
@@ -115,8 +115,8 @@ class Split:
   fewest_negatives: int
   most_negatives: int
   without_negatives: int
-  found: Mapping[str, Found]
-  refused: Mapping[str, Found]
+  found: Mapping[str, Occurrences]
+  refused: Mapping[str, Occurrences]
   samples: Sequence[Sample]
 
   @property
@@ -142,9 +142,9 @@ class Overlap:
 
   held_out: str
   train: str
-  queries: Found
-  passages: Found
-  pairs: Found
+  queries: Occurrences
+  passages: Occurrences
+  pairs: Occurrences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Missing:
 
   split: str
   corpus: str
-  passages: Found
+  passages: Occurrences
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from dualenc_jax.data.check import counters, summary
 from dualenc_jax.data.check.split import SplitReader
 from dualenc_jax.data.dataset import Dataset, Mixture, rows as rows_of
-from dualenc_jax.data.readers.rows import collecting, Found, SHOWN
+from dualenc_jax.data.readers.rows import collecting, Occurrences, SHOWN
 from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.progress import Progress
@@ -131,7 +131,7 @@ def _overlaps(read: Sequence[_Read]) -> Iterator[summary.Overlap]:
 def _shared(
     held_out: SplitReader, train: SplitReader, values: np.ndarray,
     others: np.ndarray,
-) -> Found:
+) -> Occurrences:
   """Different values that both have, with the places of both."""
   rows = _once(values, counters.members(values, others))
   places = []
@@ -139,7 +139,7 @@ def _shared(
     first = int(np.flatnonzero(others == values[row])[0])
     place = held_out.places[int(row)]
     places.append(counters.join_places(place, train.places[first]))
-  return Found(len(rows), places)
+  return Occurrences(len(rows), places)
 
 
 def _once(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:

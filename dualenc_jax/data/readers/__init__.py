@@ -1,4 +1,9 @@
-"""Datasets from files, each a class that `TASK` is bound to directly."""
+"""Datasets from files, each a class that `TASK` is bound to.
+
+`Pairs`, `Texts`, `Queries` and `Documents` read the user's own files, the rest
+benchmarks. Tokens and their caches are not here but in `data.text` and
+`data.cache`; mixtures and tasks of seqio are in `data`.
+"""
 
 from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.readers.beir import Beir
@@ -21,7 +26,7 @@ _READERS = (Beir, Documents, MsMarco, MultiReQA, OpenNQ, Pairs, PythonCode)
 BY_NAME: dict[str, type[Dataset]] = {r.task_name: r for r in _READERS}
 
 
-def named(name: str) -> type[Dataset]:
+def find_reader(name: str) -> type[Dataset]:
   """The reader of a benchmark by its name; raises UserError."""
   if name not in BY_NAME:
     raise UserError(

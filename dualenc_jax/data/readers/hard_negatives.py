@@ -21,14 +21,14 @@ class Negative(NamedTuple):
   score: float = math.nan
 
 
-class OfQuery(NamedTuple):
+class QueryNegatives(NamedTuple):
   """A query's hard negatives, and scores of its positives by their ids."""
 
   negatives: list[Negative]
   scores: dict[str, float]
 
 
-class Mined(NamedTuple):
+class MinedLine(NamedTuple):
   """A line about a query, its entries not parsed yet.
 
   `negatives` are best first, by the system that found them; of files that name
@@ -40,7 +40,7 @@ class Mined(NamedTuple):
   negatives: Mapping[str, Sequence[Any]]
 
 
-class _Taken(NamedTuple):
+class _Selection(NamedTuple):
   """What is taken of a line: `dropped` counts positives among negatives."""
 
   query_id: str
@@ -57,7 +57,7 @@ def read(
     limit: int = 30,
     strict: bool = True,
     scored: bool = False,
-) -> Iterator[tuple[str, OfQuery]]:
+) -> Iterator[tuple[str, QueryNegatives]]:
   """Yields (query id, its hard negatives), each query once at most.
 
   A query's negatives are the best of each system, then the second best of each,
@@ -69,8 +69,8 @@ def read(
     systems: whose negatives to take, in this order; None for all, in the order
       of the file.
     limit: most negatives that are taken of a query.
-    strict: as of `rows.parsed`, and whether a positive of a query among the
-      negatives to take is an error; else just these are skipped and the log
+    strict: as of `rows.parse_lines`, and whether a positive of a query among
+      the negatives to take is an error; else just these are skipped and the log
       says how many.
     scored: whether a teacher's scores of positives and negatives are taken.
 
@@ -84,10 +84,10 @@ def read(
   found_scores = False
   faults = rows.Faults(strict, 'hard negatives')
 
-  def take(line: bytes) -> _Taken:
-    return _taken(parse(line, scored), positives, systems, limit, scored)
+  def select(line: bytes) -> _Selection:
+    return _select(parse(line, scored), positives, systems, limit, scored)
 
-  parsed = rows.parsed(path, take, strict)
+  parsed = rows.parse_lines(path, select, strict)
   for query_id, group in itertools.groupby(parsed, lambda row: row[1].query_id):
     numbers, lines = zip(*group)
     known_systems.update(*(line.systems for line in lines))
@@ -120,7 +120,7 @@ def read(
       )
     all_scores = *scores.values(), *(n.score for n in kept)
     found_scores |= not all(map(math.isnan, all_scores))
-    yield query_id, OfQuery(kept, scores)
+    yield query_id, QueryNegatives(kept, scores)
   for system in systems or ():
     if system not in known_systems:
       raise UserError(
@@ -145,7 +145,7 @@ def read(
   )
 
 
-def parse(line: bytes, scored: bool = False) -> Mined:
+def parse(line: bytes, scored: bool = False) -> MinedLine:
   """Parses a line, with margins if `scored`; raises BadRow. Its forms:
 
   - sentence-transformers' msmarco-hard-negatives and GPL's hard-negatives:
@@ -176,7 +176,7 @@ def parse(line: bytes, scored: bool = False) -> Mined:
   )
 
 
-def _parse_tsv(line: bytes, scored: bool) -> Mined:
+def _parse_tsv(line: bytes, scored: bool) -> MinedLine:
   if line.count(b'\t') not in (2, 3):
     query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
     return _mined(query_id, [], {'': ids.split(',')})
@@ -192,7 +192,7 @@ def _parse_tsv(line: bytes, scored: bool) -> Mined:
 
 def _mined(
     query_id: str, positives: Any, negatives: Mapping[str, Any]
-) -> Mined:
+) -> MinedLine:
   if not query_id:
     raise BadRow('the query id is missing or empty')
   for entries in (positives, *negatives.values()):
@@ -200,16 +200,16 @@ def _mined(
       raise BadRow(
           f'positives or negatives are {type(entries).__name__}, not a list'
       )
-  return Mined(query_id, positives, negatives)
+  return MinedLine(query_id, positives, negatives)
 
 
-def _taken(
-    mined: Mined,
+def _select(
+    mined: MinedLine,
     positives: Mapping[str, Collection[str]],
     systems: Sequence[str] | None,
     limit: int,
     scored: bool,
-) -> _Taken:
+) -> _Selection:
   """Up to `limit` negatives of a line, without the query's positives."""
   kept: dict[str, Negative] = {}
   dropped, scores = 0, {}
@@ -232,7 +232,7 @@ def _taken(
       kept.setdefault(negative.id, negative)
       if len(kept) == limit:
         break
-  return _Taken(
+  return _Selection(
       mined.query_id, mined.negatives.keys(), list(kept.values()), dropped,
       scores,
   )

@@ -207,7 +207,7 @@ class JudgedTexts(FilesDataset):
     layout = self.layout
     keys = [] if split == CORPUS else [layout.qrels, layout.queries]
     paths = [self._find(key.format(split)) for key in (*keys, layout.corpus)]
-    mined = self._mined() if split == 'train' else None
+    mined = self._hard_negatives_file() if split == 'train' else None
     return [*paths, mined] if mined else paths
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
@@ -282,7 +282,7 @@ class JudgedTexts(FilesDataset):
         error = f'{what} {name!r} {wrong}'
         faults.add(f'the {what} {wrong}', location, error)
         continue
-      mined = _of_query(negatives, judgement.query_id)
+      mined = _stored(negatives, judgement.query_id)
       hard: list[str] = []
       scores = [mined.scores.get(judgement.passage_id, math.nan)]
       for negative in mined.negatives:
@@ -365,8 +365,8 @@ class JudgedTexts(FilesDataset):
   def _negatives(
       self, split: str, judged: Iterable[Judgement]
   ) -> TextTable | None:
-    """What is mined for each query, for `_of_query`."""
-    if split != 'train' or (path := self._mined()) is None:
+    """What is mined for each query, for `_stored`."""
+    if split != 'train' or (path := self._hard_negatives_file()) is None:
       return None
     positives: dict[str, list[str]] = {}
     for judgement in judged:
@@ -377,7 +377,7 @@ class JudgedTexts(FilesDataset):
     )
     return TextTable((query_id, json.dumps(each)) for query_id, each in found)
 
-  def _mined(self) -> pathlib.Path | None:
+  def _hard_negatives_file(self) -> pathlib.Path | None:
     """The file of hard negatives, if there is to be one."""
     if self.hard_negatives is None:
       return None
@@ -399,15 +399,15 @@ def _passage_ids(
   for judgement in judged:
     yield judgement.passage_id
   for query_id in dict.fromkeys(judgement.query_id for judgement in judged):
-    for negative in _of_query(negatives, query_id).negatives:
+    for negative in _stored(negatives, query_id).negatives:
       yield negative.id
 
 
-def _of_query(
+def _stored(
     table: TextTable | None, query_id: str
-) -> hard_negatives.OfQuery:
+) -> hard_negatives.QueryNegatives:
   """What a table of JSON has for a query, nothing if it is not in it."""
   text = None if table is None else table.get(query_id)
   negatives, scores = json.loads(text or '[[], {}]')
   found = [hard_negatives.Negative(*entry) for entry in negatives]
-  return hard_negatives.OfQuery(found, scores)
+  return hard_negatives.QueryNegatives(found, scores)

@@ -262,7 +262,7 @@ class Candidates:
   """
 
   def __init__(self, path: pathlib.Path, name: str, strict: bool = True):
-    """Reads a plain or .gz file of the set `name`; strict as of rows.parsed."""
+    """Reads a file of the set `name`; `strict` is as of `rows.parse_lines`."""
     self.path = path
     self._name = name
     self._pattern = re.compile(
@@ -272,7 +272,7 @@ class Candidates:
     # after the other.
     self._contexts: dict[str, tuple[str, list[str], array.array]] = {}
     self._count = 0
-    for line, ((_, labels, offsets), label, start, end) in rows.parsed(
+    for line, ((_, labels, offsets), label, start, end) in rows.parse_lines(
         path, self._parse, strict
     ):
       labels.append(sys.intern(label))
@@ -293,7 +293,7 @@ class Candidates:
     """Ids of all questions of a context, in the order of its ids."""
     return self._contexts[first][0].split('/')
 
-  def of(self, first: str) -> list[Candidate]:
+  def in_context(self, first: str) -> list[Candidate]:
     """The candidates of a context, in the order of the file."""
     questions, labels, offsets = self._contexts[first]
     prefix = f'{self._name}_{questions}/'
@@ -324,7 +324,7 @@ def contexts(
     path: pathlib.Path, strict: bool = True
 ) -> Iterator[tuple[int, Context]]:
   """Yields (line number, context) of MRQA's file, not of its header."""
-  for line, context in rows.parsed(path, _parse_context, strict):
+  for line, context in rows.parse_lines(path, _parse_context, strict):
     if context is not None:
       yield line, context
 
@@ -361,7 +361,7 @@ def join(
     names = {question.id for question in context.questions}
     found: dict[str, Candidate] = {}
     for first in [q.id for q in context.questions if q.id in candidates]:
-      of_context = candidates.of(first)
+      of_context = candidates.in_context(first)
       missing = set(candidates.questions(first)) - names
       if first in lines:
         where = f'question {first!r} is in lines {lines[first]} and {line}'
@@ -385,7 +385,7 @@ def join(
   for first in candidates:
     if first not in lines:
       where = f'there is no question {first!r}'
-      mismatch('the context is missing', where, *candidates.of(first))
+      mismatch('the context is missing', where, *candidates.in_context(first))
   faults.warn(candidates.path, len(candidates), f' that do not match {path}')
 
 

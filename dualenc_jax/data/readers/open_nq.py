@@ -114,7 +114,7 @@ class OpenNQ(FilesDataset):
   def _pairs(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
     bare = 0
     faults = rows.Faults(self.strict, 'negatives')
-    for number, (pair, false_negatives) in rows.checked(
+    for number, (pair, false_negatives) in rows.parse_rows(
         path, text_files.elements(path), _parse_pair, self.strict
     ):
       location = f'{path}:{number}'
@@ -134,7 +134,7 @@ class OpenNQ(FilesDataset):
 
   def _corpus(self, path: pathlib.Path) -> Iterator[dict[str, Any]]:
     table = tables.tsv(path, _PASSAGE, split=_cells)
-    for _, (name, text, title) in rows.checked(
+    for _, (name, text, title) in rows.parse_rows(
         path, table.numbered, lambda x: _passage(table.parse(x)), self.strict
     ):
       # A passage may be blank, as some of BEIR are.
@@ -145,7 +145,7 @@ class OpenNQ(FilesDataset):
       self, path: pathlib.Path, split: str
   ) -> Iterator[dict[str, Any]]:
     table = tables.tsv(path, _QUESTION, split=_cells)
-    for number, (query, answers) in rows.checked(
+    for number, (query, answers) in rows.parse_rows(
         path, table.numbered, lambda x: _asked(table.parse(x)), self.strict
     ):
       # A question that stands there twice counts twice.

@@ -152,9 +152,9 @@ class Pairs(FilesDataset):
         }
       return self._pairs(row)
 
-    number, lists = 0, rows.Found()
+    number, lists = 0, rows.Occurrences()
     faults = rows.Faults(self.strict, 'hard negatives')
-    for number, (pairs, false_negatives) in rows.checked(
+    for number, (pairs, false_negatives) in rows.parse_rows(
         path, table.numbered, parse, self.strict
     ):
       location = f'{path}:{number}'

@@ -69,9 +69,9 @@ def read(path: pathlib.Path, strict: bool = True) -> Qrels:
   A header line, which has the name of a column and no grade, says which
   columns these are, of any number in any order.
 
-  `strict` is as of `rows.checked`; it also decides whether two grades for the
-  same query and passage are an error, or the first counts. No rows, a header
-  that lacks one of the three columns or has it twice, and a run are a
+  `strict` is as of `rows.parse_rows`; it also decides whether two grades for
+  the same query and passage are an error, or the first counts. No rows, a
+  header that lacks one of the three columns or has it twice, and a run are a
   UserError.
   """
   numbered = rows.lines(path)
@@ -89,7 +89,7 @@ def read(path: pathlib.Path, strict: bool = True) -> Qrels:
     numbered = numbered if columns else itertools.chain(first, numbered)
     is_trec = functools.cache(lambda: _is_trec(path))
     parse = functools.partial(_parse, columns, is_trec)
-    found = rows.checked(path, numbered, parse, strict)
+    found = rows.parse_rows(path, numbered, parse, strict)
   judgements: dict[tuple[str, str], Judgement] = {}
   count, faults = 0, rows.Faults(strict, 'judgements')
   for line, (query_id, passage_id, grade) in found:

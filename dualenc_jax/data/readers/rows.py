@@ -24,7 +24,7 @@ class BadRow(Exception):
 
 
 @dataclasses.dataclass
-class Found:
+class Occurrences:
   """How often something was found, and the first few places, 'file:line'."""
 
   count: int = 0
@@ -36,7 +36,7 @@ class Found:
       self.places.append(place)
 
 
-class BadRows(dict[str, Found]):
+class BadRows(dict[str, Occurrences]):
   """Bad rows by reason; those beyond `REASONS` reasons are `OTHERS`."""
 
   REASONS = 20
@@ -46,7 +46,7 @@ class BadRows(dict[str, Found]):
     # A reason may quote the row: there may be as many as rows.
     if len(self) >= self.REASONS and reason not in self:
       reason = self.OTHERS
-    self.setdefault(reason, Found()).add(place, count)
+    self.setdefault(reason, Occurrences()).add(place, count)
 
 
 _COLLECTED: contextvars.ContextVar[BadRows | None] = contextvars.ContextVar(
@@ -112,14 +112,14 @@ class Faults:
     return ', '.join(f'{found.count} {reason}' for reason, found in ordered)
 
 
-def parsed(
+def parse_lines(
     path: pathlib.Path, parse: Callable[[bytes], T], strict: bool = True
 ) -> Iterator[tuple[int, T]]:
-  """`checked` of the lines of a plain or .gz file that are not blank."""
-  return checked(path, lines(path), parse, strict)
+  """`parse_rows` of the lines of a plain or .gz file that are not blank."""
+  return parse_rows(path, lines(path), parse, strict)
 
 
-def checked(
+def parse_rows(
     path: pathlib.Path,
     numbered: Iterable[tuple[int, S]],
     parse: Callable[[S], T],
@@ -289,7 +289,7 @@ def one_of(names: Sequence[str]) -> str:
   return f'{", ".join(names[:-1])} or {names[-1]}'
 
 
-def listed(row: Mapping[str, Any], name: str) -> list[Any]:
+def as_list(row: Mapping[str, Any], name: str) -> list[Any]:
   """A cell that holds one value or a list of them, as a list."""
   value = row[name]
   return value if isinstance(value, list) else [value]
@@ -297,7 +297,7 @@ def listed(row: Mapping[str, Any], name: str) -> list[Any]:
 
 def texts(row: Mapping[str, Any], name: str) -> list[str]:
   """The texts of a cell that holds one or a list of them; raises BadRow."""
-  found = listed(row, name)
+  found = as_list(row, name)
   for value in found:
     check_text(name, value)
   return found
@@ -322,7 +322,7 @@ def numbers(row: Mapping[str, Any], name: str, count: int) -> list[float]:
 def _as_many(
     row: Mapping[str, Any], name: str, count: int, what: str
 ) -> list[Any]:
-  values = listed(row, name)
+  values = as_list(row, name)
   if len(values) != count:
     raise BadRow(f'{name!r} holds {len(values)} {what} for {count} texts')
   return values

@@ -145,7 +145,7 @@ def read(
   Args:
     path: the file.
     split: a key of `OF_TEXTS`, which has the names of its columns.
-    strict: as of `rows.checked`.
+    strict: as of `rows.parse_rows`.
     form: a name in `tables.FORMATS`; None tells by the file.
     columns: of a TSV without a first line of names; the first two are needed.
     titles: whether titles go in front of texts.
@@ -182,7 +182,7 @@ def read(
       raise BadRow('the text is empty')
     return name, text, title
 
-  for number, row in rows.checked(path, table.numbered, parse, strict):
+  for number, row in rows.parse_rows(path, table.numbered, parse, strict):
     yield Row(f'{path}:{number}', *row)
 
 
