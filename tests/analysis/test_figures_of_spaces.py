@@ -1,6 +1,8 @@
 """Maps and histograms: columns and captions, against counts of their own."""
 
 import io
+import itertools
+import math
 import re
 
 from matplotlib.figure import Figure as Canvas
@@ -109,6 +111,8 @@ def test_a_collapsed_model_has_figures(both, count):
   )
   numbers = embedding_space.measure(vectors, sample)
   assert numbers['positive_query_cosine'] == pytest.approx(2 - count)
+  assert numbers['alignment'] == pytest.approx(2 * count - 2)
+  assert numbers['uniformity_passages'] == 0
   assert 'positive_negative_cosine' not in numbers
   model = [toy_set.of_vectors('one', 3, sample, vectors)]
   top = figures.top_cosine_figure(model)
@@ -128,6 +132,12 @@ def test_numbers_of_the_toy_set(both):
   pairs = zip(vectors.queries[sample.pair_queries], vectors.positives)
   cosine = np.mean([query @ positive for query, positive in pairs])
   assert numbers['positive_query_cosine'] == pytest.approx(cosine, rel=1e-5)
+  potentials = [
+      math.exp(-2 * math.dist(x, y) ** 2)
+      for x, y in itertools.combinations(vectors.queries.tolist(), 2)
+  ]
+  expected = math.log(math.fsum(potentials) / len(potentials))
+  assert numbers['uniformity_queries'] == pytest.approx(expected, rel=1e-6)
   assert all(isinstance(value, float) for value in numbers.values())
 
 

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import pdist
 
 from dualenc_jax.evaluation.analysis import sample as sample_lib, vectors
 from dualenc_jax.evaluation.analysis.sample import Sample
@@ -113,6 +114,9 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
       passages of the cosine with their query, and with its 100 best hits that
       are not relevant. Figure 4 of PAIR (Ren et al. 2021) has the first above
       the second.
+    uniformity_queries, uniformity_passages: log E exp(-2 ||x - y||^2) over
+      pairs of a tower, 0 where all are one point (Wang and Isola 2020).
+    alignment: E ||q - p||^2 over relevant pairs (the same).
   """
   cache, corpus = sample.retrieval_set.cache, sample.retrieval_set.corpus
   query_prints = cache.query_fingerprints[sample.retrieval_set.query_rows]
@@ -129,6 +133,9 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
       sample.seed,
   )
   values = {} if accuracy is None else {'separability': accuracy}
+  for side in ('queries', 'passages'):
+    squares = pdist(getattr(vectors, side)[:size], 'sqeuclidean')
+    values[f'uniformity_{side}'] = float(np.log(np.mean(np.exp(-2 * squares))))
   values['median_top1_cosine'] = float(np.median(vectors.top_cosines))
   if len(vectors.ratios):
     values['median_ratio'] = float(np.median(vectors.ratios))
@@ -137,6 +144,7 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
     queries = vectors.queries[sample.pair_queries]
     cosines = np.sum(queries * vectors.positives, axis=1, dtype=np.float64)
     values['positive_query_cosine'] = float(cosines.mean())
+    values['alignment'] = 2 - 2 * values['positive_query_cosine']
     if not np.isnan(vectors.negative_cosines).all():
       values['positive_negative_cosine'] = float(
           np.nanmean(vectors.negative_cosines)
