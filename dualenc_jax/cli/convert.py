@@ -14,9 +14,10 @@ The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
 folder of a T5 or mT5, a sentence-transformers folder, an output of this
 command, or any of them on the Hugging Face hub, hf://org/name. Its content
 shows which it is. Before the output appears, its tensors are read back and
-compared. With --verify, the default where the libraries of the form are
-installed, source and output each encode a few texts by their own library;
-cosines that differ by more than 1e-4 are an error.
+compared. With --verify, the default where sentence-transformers is installed,
+a few texts are encoded by this library and by sentence-transformers, where
+source or output is for it, or by the programs of jax_export; cosines that
+differ by more than 1e-4 are an error.
 
 --merge takes the mean, in float32, of several models of one architecture and
 vocabulary, or of one model_dir at several steps. The mean of runs that started
@@ -195,8 +196,8 @@ def make_parser() -> flags.Parser:
         help=f'text before every {tower} (default that of the source)',
     )
   add('--verify', action=argparse.BooleanOptionalAction,
-      help='compare the embeddings of source and output (default yes, where the'
-      ' libraries of the form are installed)')
+      help='compare embeddings with sentence-transformers or jax_export'
+      ' (default yes, where it is installed)')
   return parser
 
 
