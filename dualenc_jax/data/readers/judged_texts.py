@@ -407,7 +407,8 @@ def _stored(
     table: TextTable | None, query_id: str
 ) -> hard_negatives.QueryNegatives:
   """What a table of JSON has for a query, nothing if it is not in it."""
-  text = None if table is None else table.get(query_id)
-  negatives, scores = json.loads(text or '[[], {}]')
+  if table is None or not (text := table.get(query_id)):
+    return hard_negatives.QueryNegatives([], {})
+  negatives, scores = json.loads(text)
   found = [hard_negatives.Negative(*entry) for entry in negatives]
   return hard_negatives.QueryNegatives(found, scores)

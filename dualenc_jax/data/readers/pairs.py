@@ -192,7 +192,8 @@ class Pairs(FilesDataset):
     passages = _titled(row, texts, self.title)
     given, scores = self._negatives(row)
     positives = {text.strip() for text in passages}
-    if not self.negative_titles:  # They compare with the bare texts.
+    # Without titles of their own, negatives compare with the bare texts.
+    if self.title and not self.negative_titles:
       positives |= {text.strip() for text in texts}
     kept = [i for i, text in enumerate(given) if text.strip() not in positives]
     values: dict[str, Any] = {
