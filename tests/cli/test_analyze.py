@@ -15,7 +15,8 @@ from dualenc_jax.utils.errors import UserError
 
 FIGURES = 'tsne pca top1_cosine similarity_ratio'.split()
 NUMBERS = {
-    'separability', 'median_top1_cosine', 'median_ratio', 'ratios_near_one',
+    'separability', 'uniformity_queries', 'uniformity_passages',
+    'alignment', 'median_top1_cosine', 'median_ratio', 'ratios_near_one',
     'positive_query_cosine', 'positive_negative_cosine',
 }
 SMALL = '--sample=15'
