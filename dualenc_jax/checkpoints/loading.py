@@ -103,12 +103,12 @@ def load_teacher(
     template = facts.pop('template')
     model = checkpoint_reader.build_model(facts, str(path))
     tokenizer = checkpoint.tokenizer().prompted(*prompts)
-    template = Template(**template).tokens(tokenizer)
+    tokens = Template(**template).tokens(tokenizer)
     params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
     provenance = checkpoint.provenance(model, tokenizer)
     provenance['template'] = template
     calibration = load_calibration(path, checkpoint.meta['step'])
-    return Teacher(params, tokenizer, template, scorer, provenance, calibration)
+    return Teacher(params, tokenizer, tokens, scorer, provenance, calibration)
 
   return checkpoint_reader.restore(path, step, use)
 
