@@ -91,11 +91,11 @@ class CandidateRequest(NamedTuple):
 def open_request(
     args: argparse.Namespace, activity: str, facts: str, pairs: str
 ) -> Iterator[CandidateRequest]:
-  """Opens what the flags of `add_flags` name; keeps others out of the output.
+  """Opens data and models of the flags of `add_flags`, and locks the output.
 
   Args:
     args: the flags.
-    activity: what the command does, for the lock: 'mines'.
+    activity: verb for the lock of the folder: 'mines'.
     facts: file in the output folder that describes an earlier run, and is
       written before `pairs`.
     pairs: file there to train on.

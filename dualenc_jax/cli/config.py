@@ -30,7 +30,7 @@ _PRELUDE = '\n'.join([
     *(f'from dualenc_jax import {name}' for name in _OF_PACKAGE),
 ])
 
-# What configs of runs had imported before modules moved.
+# Imports of older saved configs, and those of today.
 _MOVED = {
     'from dualenc_jax import readers': 'from dualenc_jax.data import readers',
     'from dualenc_jax import recipes':
@@ -43,7 +43,7 @@ _RENAMED = {
     'losses.Hashed.dense = ': 'losses.Hashed.loss = ',
     'objectives.TaughtPq': 'objectives.DistilledPQ',
 }
-# What PAIR's denominator had: other passages, the positive, other queries.
+# Members of PAIR's denominator: other passages, the positive, other queries.
 _PAIR_FORMS = {
     'paper': (True, True, False), 'released': (False, True, True),
     'union': (True, True, True), 'without_positive': (True, False, False),
@@ -75,7 +75,7 @@ def gin_root() -> pathlib.Path:
 def shipped_files() -> list[str]:
   """Names of the shipped gin files, such as 'losses/samtone.gin'.
 
-  Those in t5x/ are for T5X's own trainer.
+  Files in t5x/ are for T5X's own trainer, and left out.
   """
   root = gin_root()
   names = [p.relative_to(root) for p in root.rglob('*.gin')]
@@ -236,10 +236,10 @@ def build(target: Callable[..., T]) -> T:
 def check_effect(
     bindings: Sequence[str], files: Sequence[str] = (), macros: bool = False
 ) -> None:
-  """Refuses bindings and files of which nothing built by `build` has read any.
+  """Raises UserError for bindings and files that `build` has not read.
 
-  What files include does not count. Macros count only in a command that builds
-  all it uses at once; others read some later.
+  Files that others include do not count. Macros count only in a command that
+  builds all that it uses at once; others read some later.
   """
   used = _bindings(operative_config()).keys()
   for name in _names(bindings):
@@ -355,7 +355,7 @@ def _place(name: str, bindings: Sequence[str], files: Sequence[str]) -> str:
 
 
 def _find(file: str) -> pathlib.Path:
-  """Where a gin file is that `load` has read."""
+  """The path of a gin file that `load` has read."""
   places = (pathlib.Path(p, file) for p in gin.config._LOCATION_PREFIXES)
   return next(place for place in places if place.is_file())
 

@@ -61,7 +61,7 @@ def make_parser() -> flags.Parser:
 
 
 def _next(findings: Sequence[Finding], splits: Collection[str]) -> str:
-  """What to do with the splits that were read."""
+  """The commands to try on the splits that were read."""
   mend = 'mend what the verdict names, then ' * bool(findings)
   if 'train' in splits:
     return f'Next: {mend}train with these data flags (dualenc train).'

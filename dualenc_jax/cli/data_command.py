@@ -32,7 +32,7 @@ class DataInputs:
 
   @property
   def folder(self) -> pathlib.Path:
-    """Where token caches are kept."""
+    """The folder of token caches."""
     folder = self.cache_dir or default_cache_dir() / 'tokens'
     return pathlib.Path(folder).expanduser()
 

@@ -39,7 +39,7 @@ _MAX_BYTES, _RESERVED = 4192, '▅'
 
 
 def normalization_rules() -> dict[str, str]:
-  """What the normaliser replaces; the longest match wins, from the left."""
+  """Texts that the normaliser replaces; from the left, the longest wins."""
   rules = {char: ' ' for char in '\t\n\r\f\v_\u00a0\ufeff'}
   rules |= {char: char.lower() for char in _UPPER}
   # parseDate -> parse date

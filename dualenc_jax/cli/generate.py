@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       'passage_length': generator.passage_length,
       'corpus': fingerprint,
   })
-  # GPL's own layout: what is generated lies beside the corpus.
+  # In GPL's own layout the generated files lie beside the corpus.
   source = pathlib.Path(args.corpus).expanduser()
   source = source / output.CORPUS if source.is_dir() else source
   in_place = source.resolve() == (folder / output.CORPUS).resolve()
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'No query is left: {causes}. Give another --max_copied; all generated'
         f' queries are in {written.folder}.'
     )
-  # Hosts that have joined end together: all filter, and the first writes.
+  # Joined hosts end together, so that all filter and the first writes.
   if args.multihost and host.index:
     return
   facts |= {

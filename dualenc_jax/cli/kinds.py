@@ -23,9 +23,9 @@ _MACRO = gin.config.macro
 def misfits() -> Iterator[tuple[str, Any, str]]:
   """Name, value and what was expected, of values of the current config.
 
-  A macro is named in place of the parameter that it is bound to. Annotations of
-  functions and classes say what they take: numbers, texts, lists and
-  dictionaries of them. All else is left to those that take it.
+  A macro is named in place of the parameter that it is bound to. Values are
+  compared with annotations of numbers, texts, lists and dictionaries; other
+  values are left to their functions and classes.
   """
   found: dict[str, tuple[Any, str]] = {}
   for (_, selector), bound in gin.config._CONFIG.items():
@@ -56,7 +56,7 @@ def _is_macro(value: Any) -> bool:
 def _fits(value: Any, kind: Any) -> bool:
   origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
   if isinstance(value, gin.config.ConfigurableReference):
-    return True  # What it makes is seen when it is made.
+    return True  # Its value is checked where it is made.
   if origin in (typing.Union, types.UnionType):
     return any(_fits(value, each) for each in inner)
   if origin in _LISTS:

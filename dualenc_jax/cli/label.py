@@ -15,7 +15,7 @@ out.
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin,
 with the origin of each positive, logits and probabilities; report.md and
 labels.json; with a cross-encoder scores.tsv, from which a killed run continues.
-Files of an earlier run are replaced, but for those of another task or of other
+Files of an earlier run are replaced, except those of another task or of other
 sources.
 """
 

@@ -103,7 +103,7 @@ def make_parser() -> flags.Parser:
 
 
 def _load(path: pathlib.Path, prompt: str | None) -> LoadedModel:
-  """A model, with a prompt of that name before queries."""
+  """Loads a model, with a prompt of that name before queries."""
   towers = Retriever.from_dir(path).towers
   tokenizer = towers.tokenizer.prompted(prompt, model=path)
   return dataclasses.replace(towers, tokenizer=tokenizer)
@@ -115,7 +115,7 @@ def _lengths(text: str) -> list[int]:
 
 
 def _names(paths: Sequence[pathlib.Path]) -> list[str]:
-  """What the folders are called; their paths where two are called the same."""
+  """Names of the folders, or their paths where two names are the same."""
   names = [path.absolute().name for path in paths]
   return names if len({*names}) == len(names) else list(map(str, paths))
 

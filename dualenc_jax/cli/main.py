@@ -37,12 +37,12 @@ COMMANDS = {
     'data prepare': 'build the token cache of a task in advance',
     'data vocabulary': 'train a SentencePiece vocabulary on your own texts',
 }
-# Those whose time goes into JAX's programs.
+# Commands that spend their time in JAX's programs.
 COMPUTING = {
     'quickstart', 'train', 'evaluate', 'rerank', 'generate', 'mine', 'label',
     'analyze', 'encode', 'search', 'latency',
 }
-# Those that a signal stops, and that then go on: with a status of its own.
+# Commands that a later run continues after a signal; their status says so.
 RESUMED = {'train', 'recipe', 'adapt'}
 
 
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
   if from_shell:
     _prepare_process(command, rest)
-  # As with `python -m`, a user's own modules are found where they stand.
+  # As with `python -m`, a user's modules are found in the working directory.
   sys.path.append(os.getcwd())
 
   def import_and_run(rest: Sequence[str]) -> None:
@@ -131,19 +131,18 @@ def run(
     return hosts.end(2, f'has stopped: {e}'.rstrip('.'))
   except KeyboardInterrupt:
     print(
-        '\nInterrupted. Run the same command again: training goes on from its'
-        ' newest checkpoint, if it has saved one (see CHECKPOINT_EVERY),'
-        ' encoding at the first missing shard, re-ranking after the pairs that'
-        ' are scored; others start over.',
+        '\nInterrupted. Run the same command again: training resumes from its'
+        ' newest checkpoint, encoding and re-ranking after what is saved; other'
+        ' commands start over.',
         file=sys.stderr,
     )
     return hosts.end(INTERRUPTED, 'was interrupted')
   except BrokenPipeError:
-    # The reader of a pipe (`| head`) has gone; that is its right.
+    # Standard output was closed, as by `| head`.
     sys.stderr.close()
     return hosts.end(0, 'has lost the reader of its output')
   except SystemExit as e:
-    # Asked to stop; others may be in the midst of a step.
+    # Other hosts may be in the midst of a step.
     if not hosts.is_joined() or not e.code:
       raise
     status = e.code if isinstance(e.code, int) else 1

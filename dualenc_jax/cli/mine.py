@@ -14,7 +14,7 @@ Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin;
 hard-negatives.jsonl, the same by id (for BEIR_HARD_NEGATIVES and the like; the
 one to use for --queries, which have no labels); report.md with counts and
 examples; mined.json; with a cross-encoder scores.tsv, from which a killed
-run continues. Files of an earlier run are replaced, but for those of another
+run continues. Files of an earlier run are replaced, except those of another
 task or of other sources.
 """
 
@@ -31,7 +31,7 @@ from dualenc_jax.pipelines.mining import filters, negatives
 from dualenc_jax.retrieval.encoding.teacher import check_spread
 from dualenc_jax.utils.errors import UserError
 
-# What the files depend on, beside data, model and teacher.
+# Flags that the files depend on, beside data, model and teacher.
 _FLAGS = (
     'bm25', 'depth', 'first_rank', 'num_negatives', 'relative_margin', 'run',
     'sampling', 'seed',

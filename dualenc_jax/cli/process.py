@@ -1,6 +1,6 @@
-"""What the process of a command needs: signals, memory and cores.
+"""The process of a command: its signals, memory and cores.
 
-Imports nothing heavy, as much of it comes before JAX is imported.
+This module imports nothing heavy, as most of it runs before JAX is imported.
 """
 
 import _thread
@@ -29,8 +29,7 @@ _M_MMAP_MAX, _M_ARENA_MAX = -4, -8
 def signals_held() -> Iterator[None]:
   """Holds back signals that have a handler until the end of the block.
 
-  An import of JAX that is broken off ends with an error of another kind, or
-  with a crash.
+  An interrupted import of JAX ends with an error of another kind, or a crash.
   """
   handled = [
       number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -44,10 +43,9 @@ def signals_held() -> Iterator[None]:
 
 
 def send_ignored_signals_again() -> None:
-  """Sends a signal again whose exception Python has ignored.
+  """Sends a signal again if Python has ignored the exception of its handler.
 
-  That happens where a handler is run within a callback of the garbage
-  collector, of which JAX has one.
+  Python does so in callbacks of the garbage collector, of which JAX has one.
   """
   report = sys.unraisablehook
 
@@ -82,8 +80,8 @@ def with_huge_pages(
 ) -> dict[str, str] | None:
   """The environment that asks for huge pages; None where nothing is gained.
 
-  That is where the user has chosen, where the kernel gives huge pages to all
-  or to none, as its file `mode` says, and where JAX computes on an accelerator.
+  Nothing is gained where the user has chosen, where the kernel gives huge pages
+  to all or to none (its file `mode`), and where JAX computes on an accelerator.
   """
   tunables = current.get('GLIBC_TUNABLES', '')
   if TUNABLE in tunables:

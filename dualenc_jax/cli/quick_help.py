@@ -1,8 +1,8 @@
 """`dualenc COMMAND --help` without the second that importing JAX takes.
 
-A command's parser needs none of what computes, but its module imports that. So
-a process that only prints help has stand-ins for the heavy packages, which can
-be subclassed, called and asked for anything, and compute nothing.
+A command's module imports what computes, which its parser does not need. A
+process that only prints help has stand-ins for the heavy packages, which can be
+subclassed and called, have any attribute, and compute nothing.
 """
 
 import abc
@@ -14,7 +14,7 @@ HEAVY = frozenset(['jax', 'jaxlib', 'flax', 'optax', 'orbax', 'tensorstore'])
 
 
 def install() -> None:
-  """Puts stand-ins in the place of heavy packages for this whole process."""
+  """Replaces heavy packages by stand-ins for the rest of this process."""
   sys.meta_path.insert(0, _Finder())
 
 
@@ -33,7 +33,7 @@ class _Anything(abc.ABCMeta):
 
 
 class _StandIn(metaclass=_Anything):
-  """Whatever a heavy package has: a module, a class, a function, an object."""
+  """Stands for a module, a class, a function or an object."""
 
 
 class _Finder:

@@ -181,9 +181,8 @@ def load_cross_encoder(
 def reorder(
     teacher: Teacher, query: str, hits: Sequence[Hit], depth: int
 ) -> list[Hit]:
-  """Hits of one query, the first `depth` by the teacher's scores.
-
-  Those below have scores that go on falling by one.
+  """Reorders the first `depth` hits of one query by the teacher's scores.
+  The scores of the hits below fall by one each, from the lowest score above.
   """
   hits, below = hits[:depth], hits[depth:]
   if not hits:

@@ -62,8 +62,8 @@ def start(
 ) -> None:
   """Sets up logging and JAX's compilation cache, and joins the other hosts.
 
-  `args` have the flags of `add_flags`, None for a command without. Programs are
-  not kept where JAX could not read again what it has compiled.
+  `args` have the flags of `add_flags`; None for a command without them.
+  `keep_programs` = False disables the persistent compilation cache.
   """
   start_logging()
   if args is not None:
@@ -77,7 +77,7 @@ def start(
 
 
 def host(args: argparse.Namespace) -> hosts.Host:
-  """Which of the hosts that share the work this is, after `start`.
+  """This host's number among the hosts that share the work, after `start`.
 
   The flags are those of `flags.add_hosts`, checked, and --multihost.
   """
@@ -89,7 +89,7 @@ def host(args: argparse.Namespace) -> hosts.Host:
 def all_done(args: argparse.Namespace, is_done: Callable[[], bool]) -> bool:
   """Whether all hosts have done their share, by the folder that they share.
 
-  Those that have joined wait for it, so that all see the whole.
+  Hosts that have joined wait for the others, so that all see the whole.
   """
   while not (done := is_done()) and args.multihost:
     time.sleep(_POLL_SECONDS)
@@ -122,7 +122,7 @@ def _join(args: argparse.Namespace) -> None:
     )
   if not args.multihost:
     return
-  # What must be the same on all hosts, a line each.
+  # Versions and flags that must be the same on all hosts, a line each.
   lines = [f'{n} {importlib.metadata.version(n)}' for n in ('jax', 'jaxlib')]
   lines.append(f'dualenc_jax {dualenc_jax.__version__}')
   for name, value in sorted(vars(args).items()):

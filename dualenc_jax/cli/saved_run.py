@@ -19,8 +19,7 @@ from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import hub
 from dualenc_jax.utils.errors import UserError
 
-# What a saved config lacks, since its run had no use for it, and another task
-# may ask for.
+# Defaults that a saved config lacks and another task may ask for.
 _SAVED = 'commands/saved.gin'
 _LOG = logging.getLogger(__name__)
 

@@ -45,12 +45,12 @@ def select(
 ) -> list[tuple[Dataset, str]]:
   """The tasks to evaluate on, that of the inputs or named, and their splits.
 
-  The gin files of names, beir or beir/scifact, have been loaded. None stands
-  for the split that each task is measured on.
+  The gin files of names, such as beir or beir/scifact, must be loaded. A split
+  of None is the one that each task is measured on.
   """
   if not names:
     task = inputs.task
-    # Of a mixture only a split says which of its tasks is meant.
+    # A mixture has no split of its own to be measured on.
     if isinstance(task, Dataset):
       split = split or task.evaluated
     split = split or 'validation'
@@ -66,7 +66,7 @@ def select(
 def keep_available(
     chosen: Sequence[tuple[Dataset, str]], skip_missing: bool
 ) -> list[tuple[Dataset, str]]:
-  """Those whose files exist, before hours are spent on some of them."""
+  """Returns the tasks whose files exist, before hours are spent on some."""
   found, missing = [], {}
   for task, split in chosen:
     try:

@@ -34,9 +34,9 @@ from dualenc_jax.utils import folder_lock
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.untrusted import escape
 
-# Between looks at whether the folder of a run is still there.
+# Seconds between checks that the folder of a run still exists.
 _LOOK_SECONDS = 5.0
-# What a run does in its folder, and what may be given in its place.
+# The activity of a run in its folder, and the remedy if another run has it.
 _WRITES = 'trains', 'another MODEL_DIR'
 _LOG = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def next_command(experiment: Experiment) -> list[str]:
     task = experiment.task
     known, more = task.splits(), []
     if getattr(task, 'evaluated', 'validation') not in known:
-      # What it has learnt from is measured only where there is nothing else.
+      # The training split is measured only where there is no other.
       found = [s for s in ('validation', 'train') if s in known]
       more = [f'--split={split}' for split in found[:1]]
       if not isinstance(task, Dataset):
@@ -81,7 +81,7 @@ def make_parser() -> flags.Parser:
 
 
 def add_change_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the flags that let a run go on although something has changed."""
+  """Adds the flags that let a run resume with another config or other data."""
   add = parser.add_argument
   add('--allow_config_change', action='store_true',
       help='resume even if the config differs from that of MODEL_DIR, or the'
@@ -107,7 +107,7 @@ def train(
     experiment: Experiment, args: argparse.Namespace, started: float,
     stopping: Stopping,
 ) -> None:
-  """Checks, says what will run, writes the config and trains.
+  """Checks and logs what will run, writes the config and trains.
 
   The flags are those of `add_change_flags`; the program started at
   `time.perf_counter()`. SystemExit is raised where the run was stopped.
@@ -169,10 +169,10 @@ def train(
 
 @contextlib.contextmanager
 def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
-  """Keeps others out of a run's folder, by the first host.
+  """Locks a run's folder, on the first host.
 
-  The hook looks every few seconds whether the folder is still there, and has no
-  other writer.
+  The hook checks every few seconds that the folder exists and has no other
+  writer.
   """
   if jax.process_index():
     hosts.wait_for_all()
@@ -193,7 +193,7 @@ def _alone(folder: pathlib.Path) -> Iterator[list[Hook]]:
     try:
       yield [Hook(look, every=1, late=True)]
     except Exception:
-      # What fails without the folder fails for want of it.
+      # If the folder is gone, that is the cause of the error.
       lock.check()
       raise
     lock.check()

@@ -38,8 +38,8 @@ def write(
 
   Args:
     folder: an existing one.
-    passages: those that queries were written for.
-    queries: those that are kept, in the order of their passages.
+    passages: all that have generated queries.
+    queries: the kept queries, in the order of their passages.
     counts: queries left out, by cause.
     facts: values that the files depend on.
     with_corpus: False where the folder's corpus is the one that was read.

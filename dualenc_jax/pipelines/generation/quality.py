@@ -1,5 +1,4 @@
-"""Which generated queries a retriever can learn from.
-
+"""Quality of generated queries: which ones a retriever can learn from.
 Filters of single queries by their text, reasons to refuse all queries of a
 generator, and the rate at which BM25 finds the passages of queries.
 """
@@ -158,7 +157,7 @@ def self_retrieval(
     score = scores[place[query.passage]]
     if not score:  # Not retrieved.
       continue
-    # Of equal scores any order is as likely.
+    # Equal scores have any order with the same probability.
     left = DEPTH - np.sum(scores > score)
     total += float(np.clip(left / np.sum(scores == score), 0.0, 1.0))
   return SelfRetrieval(total / len(chosen), len(chosen), len(numbers))

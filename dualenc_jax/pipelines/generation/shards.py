@@ -30,7 +30,7 @@ class Shards:
 
   Attributes:
     folder: one file of JSON Lines a shard, and facts.json.
-    passages: those that queries are written for.
+    passages: all that queries are generated for.
     count: queries a passage.
     sampling: how tokens are drawn.
     length: most tokens of a query, EOS included.
@@ -82,7 +82,7 @@ class Shards:
         if saved.get(name) != known.get(name)
     ]
     if changes and replace:
-      # Aside at once: a kill leaves no part of it here.
+      # Renamed first, so that a kill leaves no part of it here.
       aside = self.folder.with_name(f'{self.folder.name}.{os.getpid()}.old')
       self.folder.rename(aside)
       shutil.rmtree(aside)

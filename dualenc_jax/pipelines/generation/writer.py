@@ -133,7 +133,7 @@ class Writer:
 
 @dataclasses.dataclass
 class _Slots:
-  """The host's part: which target is where, and what comes next."""
+  """The host's bookkeeping: the targets in the slots, and the next sources."""
 
   programs: Programs
   params: Any
@@ -145,8 +145,8 @@ class _Slots:
   ) -> Iterator[Text]:
     p = self.programs
     everywhere = p.devices * p.slots
-    # Of each slot its source, -1 for none, and the next of its targets; of each
-    # target which one it is, -1 for none.
+    # By slot: its source, -1 for none, and the number of its next target. By
+    # target: its number among those of its source, -1 for none.
     held = np.full(everywhere, -1)
     following = np.zeros(everywhere, np.int64)
     target = np.full((everywhere, p.targets), -1)
@@ -204,7 +204,7 @@ class _Slots:
     tokens = np.zeros((p.devices, p.entered, p.source_length), np.int32)
     places = np.full((p.devices, p.entered), p.slots, np.int32)
     taken: list[int] = []
-    # What is left at the end goes over all devices.
+    # The last sources are divided among all devices.
     share = min(p.entered, -(-len(rows) // p.devices))
     for device in range(p.devices):
       own = free[free // p.slots == device][:share]

@@ -141,7 +141,7 @@ def _known(
 def _answered(
     passages: np.ndarray, ranked: RetrievalSet, answers: list[list[str]]
 ) -> np.ndarray:
-  """Which candidates [Q, k], -1 for none, have one of their query's answers."""
+  """bool [Q, k]: candidates (-1 for none) with one of their query's answers."""
   corpus = ranked.corpus
   found = answer_match.each_hit(
       passages,
@@ -161,7 +161,7 @@ def text_fingerprints(ranked: RetrievalSet) -> tuple[np.ndarray, np.uint64]:
   lengths, offsets = column.lengths[corpus.rows], column.offsets[corpus.rows]
   some = np.flatnonzero(lengths)
   first, last = offsets[some], (offsets + lengths - 1)[some]
-  # Those that may begin or end with space, which beyond ASCII is several bytes.
+  # These may begin or end with space, which beyond ASCII is several bytes.
   odd = np.zeros(len(some), bool)
   for ends in (column.values[first], column.values[last]):
     odd |= (ends <= 32) | (ends >= 128)
@@ -173,7 +173,7 @@ def text_fingerprints(ranked: RetrievalSet) -> tuple[np.ndarray, np.uint64]:
 
 
 def _repeats(passages: np.ndarray, texts: np.ndarray) -> np.ndarray:
-  """Which candidates [Q, k] have the text of one before them."""
+  """bool [Q, k]: candidates with the text of one before them."""
   out = np.zeros(passages.shape, bool)
   for query, own in enumerate(passages):
     real = np.flatnonzero(own >= 0)

@@ -133,7 +133,7 @@ def write_files(
     kept: candidates of each source.
     chosen: hard negatives of each query.
     by_teacher: whether scores are a teacher's, which are written to learn from.
-    facts: what the files depend on.
+    facts: values that the files depend on.
     margins: a line on those of a teacher.
   """
   counts = {each.candidates.name: each.counts for each in kept}
@@ -200,7 +200,7 @@ def _report(
     chosen: Sequence[Sequence[Negative]],
     margins: str,
 ) -> Iterator[str]:
-  """Lines of Markdown: what was left out, margins, and examples to read."""
+  """Lines of Markdown: counts by rule, margins, and examples."""
   yield '# Hard negatives\n'
   yield from count_table(kept)
   yield f'\n{summary(chosen)}'

@@ -1,4 +1,4 @@
-"""What a recipe is: stages, and which outputs of others each of them reads."""
+"""Recipes: stages, and the outputs of other stages that each of them reads."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import dataclasses
@@ -183,7 +183,7 @@ def sweep(
   first = next(iter(recipes.values()))
   for name, stage in first.stages.items():
     versions = [recipe.stages[name] for recipe in recipes.values()]
-    # Of several configs in a list the last would win.
+    # A list of gin files must not get several configs: the last would win.
     alone = [
         value for flag, value in stage.flags.items()
         if flag == 'gin_file' or not isinstance(value, list | tuple)

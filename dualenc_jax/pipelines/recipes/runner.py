@@ -168,7 +168,7 @@ def _run(
 
 
 def _parts(stage: Stage, places: Places) -> dict[str, Any]:
-  """All that decides what a stage makes, by name, as JSON has it."""
+  """Flags and contents that decide what a stage makes, by name, as in JSON."""
   parts = {
       'command': stage.command,
       'arguments': stage.arguments,
