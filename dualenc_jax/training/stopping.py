@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from dualenc_jax.utils.errors import (
@@ -202,9 +202,13 @@ class AnyHost:
     self._this_host = this_host
     self._pending: jax.Array | None = None
     if jax.process_count() > 1:
-      axis = 'device'
-      mesh = jax.make_mesh((jax.device_count(),), (axis,))
-      self._each = NamedSharding(mesh, PartitionSpec(axis))
+      # One device a host: a sum over all of them, beside those of the train
+      # step, would have the hosts wait for each other in different orders.
+      firsts: dict[int, jax.Device] = {}
+      for device in jax.devices():
+        firsts.setdefault(device.process_index, device)
+      mesh = Mesh(np.array([firsts[i] for i in sorted(firsts)]), ('host',))
+      self._each = NamedSharding(mesh, PartitionSpec('host'))
       self._any = jax.jit(
           jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec())
       )
@@ -214,8 +218,7 @@ class AnyHost:
     if jax.process_count() == 1:
       return answer
     before = self._pending
-    each = np.full(jax.local_device_count(), answer)
     self._pending = self._any(
-        jax.make_array_from_process_local_data(self._each, each)
+        jax.make_array_from_process_local_data(self._each, np.full(1, answer))
     )
     return before is not None and bool(before)
