@@ -80,7 +80,7 @@ class Retriever:
     towers.tokenizer.prompted(prompt)  # Raises for an unknown prompt.
     self._prompt = prompt
     self._corpus: Corpus | None = None
-    self._search: Any = None  # Of `make_search`, for the corpus.
+    self._search: Any = None  # The result of `make_search` for the corpus.
     # A `retrieval.search.hybrid.Hybrid` of the corpus, made when first needed.
     self._hybrid: Any = None
     if index is not None:

@@ -1,4 +1,4 @@
 """The commands, `dualenc X`: a module each, and all that knows gin.
 
-What a command computes lies below, and knows no flags.
+The work of a command lies below, and knows no flags.
 """

@@ -7,10 +7,10 @@
     --tasks=beir/scifact --gin.DATA_ROOT=/data
 
 The candidates of a query are the best passages of a model, of BM25 or of runs.
-Those whose probability is above --above are positives, those below --below are
-hard negatives, in the order of retrieval; the rest is not used. Known positives
-remain positives. Queries whose text is in another split of the task are left
-out.
+Passages whose probability is above --above are positives, those below --below
+are hard negatives, in the order of retrieval; the rest is not used. Known
+positives remain positives. Queries whose text is in another split of the task
+are left out.
 
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin,
 with the origin of each positive, logits and probabilities; report.md and

@@ -54,7 +54,7 @@ class Batches:
     batch_size: B, pairs of the global batch.
     seed: seed of the order, 0 or more.
     query_length, passage_length: most tokens, not less than the caches'.
-    num_negatives: K, hard negatives a query. Of more in an example, epoch e
+    num_negatives: K, hard negatives a query. Where an example has more, epoch e
       takes K consecutive ones from number e * K on, around the end to the
       first; of fewer, all.
     rates: share of each cache; None for one cache.

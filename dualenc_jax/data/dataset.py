@@ -213,7 +213,7 @@ def rows(dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
 class Mixture:
   """Tasks whose training examples are mixed, as in a seqio mixture.
 
-  Each task has its own token cache. Of every 65,536 pairs in a row its share is
+  Each task has its own token cache. Its share of every 65,536 pairs in a row is
   its rate.
 
   Attributes:

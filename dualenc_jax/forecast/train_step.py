@@ -37,7 +37,7 @@ class CollectiveStats(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-  """What a compiled program needs of a device.
+  """The needs of a compiled program on a device.
 
   Attributes:
     parts: bytes by name; they add up to the memory that a device needs.

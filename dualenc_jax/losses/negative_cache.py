@@ -155,8 +155,8 @@ def update(
   In this order: refreshed slots get their new embedding, and age 0; so do slots
   whose text is a passage of the batch. The other passages, equal ones once,
   replace empty slots first, then the oldest; of equal ages the lowest slot.
-  These have age 0, and all other slots are one older. Of several embeddings of
-  one text the batch's counts, then the first.
+  These have age 0, and all other slots are one older. Among several embeddings
+  of one text the batch's counts, then the first.
 
   Slots int32 [R, ...], M for none, are refreshed by embeddings [R, ..., D];
   passages [B, D] have tokens [B, L] and ids uint32 [B, 2].

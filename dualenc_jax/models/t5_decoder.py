@@ -20,8 +20,8 @@ from dualenc_jax.parallel import split_params
 class Cache(NamedTuple):
   """Keys and values of a layer, of the targets so far and of the source.
 
-  Those of targets [R n, T, H, K] are meaningless from the present position on;
-  those of the source are [R, L, H, K].
+  Keys and values of targets [R n, T, H, K] are meaningless from the present
+  position on; those of the source are [R, L, H, K].
   """
 
   keys: jax.Array

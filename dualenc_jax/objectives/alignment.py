@@ -33,7 +33,7 @@ class Alignment(PairObjective):
 
     log sum_{d in C(q)} exp s(q, d) - s(q, p),
 
-  where C(q) is the whole corpus but for other labelled passages of q. As the
+  where C(q) is the whole corpus without other labelled passages of q. As the
   passage tower is frozen, without dropout, the corpus is encoded once, and the
   softmax is exact at every step: no negative is stale or left out.
 

@@ -56,7 +56,7 @@ class DistilledPQ(PairObjective):
     least_spread: standard deviation of the first batch's margins, below which
       they teach nothing.
     states_dir: keeps the teacher's scores, too; with it a killed run ends bit
-      for bit as an uninterrupted one, without it but for rounding.
+      for bit as an uninterrupted one, without it except for rounding.
   """
 
   model: DualEncoder

@@ -49,7 +49,7 @@ def disable_absent_tpus(
 
 def current_backend() -> str:
   """Returns 'cpu', 'gpu' or 'tpu', of the mesh in scope or of this process."""
-  import jax  # Which the package does not import.
+  import jax  # Modules that the package does not import.
 
   device = jax.sharding.get_abstract_mesh().abstract_device
   return device.platform if device else jax.default_backend()

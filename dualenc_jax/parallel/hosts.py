@@ -76,7 +76,7 @@ def join(
         cluster_detection_method='deactivate' if address else None,
         heartbeat_timeout_seconds=SILENCE, shutdown_timeout_seconds=_DAY,
     )
-  except Exception as e:  # Of name services, HTTP, Kubernetes, variables.
+  except Exception as e:  # Name services, HTTP, Kubernetes and others fail.
     raise UserError(
         f'--multihost: JAX does not find the hosts: {e} Expected Cloud TPUs,'
         ' SLURM (start the command with srun), Open MPI or Kubernetes, or'

@@ -1,8 +1,8 @@
 """An order of devices in which each has a wire to the next.
 
-What travels round a ring of devices goes by one wire a hop only if neighbours
-on the ring are neighbours in the machine; other hops share wires, and the TPU's
-compiler then waits for each of them.
+Data that travels round a ring of devices goes by one wire a hop only if
+neighbours on the ring are neighbours in the machine; other hops share wires,
+and the TPU's compiler then waits for each of them.
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ def make_ring(places: Sequence[Sequence[int]]) -> list[int]:
   """Returns numbers of the places of a full grid, neighbour after neighbour.
 
   From each place to the next, and from the last to the first, one coordinate
-  goes one step on. Of an odd number of places, or of those of a line, no such
-  order exists: then only the last and the first are apart. Other places than a
+  goes one step on. An odd number of places, or a line of them, has no such
+  order: then only the last and the first are apart. Other places than a
   full grid stay in their order.
   """
   values = [sorted(set(axis)) for axis in zip(*places)]

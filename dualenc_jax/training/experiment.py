@@ -258,8 +258,8 @@ def restore_or_init(
 ) -> tuple[TrainState, dict[str, Any]]:
   """Returns the first state and its `meta`.
 
-  That is the newest readable checkpoint of this run, else the parameters of
-  `start`, else random ones.
+  The state is the newest readable checkpoint of this run, else the parameters
+  of `start`, else random ones.
   """
   restored = checkpoints.restore(plan.abstract)
   if restored is not None:

@@ -129,7 +129,7 @@ def measure_peak(experiment: Experiment) -> int:
 def peak_of(compiled: jax.stages.Compiled) -> int:
   """Returns the bytes of a device that must be free for a compiled program.
 
-  That is not `peak_memory_in_bytes`, which lacks the temporaries on the CPU.
+  The sum is not `peak_memory_in_bytes`, which lacks the temporaries on the CPU.
   """
   plan = _analysis(compiled)
   arguments, outputs = plan.argument_size_in_bytes, plan.output_size_in_bytes

@@ -1,4 +1,4 @@
-"""What ends a run before its last step: a criterion, or signals on any host."""
+"""Ends of a run before its last step: a criterion, or signals on any host."""
 
 from collections.abc import Callable, Iterator
 import contextlib

@@ -119,7 +119,7 @@ def write_csv(path: pathlib.Path, columns: Mapping[str, Sequence[Any]]) -> None:
 def fit_text(text: str, inches: float = 9.0) -> str:
   """A text for matplotlib to draw as it is, in lines of so many inches at most.
 
-  What stands between two dollars is not a formula.
+  A text between two dollars is not a formula.
   """
   width = max(int(_LETTERS * inches), 1)
   lines = textwrap.fill(untrusted.escape_controls(text), width)

@@ -1,7 +1,8 @@
 """Checks of files that a stranger may have made: names, sizes, contents.
 
 A link is followed, as those of a hub's cache must be, to whatever regular file
-it leads to. What a file says, though, leads to nothing outside of its folder.
+it leads to. The content of a file, though, leads to nothing outside of its
+folder.
 """
 
 import math

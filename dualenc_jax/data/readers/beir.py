@@ -51,7 +51,7 @@ class Beir(JudgedTexts):
       return [self]
     of_set = self
     if self.folder is not None:
-      # Of the folder of a model's saved config, say, as are these options.
+      # These options may be those of a model's saved config.
       of_set = dataclasses.replace(
           self, folder=None, prefix='', files=None,
           hard_negatives=None, scores=False,

@@ -33,9 +33,9 @@ def numbered(
   """Yields (its first line's number, cells) of each row that is not blank.
 
   A cell may go over several lines; `""` in one is a quote. Bytes that are not
-  UTF-8 are lone surrogates. What is not a row is the error that says why, and
-  reading goes on in the next line. Without a delimiter it is the comma,
-  semicolon or tab that the first line has most of. Errors are those of
+  UTF-8 are lone surrogates. A line that is not a row is the error that says
+  why, and reading goes on in the next line. Without a delimiter it is the
+  comma, semicolon or tab that the first line has most of. Errors are those of
   `text_files.lines`.
   """
   number = 0

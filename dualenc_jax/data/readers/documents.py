@@ -26,7 +26,8 @@ from dualenc_jax.utils.errors import (
 
 # Held out: one document in this many, by a hash of its id.
 _HELD_OUT = 20
-# Of a query; and of a sentence: it ends at . ! ? before a space, or a line.
+# Bounds of a query, and of a sentence, which ends at . ! ? before a space, or a
+# line.
 _LEAST_WORDS = 3
 _SENTENCE = re.compile(r'(?<=[.!?])\s+|\n+')
 
@@ -35,7 +36,7 @@ _SENTENCE = re.compile(r'(?<=[.!?])\s+|\n+')
 class Documents(FilesDataset):
   """Pairs made of documents, and the documents as a corpus.
 
-  Of each document `titles` pairs of title and text, if it has both, and
+  Each document gives `titles` pairs of title and text, if it has both, and
   `clozes` of a sentence and the text, without that sentence at the share
   `removal`. Sentences are drawn by the document's id, so the pairs are the same
   in every run. Documents of which no pair can be made (no text, or neither a

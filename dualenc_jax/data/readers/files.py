@@ -71,8 +71,8 @@ def find(
 def fingerprint(paths: Sequence[pathlib.Path]) -> str:
   """Hashes the content of files, in this order.
 
-  Of a file larger than `WHOLE` bytes only the size and 64 blocks of one MiB at
-  equal distances count, the first and the last block among them.
+  A file larger than `WHOLE` bytes counts by its size and 64 blocks of one MiB
+  at equal distances, the first and the last block among them.
   """
   digest = hashlib.sha256()
   for path in paths:

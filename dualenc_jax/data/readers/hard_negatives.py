@@ -41,7 +41,7 @@ class MinedLine(NamedTuple):
 
 
 class _Selection(NamedTuple):
-  """What is taken of a line: `dropped` counts positives among negatives."""
+  """A line as it is used; `dropped` counts positives among its negatives."""
 
   query_id: str
   systems: Collection[str]

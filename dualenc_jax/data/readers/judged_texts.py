@@ -175,7 +175,7 @@ class JudgedTexts(FilesDataset):
     return 0.0, ''
 
   def name(self) -> str:
-    """What messages call the data set."""
+    """The name of the data set in messages."""
     return self.task_name
 
   @property
@@ -365,7 +365,7 @@ class JudgedTexts(FilesDataset):
   def _negatives(
       self, split: str, judged: Iterable[Judgement]
   ) -> TextTable | None:
-    """What is mined for each query, for `_stored`."""
+    """The mined negatives of each query, for `_stored`."""
     if split != 'train' or (path := self._hard_negatives_file()) is None:
       return None
     positives: dict[str, list[str]] = {}
@@ -406,7 +406,7 @@ def _passage_ids(
 def _stored(
     table: TextTable | None, query_id: str
 ) -> hard_negatives.QueryNegatives:
-  """What a table of JSON has for a query, nothing if it is not in it."""
+  """The entry of a query in a table of JSON, empty if it has none."""
   if table is None or not (text := table.get(query_id)):
     return hard_negatives.QueryNegatives([], {})
   negatives, scores = json.loads(text)

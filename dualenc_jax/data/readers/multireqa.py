@@ -301,7 +301,7 @@ class Candidates:
     return [Candidate(prefix + label, s, e, n) for label, s, e, n in places]
 
   def _parse(self, line: bytes) -> tuple[Any, str, int, int]:
-    """What the context has so far, label, start and end."""
+    """Sentences of the context so far: label, start and end."""
     row = rows.json_object(line)
     match = self._pattern.fullmatch(rows.text(row, 'candidate_id'))
     if match is None:
@@ -399,7 +399,7 @@ def _parse_context(line: bytes) -> Context | None:
 
 
 def _question(row: dict[str, Any], length: int) -> Question:
-  # What is called 'id' is the source's own where there is a 'qid', too.
+  # An 'id' is the source's own where there is a 'qid', too.
   name = rows.identifier(row, 'qid') or rows.identifier(row, 'id')
   if not name:
     raise BadRow("a question has no 'qid'")

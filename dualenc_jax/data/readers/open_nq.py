@@ -77,7 +77,7 @@ class OpenNQ(FilesDataset):
   strict: bool = True
 
   def splits(self) -> tuple[str, ...]:
-    """Those whose file exists; all where none does, for a cache may."""
+    """The splits whose file exists; all where none does, for a cache may."""
     root = self._root or pathlib.Path()
     found = (
         split for split, (*_, names) in _FILES.items()

@@ -40,12 +40,12 @@ class Pairs(FilesDataset):
 
   A row with several passages is as many examples, each with all hard negatives
   of the row. A row that has one of its own passages among its hard negatives,
-  equal but for whitespace around it, is bad by default. Rows are not compared
-  with each other; `dualenc data check` does that.
+  equal except for whitespace around it, is bad by default. Rows are not
+  compared with each other; `dualenc data check` does that.
 
-  The attributes down to negative_scores name columns. Those from negatives on
+  The attributes down to negative_scores name columns. Columns from negatives on
   may be missing in a file, unless called otherwise than by default; None leaves
-  one out. Training alone reads weights and scores. Those called train,
+  one out. Training alone reads weights and scores. The arguments train,
   validation and test are the files of the splits.
 
   Attributes:
@@ -256,7 +256,7 @@ class Pairs(FilesDataset):
     return any(self._find([column], attribute) for attribute in _COLUMNS)
 
   def _find(self, columns: Collection[str], attribute: str) -> list[str]:
-    """Those of a file's columns that are meant by an attribute."""
+    """The columns of a file that an attribute means."""
     name = getattr(self, attribute)
     if name is not None and attribute in _NUMBERED:
       return tables.numbered_columns(columns, name)
@@ -340,7 +340,7 @@ _COLUMNS = {
     for field in dataclasses.fields(Pairs)
     if field.name not in _NO_COLUMNS
 }
-# Those of which a file may have several.
+# Columns of which a file may have several.
 _NUMBERED = ('negatives', 'negative_titles', 'negative_scores')
 
 

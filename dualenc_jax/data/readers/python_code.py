@@ -151,7 +151,7 @@ class PythonCode(Dataset):
 def _unlike(
     functions: Sequence[dict[str, Any]], held_out: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-  """Those whose docstring and code are not those of a held-out one."""
+  """The functions whose docstring and code are not those of a held-out one."""
   queries = {f['query'] for f in held_out}
   near = near_duplicates(
       [f['passage'] for f in functions], [f['passage'] for f in held_out]

@@ -14,7 +14,7 @@ from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import UserError
 
-# What a header calls the columns, in small letters alone.
+# Names of the columns in a header, in small letters alone.
 _COLUMNS = (
     ('queryid', 'query', 'qid', 'questionid', 'topic', 'topicid'),
     ('corpusid', 'passageid', 'passage', 'pid', 'documentid', 'document',

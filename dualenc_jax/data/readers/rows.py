@@ -66,7 +66,7 @@ def collecting() -> Iterator[BadRows]:
 
 
 class Faults:
-  """What is wrong in a source: the first is an error, or all are skipped.
+  """The faults of a source: the first is an error, or all are skipped.
 
   Within `collecting` all are skipped and counted there. Otherwise they are
   counted here, to be logged by `warn`.
@@ -132,8 +132,8 @@ def parse_rows(
     numbered: (line or row number, raw row).
     parse: makes a row of a raw one; raises BadRow.
     strict: whether the first bad row is an error, a UserError; else bad rows
-      are skipped and the log says at the end how many, by reason. That all are
-      bad is an error.
+      are skipped and the log says at the end how many, by reason. It is an
+      error if all are bad.
   """
   good, bad, faults = 0, 0, Faults(strict, 'bad rows')
   for number, raw in numbered:

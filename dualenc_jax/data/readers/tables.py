@@ -13,7 +13,8 @@ from dualenc_jax.data.readers import cells, rows, text_files
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
-# Of Parquet: rows, and bytes of texts, decoded at a time; bytes read at a time.
+# Limits for Parquet: rows, and bytes of texts, decoded at a time; bytes read at
+# a time.
 _ROWS, _TEXTS, _BUFFER = 256, 2**28, 2**20
 # Lists the files of a folder that `save_to_disk` wrote.
 _STATE = 'state.json'
@@ -24,7 +25,7 @@ ALIASES: Mapping[str, Sequence[str]] = {
     'passage': ('passage', 'positive', 'pos', 'document', 'context', 'answer'),
     'negatives': ('negatives', 'negative', 'neg'),
 }
-# Of ids and of texts, by split.
+# Names of columns of ids and of texts, by split.
 OF_TEXTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     'corpus': (
         ('_id', 'id', 'passage_id', 'pid', 'docid', 'doc_id', 'docno'),
@@ -194,7 +195,7 @@ def parquet(
         ):
           yield from batch.to_pylist()
           number += len(batch)
-    # What is not UTF-8, or no value of Python, is a ValueError.
+    # Bytes that are not UTF-8, or no value of Python, are a ValueError.
     except (pyarrow.ArrowException, OSError, ValueError) as error:
       raise damaged(number, error) from error
 
@@ -323,7 +324,7 @@ def numbered_columns(columns: Collection[str], name: str) -> list[str]:
 def renaming(
     columns: Collection[str], wanted: Mapping[str, str | None]
 ) -> dict[str, str]:
-  """What columns of a file are to be called instead, by what they are called.
+  """New names of a file's columns, by the names they have.
 
   `wanted` has names by what they mean; those that the file has, or that are
   None or not the usual ones, stay.

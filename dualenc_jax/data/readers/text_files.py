@@ -81,7 +81,7 @@ def elements(
   """Yields (number from 1 on, element) of an array in a plain or .gz file.
 
   Memory holds about two elements and the `size` characters that are read at a
-  time. What is not a whole element after `longest` is not JSON.
+  time. An element that is not whole after `longest` is not JSON.
 
   Raises:
     UserError: damaged gzip, a file that is cut off, not UTF-8, or not an array.

@@ -44,7 +44,7 @@ class Texts(FilesDataset):
     others  of `tables`: .json, .csv, .tsv with cells in quotes, .parquet
             and folders of `save_to_disk`, with columns of the names of JSONL.
 
-  The name tells which, else the first line. Those of lines, .json and .csv may
+  The name tells which, else the first line. Files of lines, .json and .csv may
   be packed (.gz). A title goes in front of its text. A row without an id, and a
   query without a text, is bad; a blank passage is kept.
 

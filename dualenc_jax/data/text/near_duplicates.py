@@ -69,7 +69,7 @@ def _pairs(texts: Sequence[str]) -> Any:
 
 
 def _rarest(pairs: Any, least: float) -> Any:
-  """Of each text's n pairs the n - ceil(least n) + 1 rarest."""
+  """The n - ceil(least n) + 1 rarest of each text's n pairs."""
   sizes = np.diff(pairs.indptr)
   counts = np.minimum(sizes, sizes - np.ceil(least * sizes).astype(int) + 1)
   place = np.arange(pairs.nnz) - np.repeat(pairs.indptr[:-1], sizes)

@@ -1,12 +1,12 @@
 """The words of texts of any script, for all that counts or compares words.
 
 A word is a run of letters, marks, numbers and underscores of the text in NFKC.
-Nothing else joins words, so an apostrophe parts them in all its forms. What is
-not seen (joiners, soft hyphens, variation selectors) or may be left out (the
-points of Arabic, Hebrew and Syriac, the tatweel) goes, and decimal digits are
-those of ASCII.
+Nothing else joins words, so an apostrophe parts them in all its forms.
+Characters that are not seen (joiners, soft hyphens, variation selectors) or may
+be left out (the points of Arabic, Hebrew and Syriac, the tatweel) go, and
+decimal digits are those of ASCII.
 
-Of scripts without spaces between words each pair of neighbouring characters is
+In scripts without spaces between words each pair of neighbouring characters is
 a word, a character being a letter with its marks; one alone is a word, too.
 Korean counts among them, for its particles stand at the words that they follow.
 """

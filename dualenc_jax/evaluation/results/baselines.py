@@ -44,7 +44,7 @@ class BM25Config:
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-  """Which baselines are measured, and how.
+  """The choice of baselines to measure, and their settings.
 
   Attributes:
     names: of 'bm25' and 'hybrid'; None for both, unless the corpus is large.

@@ -10,7 +10,7 @@ from dualenc_jax.evaluation.results.result_files import Key, Model
 
 
 class Benchmark(enum.Enum):
-  """Which of the papers' tables a set is in."""
+  """The table of the papers that a set is in."""
 
   QA = 'QA retrieval'
   BEIR = 'BEIR'

@@ -20,7 +20,7 @@ from dualenc_jax.models.t5_decoder import Cache
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.pipelines.generation.sampling import Sampling
 
-# Steps of a program. Of ended targets half as many are wasted on average.
+# Steps of a program. Half as many ended targets are wasted on average.
 _STEPS = 8
 # Slots are refilled once a quarter of them is free.
 _FREE = 4

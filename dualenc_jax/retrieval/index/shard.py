@@ -234,7 +234,7 @@ class IndexFolders(files.GrowingFolder):
   def check_contents(self) -> None:
     """Raises UserError where a folder holds anything but an index.
 
-    Such a folder is never renamed, removed or written to.
+    A folder with one is never renamed, removed or written to.
     """
     for path in (self.folder, self.partial, self.aside):
       found = [*path.glob('*'), *path.glob('*/*')]

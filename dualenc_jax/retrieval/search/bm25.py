@@ -99,7 +99,7 @@ class BM25:
   ) -> ranking.Ranking:
     """Ranks the passages with a word of each of Q queries: [Q, min(k, N)].
 
-    Of equal scores the passage with the greatest id comes first.
+    Among equal scores the passage with the greatest id comes first.
     """
     ranking.check_k(k)
     places = ranking.id_places(passage_ids)

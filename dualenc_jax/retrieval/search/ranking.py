@@ -144,8 +144,8 @@ def id_places(ids: Sequence[str]) -> np.ndarray:
 def drop_self_hits(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
   """Drops one hit of each query from a ranking [Q, k].
 
-  That is the corpus row of the query in `self_hits` [Q], or the last hit if the
-  row is -1 or no hit.
+  The hit is the corpus row of the query in `self_hits` [Q], or the last hit if
+  the row is -1 or no hit.
   """
   keep = ranking.indices != self_hits[:, None]
   keep[keep.all(axis=1), -1] = False
@@ -254,7 +254,7 @@ def count_above(
 ) -> np.ndarray:
   """Counts the passages ranked above one passage of each query: int64 [Q].
 
-  That passage is row `gold`, int64 [Q], with score `gold_scores`, float32 [Q].
+  The passage is row `gold`, int64 [Q], with score `gold_scores`, float32 [Q].
   """
   places = functools.cache(lambda: id_places(ids))
   above = np.zeros(len(queries), np.int64)
