@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> None:
     shown = shlex.quote(escape(str(home)))
     print(
         f'Next: dualenc compare another_model {shown} for tests, dualenc'
-        f' report {shown} for a page of it all.'
+        f' report --model_dir={shown} for a page of it all.'
     )
 
 

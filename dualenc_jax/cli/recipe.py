@@ -4,9 +4,10 @@
     --gin.TRAIN_FILE=train.jsonl --gin.UNLABELLED=queries.jsonl ...
   dualenc recipe --gin_file=recipes/pair.gin --output_dir=pair ... --list
 
-Each stage has a folder in WORK_DIR. When the same command runs again, a stage
-whose flags and inputs are the same is skipped, a killed stage continues, and a
-stage whose inputs have changed is made anew; its old folder is kept aside.
+Each stage has a folder in --output_dir. When the same command runs again, a
+stage whose flags and inputs are the same is skipped, a killed stage continues,
+and a stage whose inputs have changed is made anew; its old folder is kept
+aside.
 --replace puts a file of yours in place of what a stage makes.
 
 SIGTERM, SIGINT and SIGUSR1 are passed on to the running stage, which ends, as

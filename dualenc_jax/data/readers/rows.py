@@ -93,7 +93,8 @@ class Faults:
     if self.stops:
       raise UserError(
           f'{place}: {error or reason}. Mend the file, or skip such'
-          f' {self._things} with --gin.STRICT=False (or --skip_bad_rows).'
+          f' {self._things} with --gin.STRICT=False (`encode --corpus`:'
+          ' --skip_bad_rows).'
       ) from None
     self.bad.add(reason, place, count)
 
