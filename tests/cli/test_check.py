@@ -41,7 +41,7 @@ def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
   assert largest == max(fitting)
   above = min(probes.keys() - set(fitting))
   assert 0 < above - largest <= largest
-  assert f'; {above:,} do not fit' in out and "compiled for 'cpu'" in out
+  assert f'; {above:,} do not fit' in out and "of kind 'cpu'" in out
   # The table is that of the batch found, and adds up.
   table = rows(out)
   assert table['peak'] == float(found[2]) == probes[largest]
