@@ -54,8 +54,14 @@ def send_ignored_signals_again() -> None:
     number = signals.get(ignored.exc_type)
     if number is None:
       report(ignored)
-    else:  # Later, as here it would be ignored, too.
-      threading.Timer(0.05, _thread.interrupt_main, [number]).start()
+    while number is not None:
+      # Later, as here it would be ignored, too. On a busy machine it may come
+      # before `start` has returned.
+      try:
+        threading.Timer(0.05, _thread.interrupt_main, [number]).start()
+        return
+      except tuple(signals):
+        continue
 
   sys.unraisablehook = hook
 

@@ -66,7 +66,14 @@ def test_one_that_is_ignored_comes_again(monkeypatch, number, error):
     gc.callbacks.remove(callback)
     signal.raise_signal(number)
 
-  monkeypatch.setattr(sys, 'unraisablehook', None)
+  def slow_start(timer, start=threading.Timer.start):
+    # A machine so busy that the timer is faster than this thread.
+    monkeypatch.undo()
+    start(timer)
+    time.sleep(0.2)
+
+  monkeypatch.setattr(threading.Timer, 'start', slow_start)
+  hook = sys.unraisablehook
   process.send_ignored_signals_again()
   before = signal.signal(number, ended)
   try:
@@ -76,6 +83,7 @@ def test_one_that_is_ignored_comes_again(monkeypatch, number, error):
       for _ in range(300):  # A sleep is not broken off.
         time.sleep(0.1)
   finally:
+    sys.unraisablehook = hook
     signal.signal(number, before)
 
 
