@@ -9,7 +9,7 @@ import logging
 import os
 import pathlib
 import re
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -19,10 +19,14 @@ from dualenc_jax.checkpoints.weights import infer_encoder, Weights
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.models import T5Encoder
 from dualenc_jax.retrieval.compression import Codec, model_codec
-from dualenc_jax.utils import finite, json_file, machine, untrusted
+from dualenc_jax.utils import json_file, machine
 from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.tensor_files import checkpoint_meta, zarr_files
-from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
+from dualenc_jax.utils.tensor_files.tensors import (
+  DamageError,
+  Tensor,
+  unstack,
+)
 
 KIND = 'dualenc_jax model_dir'
 # Saved beside what `models.describe` says of a generator.
@@ -203,11 +207,12 @@ def restore(
 
 
 def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
-  """Opens a checkpoint, reading only metadata; DamageError if it cannot."""
+  """Opens a checkpoint; DamageError if its files are not what was saved."""
   folder = step_folder(path, step)
   meta, known = checkpoint_meta.read(folder, **_META)
   meta |= {'model': models.current_names(meta['model'])}
-  tensors = checkpoint_meta.read_item(folder / 'params', known)
+  checkpoint_meta.check_item(folder / 'params', known)
+  tensors = unstack(zarr_files.read_tree(folder / 'params'))
   loss, codec, others = _partition(tensors, 'loss', model_codec.GROUP)
   codec = {n.partition('/')[2]: t for n, t in codec.items()}
   return Checkpoint(path, folder, meta, others, loss, codec)
@@ -341,20 +346,16 @@ def best_step(path: pathlib.Path) -> int | None:
   return meta.get('notes', {}).get('best', {}).get('step')
 
 
-@dataclasses.dataclass(frozen=True)
-class Findings:
+class Findings(NamedTuple):
   """The findings of `check_integrity` in a checkpoint.
 
   Attributes:
     step: that of the checkpoint.
-    tensors: how many it lists, of parameters, optimizer and memory; one a
-      layer.
-    problems: a line each, with the file and the tensor; () of a good one.
-    has_digests: whether its tensors could be compared with their digests.
+    problems: a line each, with the file or the tensor; () of a good one.
+    has_digests: whether its files could be compared with their digests.
   """
 
   step: int
-  tensors: int
   problems: tuple[str, ...]
   has_digests: bool
 
@@ -367,30 +368,18 @@ def check_integrity(path: pathlib.Path) -> Iterator[Findings]:
   """
   candidate_steps(path, None)
   for step in steps(path):
-    yield _check_checkpoint(step_folder(path, step), step)
-
-
-def _check_checkpoint(folder: pathlib.Path, step: int) -> Findings:
-  problems, known, count = [], None, 0
-  try:
-    _, known = checkpoint_meta.read(folder, **checkpoint_meta.TYPES)
-  except DamageError as e:
-    problems.append(str(e))
-  items = {p.name for p in folder.glob('*') if zarr_files.is_tree(p)}
-  for item in sorted({'params'} | items | (known or {}).keys()):
+    folder = step_folder(path, step)
+    problems, known = [], None
     try:
-      untrusted.check_name(item, f'{folder / checkpoint_meta.FILE}: an item')
-      tensors = checkpoint_meta.read_item(folder / item, known)
-    except UserError as e:
+      _, known = checkpoint_meta.read(folder, **checkpoint_meta.TYPES)
+    except DamageError as e:
       problems.append(str(e))
-      continue
-    count += len(tensors)
-    for tensor in tensors.values():
+    items = known or [p.name for p in folder.iterdir() if zarr_files.is_tree(p)]
+    for item in sorted({'params', *items}):
       try:
-        array = tensor.load()
-        finite.check_tensor(tensor.where, array, 'Use another checkpoint.')
-      except (OSError, ValueError) as e:
-        text = str(e).splitlines()[0]
-        where = '' if tensor.where in text else f'{tensor.where}: '
-        problems.append(f'{where}{text}')
-  return Findings(step, count, tuple(problems), known is not None)
+        checkpoint_meta.check_item(folder / item, known)
+        for tensor in zarr_files.read_tree(folder / item).values():
+          tensor.read()
+      except UserError as e:
+        problems.append(str(e))
+    yield Findings(step, tuple(problems), known is not None)

@@ -170,8 +170,6 @@ def load_cross_encoder(
         f'{path} is not the model_dir of a cross-encoder. For a released T5'
         f" give --teacher_form={' or '.join(released_models.FORMS)}."
     )
-  facts = checkpoint_reader.read_facts(folder)
-  checkpoint_reader.check_kind(facts, checkpoint_reader.CROSS_ENCODER, path)
   found = loading.load_teacher(folder, None, *prompts)
   step = found.provenance['checkpoint_step']
   _LOG.info('Re-ranking by step %d of %s.', step, path)

@@ -1,4 +1,4 @@
-"""Reads all checkpoints of a run, and names damaged tensors.
+"""Reads all checkpoints of a run, and names damaged files.
 
   dualenc verify --model_dir=MODEL_DIR
 """
@@ -13,15 +13,14 @@ from dualenc_jax.utils.errors import UserError
 
 def main(argv: Sequence[str] | None = None) -> None:
   folder = make_parser().parse_args(argv).model_dir
-  checked = []
-  for found in checkpoint_reader.check_integrity(folder):
-    checked.append(found)
-    state = 'all as they were saved.'
+  checked = list(checkpoint_reader.check_integrity(folder))
+  for found in checked:
+    state = 'as it was saved.'
     if found.problems:
-      state = f'{len(found.problems)} bad:'
+      state = 'damaged:'
     elif not found.has_digests:
-      state = 'all can be read; it was made without digests to compare with.'
-    print(f'Checkpoint {found.step}: {found.tensors} tensors, {state}')
+      state = 'all can be read; an older version made it, without digests.'
+    print(f'Checkpoint {found.step}: {state}')
     for problem in found.problems:
       print(f'  {problem}')
   bad = [str(found.step) for found in checked if found.problems]
@@ -31,10 +30,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         f" {', '.join(bad)}. Restore them from a copy; otherwise `dualenc"
         ' train` resumes from the newest undamaged one.'
     )
-  known = sum(found.tensors for found in checked if found.has_digests)
-  print(f'{known} tensors of {len(checked)} checkpoints are what was saved.')
-  if others := sum(found.tensors for found in checked) - known:
-    print(f'{others} can be read, and have no digests to be compared with.')
 
 
 def make_parser() -> flags.Parser:

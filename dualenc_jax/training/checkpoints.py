@@ -3,16 +3,18 @@
 A checkpoint holds `params`, `optimizer`, `meta` (JSON: step, facts of the data,
 the whole gin config) and the objective's `memory`, if it has one. Orbax writes
 each into a temporary folder, which it renames when it is complete. It checks no
-tensor that it reads, so `meta` has a digest of each, and its own checksum.
+file that it reads, so `meta` has the SHA-256 of each, and its own checksum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import json
 import logging
 import pathlib
 import shutil
 from typing import Any
 
+from etils import epath
 import jax
 from jax.experimental import multihost_utils
 import orbax.checkpoint as ocp
@@ -21,11 +23,10 @@ from dualenc_jax.checkpoints import loading
 from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.parallel import partitioning
-from dualenc_jax.training import device_digests
 from dualenc_jax.training.step import TrainState
-from dualenc_jax.utils import files
+from dualenc_jax.utils import files, finite
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files import checkpoint_meta, digests
+from dualenc_jax.utils.tensor_files import checkpoint_meta
 from dualenc_jax.utils.tensor_files.tensors import DamageError
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +35,25 @@ _TREES = 'params', 'optimizer', 'memory'
 _AT_ONCE, _DATA_FILE = 200 << 20, 50 << 20
 # Restoring a good checkpoint may raise these: another model, no memory.
 _NOT_DAMAGE = (UserError, MemoryError, jax.errors.JaxRuntimeError)
+
+
+class _MetaHandler(ocp.JsonCheckpointHandler):
+  """Adds the digests of all files before a checkpoint is complete."""
+
+  def finalize(self, directory: epath.Path) -> None:
+    # Orbax finalizes items in the order of their handlers, on one host.
+    folder = pathlib.Path(directory)
+    path = folder / pathlib.Path(checkpoint_meta.FILE).name
+    meta = json.loads(path.read_text())
+    sealed = checkpoint_meta.seal(
+        meta, checkpoint_meta.digest_items(folder.parent)
+    )
+    path.write_text(json.dumps(sealed))
+
+
+@ocp.args.register_with_handler(_MetaHandler, for_save=True, for_restore=True)
+class _MetaSave(ocp.args.JsonSave):
+  """The argument of `_MetaHandler`."""
 
 
 class Checkpoints:
@@ -57,7 +77,7 @@ class Checkpoints:
           # Given here, so that metadata can be read before any save.
           item_handlers={
               **{name: ocp.StandardCheckpointHandler() for name in _TREES},
-              'meta': ocp.JsonCheckpointHandler(),
+              'meta': _MetaHandler(),
           },
       )
     return self._manager
@@ -88,14 +108,12 @@ class Checkpoints:
       UserError: this or the previous, asynchronous save failed.
     """
     items = _items(state)
-    # Digests are made before anything is copied or written.
-    known, _ = device_digests.digest_trees(items)
     with self._explain_errors():
       self.manager.save(
           step,
           args=ocp.args.Composite(
               **{name: ocp.args.StandardSave(x) for name, x in items.items()},
-              meta=_sealed(meta, step, known),
+              meta=_MetaSave({**meta, 'step': step}),
           ),
           force=True,
       )
@@ -120,13 +138,12 @@ class Checkpoints:
     """
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
     at_once = max(largest + 1, _AT_ONCE)
-    known, _ = device_digests.digest_trees({'params': params})
     with self._explain_errors():
       handlers = {
           'params': ocp.PyTreeCheckpointHandler(
               save_concurrent_gb=at_once / 1e9
           ),
-          'meta': ocp.JsonCheckpointHandler(),
+          'meta': _MetaHandler(),
       }
       options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
       with ocp.CheckpointManager(
@@ -138,7 +155,7 @@ class Checkpoints:
                 params=ocp.args.PyTreeSave(
                     params, ocdbt_target_data_file_size=_DATA_FILE
                 ),
-                meta=_sealed(meta, step, known),
+                meta=_MetaSave({**meta, 'step': step}),
             ),
         )
 
@@ -197,9 +214,9 @@ class Checkpoints:
   ) -> tuple[Any, dict[str, Any]]:
     folder = self.folder / str(step)
     meta, known = checkpoint_meta.read(folder, **checkpoint_meta.TYPES)
+    for name in known or ():
+      checkpoint_meta.check_item(folder / name, known)
     metadata = self.manager.item_metadata(step)
-    for name, saved in (known or {}).items():
-      _check_listed(folder / name, metadata.get(name), saved)
     if 'optimizer' not in metadata.keys() and 'converted_from' in meta:
       raise UserError(
           f'{self.folder.parent} was converted, and has no optimizer state to'
@@ -214,7 +231,7 @@ class Checkpoints:
             **{k: ocp.args.StandardRestore(v) for k, v in abstract.items()},
         ),
     )
-    _check_digests({name: restored[name] for name in abstract}, known)
+    _check_finite({name: restored[name] for name in abstract})
     return restored, meta
 
   def _set_aside(self, step: int, cause: str) -> None:
@@ -259,51 +276,16 @@ def _items(state: TrainState) -> dict[str, Any]:
   return {n: v for n, v in trees.items() if n != 'memory' or jax.tree.leaves(v)}
 
 
-def _sealed(
-    meta: Mapping[str, Any], step: int, known: checkpoint_meta.Digests
-) -> ocp.args.JsonSave:
-  sealed = checkpoint_meta.seal({**meta, 'step': step}, known)
-  return ocp.args.JsonSave(sealed)
-
-
-def _check_listed(
-    where: pathlib.Path, metadata: Any, known: Mapping[str, str]
-) -> None:
-  """Raises DamageError unless an item lists the arrays that were saved."""
-  present: dict[str, str] = {}
-  if metadata is not None:
-    tree = getattr(metadata, 'tree', metadata)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-      if hasattr(leaf, 'shape'):
-        name = partitioning.path_string(path)
-        present |= digests.layer_headers(name, leaf.dtype, leaf.shape)
-  wrong = list(digests.differences(digests.parse_headers(known), present))
-  if wrong:
-    raise DamageError(
-        f'{where} does not have the arrays that were saved: {wrong[0]} is'
-        f' {present.get(wrong[0], "absent")}'
-    )
-
-
-def _check_digests(
-    trees: Mapping[str, Any], known: checkpoint_meta.Digests | None
-) -> None:
-  """Raises DamageError unless arrays are what was saved, and finite."""
-  restored, non_finite = device_digests.digest_trees(trees)
-  wrong = [
-      f'{item}: {name}'
-      for item in trees
-      for name in digests.differences(
-          (restored if known is None else known).get(item, {}), restored[item]
-      )
-  ]
-  problem = 'not what was saved'
-  if not wrong:
-    wrong, problem = non_finite, 'NaN or infinite in places'
-  if wrong:
-    more = f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''
-    verb = 'are' if wrong[1:] else 'is'
-    raise DamageError(f'{", ".join(wrong[:3])}{more} {verb} {problem}')
+def _check_finite(trees: Mapping[str, Any]) -> None:
+  """Raises DamageError, with its name, if an array holds NaN or infinity."""
+  for item, tree in trees.items():
+    for name, array in zip(
+        partitioning.leaf_paths(tree), jax.tree.leaves(tree)
+    ):
+      try:
+        finite.check_tensor(f'{item}: {name}', array)
+      except UserError as e:
+        raise DamageError(str(e)) from e
 
 
 def _check_same_model(where: pathlib.Path, metadata: Any, abstract: Any):

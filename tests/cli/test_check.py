@@ -71,11 +71,10 @@ def test_a_bit_that_flips_in_a_checkpoint(tmp_path, capsys):
   model = tiny_evaluation.copy_model(tmp_path / 'model')
   argv = ['verify', f'--model_dir={model}']
   assert cli.main(argv) == 0
-  said = 'tensors of 1 checkpoints are what was saved'
-  assert said in capsys.readouterr().out
+  assert 'Checkpoint 2: as it was saved.' in capsys.readouterr().out
   name = 'encoder.layers_0.mlp.wo.kernel'
   flip_bit(model / 'checkpoints/2/params', name, (3, 1), 30)
   assert cli.main(argv) == 2
   told = capsys.readouterr()
-  said = f'params: {name.replace(".", "/")} is not what was saved'
+  said = 'checkpoints/2/params/manifest.ocdbt is not what was saved'
   assert said in told.out and '1 of 1 checkpoints' in told.err

@@ -26,6 +26,7 @@ from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.training import Partitioner
 from dualenc_jax.training.checkpoints import Checkpoints
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.tensor_files import checkpoint_meta
 
 pytestmark, collected = test_checkpoints.pytestmark, test_checkpoints.collected
 KERNEL = 'encoder.wi.kernel'
@@ -70,15 +71,22 @@ def falls_back(folder, caplog) -> str:
         ('memory', 'tokens', (0, 0), 4),
     ],
 )
-def test_a_flipped_bit_names_its_tensor(copied, caplog, item, name, index, bit):
+def test_a_flipped_bit_names_its_file(copied, caplog, item, name, index, bit):
   flip_bit(copied / 'checkpoints/2' / item, name, index, bit)
   first, second = checkpoint_reader.check_integrity(copied)
   assert (first.step, second.step) == (1, 2)
-  assert not first.problems and first.tensors == second.tensors == 8
+  assert first.has_digests and not first.problems
   (problem,) = second.problems
-  name = name.replace('.', '/')
-  assert f'checkpoints/2/{item}: {name} is not what was saved' in problem
-  assert f'{item}: {name} is not what was saved' in falls_back(copied, caplog)
+  said = f'checkpoints/2/{item}/manifest.ocdbt is not what was saved'
+  assert said in problem and said in falls_back(copied, caplog)
+
+
+def test_every_file_of_a_tensor_has_a_digest(copied):
+  folder = copied / 'checkpoints/2'
+  _, known = checkpoint_meta.read(folder)
+  assert known == checkpoint_meta.digest_items(folder)
+  assert known.keys() == {'params', 'optimizer', 'memory'}
+  assert all('manifest.ocdbt' in files for files in known.values())
 
 
 def test_a_list_that_lacks_a_tensor_is_damage_and_no_other_model(
@@ -89,9 +97,8 @@ def test_a_list_that_lacks_a_tensor_is_damage_and_no_other_model(
   del value['tree_metadata']["('scale',)"]
   tree.write_text(json.dumps(value))
   _, second = checkpoint_reader.check_integrity(copied)
-  assert 'params: scale was saved and is missing' in second.problems[0]
-  said = falls_back(copied, caplog)
-  assert 'params does not have the arrays that were saved: scale' in said
+  said = 'params/_METADATA is not what was saved'
+  assert said in second.problems[0] and said in falls_back(copied, caplog)
 
 
 @pytest.mark.parametrize('item, name', [('params', ''), ('optimizer', '0/mu/')])
@@ -108,13 +115,13 @@ def test_numbers_that_are_not_finite(copied, caplog, item, name):
   _, second = checkpoint_reader.check_integrity(copied)
   assert f'{item}: {name}scale holds NaN or infinity' in second.problems[0]
   said = falls_back(copied, caplog)
-  assert f'{item}: {name}scale is NaN or infinite' in said
+  assert f'{item}: {name}scale holds NaN or infinity' in said
 
 
 def test_all_are_damaged(copied):
   for step in (1, 2):
     flip_bit(copied / f'checkpoints/{step}/params', 'scale', 3, 3)
-  said = '2: params: scale is not what was saved; 1: params: scale is not what'
+  said = '2: .*2/params/manifest.* is not what was saved.*; 1: .*1/params/'
   with pytest.raises(UserError, match=said):
     Checkpoints(copied).restore(small_state())
   assert Checkpoints(copied).steps() == [1, 2]

@@ -27,8 +27,8 @@ from dualenc_jax.utils.table import Cell, MISSING, Row, Table
 _SMALL = 200_000
 _LARGEST = 2**26
 _TYPES = {'svg': 'image/svg+xml', 'png': 'image/png'}
-# Notes are at the top of the page; digests are those of each tensor.
-_LEFT_OUT = ('notes', 'digests')
+# Notes are at the top of the page; digests are those of files or tensors.
+_LEFT_OUT = ('notes', 'files', 'digests')
 _ORDER = (
     'P@1 MRR MRR@10 nDCG@10 MAP Recall@1 Recall@10 Recall@100 Recall@1000'
     ' Top-5 Top-20 Top-100'

@@ -1,88 +1,100 @@
-"""The JSON of a checkpoint, with digests of its tensors.
+"""The JSON of a checkpoint, with the SHA-256 of each file of its tensors.
 
 `sha256` in it is that of the object without it, as JSON with sorted keys and
-without spaces. Checkpoints that were made without digests have neither.
+without spaces. A checkpoint of an older version has no `files`.
 """
 
 from collections.abc import Mapping
+from concurrent import futures
 import hashlib
 import json
 import pathlib
 from typing import Any
 
-from dualenc_jax.utils import json_file
+from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files import digests as digests_lib, zarr_files
-from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor, unstack
+from dualenc_jax.utils.tensor_files import zarr_files
+from dualenc_jax.utils.tensor_files.tensors import DamageError
 
 # The file within a checkpoint, as Orbax names it.
 FILE = 'meta/metadata'
 # Fields that every run goes on with.
 TYPES = {'run_id': str, 'step': int, 'data': dict, 'notes?': dict}
-_DIGESTS, _SHA256 = 'digests', 'sha256'
+_FILES, _SHA256 = 'files', 'sha256'
 _AGAIN = 'Copy the whole folder again.'
 
-# Digests of tensors by item ('params') and name.
+# SHA-256 of files by item ('params') and by path in it.
 Digests = Mapping[str, Mapping[str, str]]
 
 
 def seal(meta: Mapping[str, Any], digests: Digests) -> dict[str, Any]:
   """Meta, JSON, with digests and its own checksum, as it is read again."""
-  value = json.loads(json.dumps({**meta, _DIGESTS: digests}))
+  value = json.loads(json.dumps({**meta, _FILES: digests}))
   return {**value, _SHA256: _checksum(value)}
-
-
-def unseal(
-    meta: Mapping[str, Any], where: Any
-) -> tuple[dict[str, Any], Digests | None]:
-  """The arguments of `seal`, digests None without any; or DamageError."""
-  value = dict(meta)
-  checksum = value.pop(_SHA256, None)
-  if checksum is None and _DIGESTS not in value:
-    return value, None
-  if checksum != _checksum(value):
-    raise DamageError(
-        f'{where} is not what was saved: its checksum differs. It is damaged'
-        f' or was changed. {_AGAIN}'
-    )
-  digests = value.pop(_DIGESTS, None)
-  try:
-    json_file.check(digests, {str: {str: str}}, f'{where}: {_DIGESTS}', _AGAIN)
-  except UserError as e:
-    raise DamageError(str(e)) from e
-  return value, digests
 
 
 def read(
     checkpoint: pathlib.Path, **types: Any
 ) -> tuple[dict[str, Any], Digests | None]:
-  """The meta of a checkpoint and the digests of its tensors, if it has them.
+  """The meta of a checkpoint and the digests of its files, if it has them.
 
   Args:
     checkpoint: its folder.
     **types: of fields that it must have, as `json_file.check` takes them.
+
+  Raises:
+    DamageError: it cannot be read, or is not what was saved.
   """
   path = checkpoint / FILE
+  types = {**types, f'{_FILES}?': {str: {str: str}}}
   try:
-    meta, digests = unseal(json_file.read(path, _AGAIN), path)
+    meta = json_file.read(path, _AGAIN)
+    checksum = meta.pop(_SHA256, None)
+    if checksum != _checksum(meta) and (checksum or _FILES in meta):
+      raise UserError(
+          f'{path} is not what was saved: its checksum differs. {_AGAIN}'
+      )
     json_file.check(meta, types, path, _AGAIN)
-  except DamageError:
-    raise
   except UserError as e:
     raise DamageError(str(e)) from e
-  return meta, digests
+  return meta, meta.pop(_FILES, None)
 
 
-def read_item(folder: pathlib.Path, known: Digests | None) -> dict[str, Tensor]:
-  """The tensors of an item of a checkpoint, one for each layer.
+def digest_items(checkpoint: pathlib.Path) -> Digests:
+  """The digests of all files of the items of a checkpoint that hold tensors."""
+  items = [p for p in checkpoint.iterdir() if zarr_files.is_tree(p)]
+  return {
+      item.name: {
+          path.relative_to(item).as_posix(): _digest(path)
+          for path in sorted(item.rglob('*'))
+          if path.is_file()
+      }
+      for item in items
+  }
 
-  They are compared with their digests, if those are known, as they are read;
-  DamageError where one is missing.
+
+def check_item(item: pathlib.Path, digests: Digests | None) -> None:
+  """Raises DamageError unless the files of an item are those that were saved.
+
+  Nothing is known of a checkpoint without digests.
   """
-  tensors = unstack(zarr_files.read_tree(folder))
-  if known is None:
-    return tensors
-  return digests_lib.verify_on_read(tensors, known.get(folder.name, {}), folder)
+  if digests is None:
+    return
+  known = digests.get(item.name, {})
+  with futures.ThreadPoolExecutor() as pool:
+    found = pool.map(_digest, [item / name for name in known])
+    for (name, digest), actual in zip(known.items(), found):
+      if actual != digest:
+        raise DamageError(f'{item / name} is not what was saved. {_AGAIN}')
+
+
+def _digest(path: pathlib.Path) -> str:
+  """The SHA-256 of a file; DamageError if it cannot be read."""
+  try:
+    with untrusted.open_file(path) as file:
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+  except (OSError, UserError) as e:
+    raise DamageError(f'{path} cannot be read: {e}. {_AGAIN}') from e
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
