@@ -49,7 +49,7 @@ for argv in (
     ['search', given, 'find array byte'],
     *(
         ['convert', model, '--to=' + form, '--output_dir=' + out + form]
-        for form in ('jax_export', 'safetensors', 't5x')
+        for form in ('jax_export', 'hf', 't5x')
     ),
     ['report', given],
 ):

@@ -70,7 +70,7 @@ def assign(
     raise UserError(
         f'This model has no place for {list_first(left)} of {weights}. Give its'
         ' architecture and size, or leave them out,'
-        f" --gin.{DROP}=\"('{_drop_pattern(left[0])}',)\"."
+        f' --gin.{DROP}="({_propose_drops(left)},)".'
     )
   for name, start in sources.items():
     if start and tensors[start].shape != shapes[name]:
@@ -168,5 +168,15 @@ def _summarize(names) -> str:
   return ', '.join(f'{p} ({parts.count(p)})' for p in dict.fromkeys(parts))
 
 
-def _drop_pattern(name: str) -> str:
-  return '/'.join(name.split('/')[:2 if '/layers_' in name else 1]) + '/.*'
+def _propose_drops(names: Sequence[str]) -> str:
+  """Expressions that match all of some names, a part or its layers each."""
+  layers: dict[str, dict[str, None]] = {}
+  for name in names:
+    part, number = re.match(r'([^/]*)(?:/layers_(\d+))?', name).groups()
+    layers.setdefault(part, {})[number] = None
+  patterns = [
+      f'{part}/.*' if None in numbers else
+      f'{part}/layers_({"|".join(numbers)})/.*'
+      for part, numbers in layers.items()
+  ]
+  return ', '.join(map(repr, patterns))

@@ -7,7 +7,6 @@ from typing import Any
 
 from dualenc_jax.checkpoints import (
   checkpoint_reader,
-  exports,
   formats,
   hugging_face,
   loading,
@@ -166,7 +165,11 @@ def convert(
     _check_query_only(name, form)
   problem = None
   if not weights.encoder.num_layers and form.as_bag is None:
-    problem = 'has no layers: give --to=sentence_transformers'
+    problem = (
+        'has no layers, so that its sizes could not be read back and compared:'
+        ' give --to=sentence_transformers, or save it from Python,'
+        f' Retriever.from_dir({weights.path!r}).save(FOLDER)'
+    )
   elif (form.needs_projection or query_alone) and not weights.has_projection:
     problem = (
         'has no projection: train a dual encoder from it,'
@@ -293,9 +296,5 @@ FORMS = {
         verification.exported_encoder,
         query_only_ok=True,
         keeps_codec=True,
-    ),
-    'safetensors': Form(
-        'tensors by name', exports.write_plain, needs_projection=False,
-        query_only_ok=True,
     ),
 }

@@ -57,7 +57,6 @@ _FORMATS = {
     HUGGING_FACE: _Format(
         hugging_face.matches, hugging_face.read, hugging_face.read_decoder
     ),
-    'plain': _Format(exports.is_plain, exports.read_plain),
     'artifact': _Format(exports.is_artifact, exports.read_artifact),
     T5X: _Format(t5x.matches, t5x.read, t5x.read_decoder),
 }

@@ -6,6 +6,7 @@ tokens' rows, at norm one. Both libraries open the same folder.
 """
 
 import dataclasses
+import logging
 import pathlib
 from typing import Any
 
@@ -35,6 +36,7 @@ _TOKENIZER = 'tokenizer.json'
 _EPSILON = 1e-6
 # Rows that are computed at once.
 _ROWS = 4096
+_LOG = logging.getLogger(__name__)
 
 
 def as_static(weights: Weights) -> Weights:
@@ -49,6 +51,12 @@ def as_static(weights: Weights) -> Weights:
         ' Train a bag with --gin_file=architectures/sde.gin.'
     )
   usage = weights.usage
+  if (usage.query_length or 0) < (usage.passage_length or 0):
+    _LOG.warning(
+        'A static model has one length, %d tokens, so that queries of more than'
+        ' %d have other embeddings there.',
+        usage.passage_length, usage.query_length,
+    )
   longest = max(usage.query_length or 0, usage.passage_length or 0) or None
   usage = dataclasses.replace(
       usage, query_length=longest, passage_length=longest

@@ -242,7 +242,7 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
       raise UserError(
           f'--merge: {model.path} has its own trained codec,'
           f' {model.codec.name}, which a mean cannot use. Convert it'
-          ' --to=safetensors first, which leaves the codec out.'
+          ' --to=hf first, which leaves the codec out.'
       )
   factors = np.asarray(shares, np.float64) / np.sum(shares)
   path = ', '.join(

@@ -19,9 +19,10 @@ a few texts are encoded by this library and by sentence-transformers, where
 source or output is for it, or by the programs of jax_export; cosines that
 differ by more than 1e-4 are an error.
 
---merge takes the mean, in float32, of several models of one architecture and
-vocabulary, or of one model_dir at several steps. The mean of runs that started
-from the same checkpoint is often better than each.
+--merge takes the mean, summed in float64 and written in float32, of several
+models of one architecture and vocabulary, or of one model_dir at several steps.
+The mean of runs that started from the same checkpoint is often better than
+each.
 
 The source can also be an index of `dualenc encode`. --to=faiss writes
 index.faiss, which faiss.read_index opens, and ids.txt: line i, counted from 0,
@@ -178,7 +179,7 @@ def make_parser() -> flags.Parser:
       help='; '.join(f'{name}: {form.text}' for name, form in known.items()))
   add('--tower', choices=['query'],
       help='write only the query tower, to search an existing index; for'
-      ' jax_export and safetensors')
+      ' jax_export')
   add('--output_dir', required=True, help='folder to make')
   add('--step', type=flags.whole(0),
       help='checkpoint of a model_dir (default the best kept, else the newest)')

@@ -29,7 +29,7 @@ def refused(small_forms, tmp_path):
     out = tmp_path / 'out'
     with pytest.raises(UserError) as caught:
       convert.main([
-          str(folder), '--to=safetensors', f'--output_dir={out}',
+          str(folder), '--to=hf', f'--output_dir={out}',
           f'--vocabulary={small_forms / "spiece.model"}',
       ])
     message = str(caught.value)

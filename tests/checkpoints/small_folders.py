@@ -12,7 +12,7 @@ from dualenc_jax.utils import files
 
 DEEP = '{"a":' * 100_000 + '1' + '}' * 100_000
 ZARR = 'checkpoint_7/target.token_embedder.embedding'
-FORMS = 'hf', 'safetensors', 'sentence_transformers', 't5x'
+FORMS = 'hf', 'sentence_transformers', 't5x'
 
 
 def weights(folder: pathlib.Path) -> Weights:

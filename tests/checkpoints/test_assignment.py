@@ -133,3 +133,13 @@ def test_other_layers_towers_and_sizes():
   shapes = r'\(32, 8\); token_.* has \(64, 8\).*VOCAB_SIZE'
   with pytest.raises(UserError, match=shapes):
     assign(wider, weights_of(model()))
+
+
+def test_all_that_has_no_place_is_proposed_to_be_dropped():
+  names = [
+      'encoder/layers_2/mlp/wo/kernel', 'encoder/layers_11/mlp/wo/kernel',
+      'encoder/layers_2/mlp/wi/kernel', 'passage_projection/kernel',
+  ]
+  assert assignment._propose_drops(names) == (
+      "'encoder/layers_(2|11)/.*', 'passage_projection/.*'"
+  )

@@ -40,7 +40,7 @@ def change_json(file, *path, value):
   return damage
 
 
-HF, ST, PLAIN = 'hf', 'sentence_transformers', 'safetensors'
+HF, ST = 'hf', 'sentence_transformers'
 CONFIG = 'config_sentence_transformers.json'
 BERT = 'sentence_bert_config.json'
 
@@ -49,7 +49,7 @@ BERT = 'sentence_bert_config.json'
     'form, file',
     [
         (HF, 'tokenizer_config.json'), (ST, 'modules.json'),
-        (PLAIN, 'towers.json'), ('t5x', f'{ZARR}/.zarray'),
+        ('t5x', f'{ZARR}/.zarray'),
     ],
 )
 def test_deep_json(refused, form, file):
@@ -74,10 +74,8 @@ def test_deep_json(refused, form, file):
         (ST, 'modules.json', [0], 'x', 'modules.json: an entry'),
         (ST, 'modules.json', [1, 'path'], '../model/1_Pooling', 'its own'),
         (ST, 'modules.json', [1, 'path'], 'a\0b', 'its own folder'),
-        (PLAIN, 'towers.json', ['query_length'], 2**31 - 1,
-         'model (plain tensors): Tokenizer.query_length is 2147483647'),
-        (PLAIN, 'towers.json', ['encoder', 'activations'],
-         ['set_logical_axis_rules'], "an activation is 'set_"),
+        (HF, 'dualenc.json', ['query_length'], 2**31 - 1,
+         'Tokenizer.query_length is 2147483647'),
         *(('t5x', f'{ZARR}/.zarray', [name], value, word)
           for name, value, word in (
               ('chunks', [10**9, 10**9], 'chunks'),
@@ -112,7 +110,7 @@ def test_special_files(refused, form, file, special):
 def test_a_config_beside_a_checkpoint_is_not_run(
     small_forms, tmp_path, monkeypatch
 ):
-  folder = shutil.copytree(small_forms / PLAIN, tmp_path / 'model')
+  folder = shutil.copytree(small_forms / ST, tmp_path / 'model')
   ran = tmp_path / 'ran'
   (folder / 'a_strangers.py').write_text(f'import os\nos.mkdir({str(ran)!r})')
   (folder / 'config.gin').write_text('import a_strangers\n')

@@ -1,5 +1,6 @@
 """Bags as static models, beside sentence-transformers and model2vec."""
 
+import dataclasses
 import json
 
 import model2vec
@@ -100,6 +101,16 @@ def test_a_model_whose_tokenizer_adds_no_end_is_read_without_one(tmp_path):
   rows = static_embedding._make_table(weights)
   np.testing.assert_allclose(rows[2:], table[2:], atol=1e-6)
   np.testing.assert_allclose(rows[1], 0, atol=1e-6)
+
+
+@pytest.mark.parametrize('lengths', [(16, 40), (40, 16)])
+def test_shorter_queries_are_a_warning(caplog, lengths):
+  query, passage = lengths
+  static_embedding.as_static(bag(usage=dataclasses.replace(
+      tiny_weights.USAGE, query_length=query, passage_length=passage
+  )))
+  said = 'one length, 40 tokens, so that queries of more than 16'
+  assert (said in caplog.text) == (query < passage)
 
 
 def test_what_is_no_static_model_is_refused(tmp_path, written):

@@ -15,6 +15,7 @@ import tiny_towers
 import tiny_weights
 from tiny_weights import assert_same, USAGE
 
+from dualenc_jax import models as models_lib
 from dualenc_jax.checkpoints import (
   conversion,
   formats,
@@ -28,7 +29,7 @@ from dualenc_jax.utils.errors import UserError
 WITH_TORCH = ('sentence_transformers',)
 # Of towers that share nothing, which have all parts, and of others once.
 FORMS = [
-    ('sde', 'safetensors'),
+    ('sde', 'model_dir'),
     *(
         pytest.param(
             'sde' if form == 'hf' else 'ade', form,
@@ -90,7 +91,7 @@ def test_a_t5x_encoder_becomes_any_form_without_projection(tmp_path, capsys):
   source = golden / 't5x_orbax' / 'checkpoint_1000'
   flags = [f'--vocabulary={vocabulary}', '--passage_length=64']
   with pytest.raises(UserError, match='--vocabulary=spiece.model'):
-    run(source, 'safetensors', tmp_path / 'out')
+    run(source, 'hf', tmp_path / 'out')
   folder = run(source, 'hf', tmp_path / 'hf', *flags)
   assert 'left out: ' in capsys.readouterr().out
   run(folder, 't5x', tmp_path / 't5x')
@@ -101,11 +102,11 @@ def test_lengths_of_ones_own_and_a_file_as_the_source(models, tmp_path):
   shorter = '--query_length=6', '--passage_length=10'
   for form in ('hf', 'sentence_transformers'):
     folder = run(models / 'sde', form, tmp_path / form, '--no-verify')
-    out = run(folder, 'safetensors', tmp_path / f'{form}_plain', *shorter)
+    out = run(folder, 'model_dir', tmp_path / f'{form}_again', *shorter)
     usage = formats.read(out).usage
     assert (usage.query_length, usage.passage_length) == (6, 10)
   out = run(
-      tmp_path / 'hf' / 'model.safetensors', 'safetensors', tmp_path / 'file',
+      tmp_path / 'hf' / 'model.safetensors', 'model_dir', tmp_path / 'file',
       *shorter, f'--vocabulary={USAGE.vocabulary}',
   )
   assert_same(formats.read(out), weights(False))
@@ -117,15 +118,15 @@ def test_what_is_compared_are_the_own_calls_of_the_source(
 ):
   st = 'sentence_transformers'
   folder = run(models / 'sde', st, tmp_path / 'st', '--no-verify')
-  out = run(folder, 'safetensors', tmp_path / 'x', '--passage_prefix=text: ')
+  out = run(folder, 'model_dir', tmp_path / 'x', '--passage_prefix=text: ')
   assert formats.read(out).usage.passage_prefix == 'text: '
   assert 'source has other lengths or prefixes' in capsys.readouterr().out
-  run(folder, 'safetensors', tmp_path / 'plain')
+  run(folder, 'model_dir', tmp_path / 'again')
   assert f'the source in {st}: largest cosine' in capsys.readouterr().out
   wrong = {f'{side}_prefix': 'wrong: ' for side in ('query', 'passage')}
   monkeypatch.setattr(sentence_transformers, 'read_prompts', lambda _: wrong)
   with pytest.raises(UserError, match='the source in sentence_tr.*at most 1e'):
-    run(folder, 'safetensors', tmp_path / 'wrong')
+    run(folder, 'model_dir', tmp_path / 'wrong')
   assert not (tmp_path / 'wrong').exists()
 
 
@@ -141,7 +142,7 @@ def test_a_model_dir_knows_its_final_place(models, tmp_path):
 def refused(models, tmp_path, monkeypatch):
   """Converts with another writer or encoder, which leaves nothing."""
 
-  def check(message, error=UserError, name='safetensors', **changes):
+  def check(message, error=UserError, name='hf', **changes):
     form = dataclasses.replace(conversion.FORMS[name], **changes)
     monkeypatch.setitem(conversion.FORMS, name, form)
     with pytest.raises(error, match=message):
@@ -182,7 +183,7 @@ def test_what_does_not_encode_the_same_is_not_written(refused):
 
 
 def test_sizes_that_no_tensor_shows_are_compared(refused):
-  write = conversion.FORMS['safetensors'].write
+  write = conversion.FORMS['hf'].write
 
   def other_activations(weights, folder):
     encoder = dataclasses.replace(
@@ -196,14 +197,14 @@ def test_sizes_that_no_tensor_shows_are_compared(refused):
 
 def test_a_tensor_that_is_not_the_same_is_named(refused):
   """A square kernel, transposed: no shape tells."""
-  write = conversion.FORMS['safetensors'].write
+  write = conversion.FORMS['hf'].write
 
   def transposes(weights, folder):
     name = 'encoder/layers_1/attention/key/kernel'
     tensors = {**weights.tensors, name: weights.tensors[name].transposed()}
     write(dataclasses.replace(weights, tensors=tensors), folder)
 
-  refused('layers_1/attention/key/kernel differs', write=transposes)
+  refused('k.weight differs from .*attention/key', write=transposes)
 
 
 def test_vectors_that_prove_nothing_are_an_error():
@@ -241,15 +242,25 @@ def test_the_difference_is_of_cosines():
 )
 def test_bad_input(models, tmp_path, source, flags, message):
   with pytest.raises(UserError, match=message):
-    run(models / source, 'safetensors', tmp_path / 'out', *flags)
+    run(models / source, 'hf', tmp_path / 'out', *flags)
   assert not list(tmp_path.iterdir())
+
+
+def test_a_bag_is_no_program_and_the_error_has_what_saves_one(tmp_path):
+  bag = tiny_weights.random(models_lib.DualEncoder(
+      models_lib.TokenEmbedder(8000, 8),
+      models_lib.T5Encoder(0, 1, 1, 1), models_lib.Projection(6),
+  ))
+  convert.write_model_dir(bag, tmp_path / 'bag')
+  with pytest.raises(UserError, match=r"has no layers.*from_dir\('.*save\("):
+    run(tmp_path / 'bag', 'jax_export', tmp_path / 'out')
 
 
 def test_nothing_is_overwritten(models, tmp_path):
   (tmp_path / 'out').mkdir()
   (tmp_path / 'out' / 'mine.txt').write_text('mine')
   with pytest.raises(UserError, match='already exists'):
-    run(models / 'sde', 'safetensors', tmp_path / 'out')
+    run(models / 'sde', 'hf', tmp_path / 'out')
   assert os.listdir(tmp_path / 'out') == ['mine.txt']
 
 

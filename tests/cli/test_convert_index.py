@@ -124,7 +124,7 @@ def test_parquet_has_a_row_a_passage(model, tmp_path, name, monkeypatch):
 @pytest.mark.parametrize(
     'source, flags, message',
     [
-        ('index', ['--to=safetensors'], 'is an index, but --to=safet'),
+        ('index', ['--to=hf'], 'is an index, but --to=hf'),
         ('index', ['--to=faiss', '--tower=query'], '--tower needs a model'),
         ('.', ['--to=faiss'], 'is a model, but --to=faiss takes an index'),
     ],

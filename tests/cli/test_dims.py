@@ -102,12 +102,9 @@ def test_a_cut_model_is_evaluated_as_truncated_embeddings_are(model, capfd):
 
 def test_a_retriever_of_any_form(model, tmp_path):
   whole = Retriever.from_dir(model).encode_passages(QUERIES)
-  plain = tmp_path / 'plain'
-  run(
-      'convert', model, '--to=safetensors', f'--output_dir={plain}',
-      '--no-verify',
-  )
-  for source in (model, plain / 'weights.safetensors'):
+  t5x = tmp_path / 't5x'
+  run('convert', model, '--to=t5x', f'--output_dir={t5x}', '--no-verify')
+  for source in (model, t5x):
     retriever = Retriever.from_dir(source, dim=16)
     assert retriever.dim == 16
     np.testing.assert_allclose(
@@ -119,14 +116,14 @@ def test_a_retriever_of_any_form(model, tmp_path):
     Retriever.from_dir(tmp_path / 'saved', dim=8)
   # Its weights are there to be cut.
   eight = tmp_path / 'eight'
-  run('convert', tmp_path / 'saved', '--to=safetensors', '--dim=8',
+  run('convert', tmp_path / 'saved', '--to=hf', '--dim=8',
       f'--output_dir={eight}', '--no-verify')
   np.testing.assert_array_equal(projection(eight), projection(model)[:, :8])
 
 
 def test_a_converted_model_is_the_cut_one(model, tmp_path, capfd):
   out = tmp_path / 'out'
-  run('convert', model, '--to=safetensors', '--dim=32', f'--output_dir={out}')
+  run('convert', model, '--to=model_dir', '--dim=32', f'--output_dir={out}')
   assert 'embeddings of 32' in said(capfd)
   cut = Retriever.from_dir(out)
   whole = Retriever.from_dir(model).encode_queries(QUERIES)
@@ -138,7 +135,7 @@ def test_a_converted_model_is_the_cut_one(model, tmp_path, capfd):
   towers = Retriever.from_dir(model, dim=32).towers
   assert cut.towers.tower_digest('passage') == towers.tower_digest('passage')
   # As are other forms, though not all have a place for dims.
-  for form in ('safetensors', 'model_dir', 'jax_export', 't5x', 'hf'):
+  for form in ('model_dir', 'jax_export', 't5x', 'hf'):
     other = tmp_path / form
     run('convert', model, f'--to={form}', '--dim=32', f'--output_dir={other}',
         '--no-verify')
@@ -159,7 +156,7 @@ def test_a_query_tower_alone_is_cut_with_its_model(model, tmp_path, capfd):
   expected, _ = cut.search(QUERIES, 5)
   np.testing.assert_allclose(scores, expected, atol=1e-6)
   refused(capfd, 'only a query tower, which needs', 'convert', alone,
-          '--to=safetensors', '--dim=16', f'--output_dir={tmp_path / "x"}')
+          '--to=jax_export', '--dim=16', f'--output_dir={tmp_path / "x"}')
 
 
 def test_towers_with_projections_of_their_own(tmp_path, caplog):

@@ -100,7 +100,7 @@ def test_what_embeds_nothing_is_refused(trained, tmp_path, capsys):
   for argv, message in (
       (['encode', f'--model_dir={trained}'], '`dualenc generate --gen'),
       (
-          ['convert', str(trained), '--to=safetensors',
+          ['convert', str(trained), '--to=hf',
            f'--output_dir={tmp_path / "out"}'], 'is a generator',
       ),
       (

@@ -5,7 +5,6 @@ import json
 import interrupted
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 import tiny_evaluation
 import tiny_run
 
@@ -46,10 +45,11 @@ def test_models_and_steps_are_merged_and_evaluated(tmp_path):
   assert json.loads(metrics.read_text())['queries'] > 20
   mean = tmp_path / 'mean'
   convert.main(
-      [str(one), '--merge=1,2', '--to=safetensors', f'--output_dir={mean}']
+      [str(one), '--merge=1,2', '--to=model_dir', f'--output_dir={mean}']
   )
   first = interrupted.item(one, 1, 'params')
-  assert_mean(load_file(mean / 'weights.safetensors'), [first, a], [1, 1])
+  found = interrupted.item(mean, interrupted.newest(mean), 'params')
+  assert_mean(found, [first, a], [1, 1])
 
 
 @pytest.mark.parametrize(

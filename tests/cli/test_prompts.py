@@ -151,7 +151,7 @@ def test_a_default_prompt_is_kept(model, tmp_path):
   )):
     given = settings(folder, default_prompt_name=default, prompts=prompts)
     source = folder
-    for form in 'safetensors', 'model_dir', 'sentence_transformers':
+    for form in 'model_dir', 'sentence_transformers':
       source = convert_to(source, form, f'{form}{number}')
     found = settings(source)
     assert found['default_prompt_name'] == given['default_prompt_name']

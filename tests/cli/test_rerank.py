@@ -293,7 +293,7 @@ def test_a_cross_encoder_where_a_dual_encoder_is_expected(teacher, tmp_path):
     search.main([f'--model_dir={teacher}', 'a'])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
     output = f'--output_dir={tmp_path / "x"}'
-    convert.main([str(teacher), '--to=safetensors', output])
+    convert.main([str(teacher), '--to=hf', output])
   with pytest.raises(UserError, match='is a cross-encoder, which scores pairs'):
     dualenc_jax.Retriever.from_dir(teacher)
 

@@ -132,7 +132,7 @@ def test_all_forms_of_a_model_have_the_same(tmp_path):
   expected = {t: towers.tower_digest(t) for t in ('query', 'passage')}
   serving.write(towers, tmp_path / 'artifact', ('cpu',))
   weights = exports.read_artifact(tmp_path / 'artifact')
-  for form in ('safetensors', 'sentence_transformers', 't5x'):
+  for form in ('sentence_transformers', 't5x'):
     (tmp_path / form).mkdir()
     conversion.FORMS[form].write(weights, tmp_path / form)
   convert.write_model_dir(weights, tmp_path / 'model_dir')
@@ -142,7 +142,6 @@ def test_all_forms_of_a_model_have_the_same(tmp_path):
       'artifact as a checkpoint': loading.load(weights),
       'load_model_dir': loading.load_model_dir(tmp_path / 'model_dir'),
       'model_dir': saved_run.load(str(tmp_path / 'model_dir')),
-      'safetensors': formats.load(tmp_path / 'safetensors'),
       'sentence_transformers': formats.load(tmp_path / 'sentence_transformers'),
       't5x': formats.load(
           tmp_path / 't5x', vocabulary='python_code_8k', **lengths
