@@ -13,6 +13,7 @@ from dualenc_jax.checkpoints.conversion import Source
 from dualenc_jax.data.cache import format as cache_format, prepare
 from dualenc_jax.data.readers import Pairs
 from dualenc_jax.data.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
+from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.report import curves
 from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.retrieval import compression
@@ -39,8 +40,10 @@ def _results(folder: pathlib.Path) -> Reader:
       'task': 't', 'label': 't-x', 'split': 'test', 'dataset': 'x',
       'model_dir': 'm', 'checkpoint_step': 3, 'queries': 2, 'k': 10,
   }
-  ids, values = ['q1', 'q2'], {'MRR': np.array([0.5, 1]), 'P@1': np.eye(2)[0]}
-  result_files.write_per_query(folder / result_files.PER_QUERY, ids, values)
+  values = {'MRR': np.array([0.5, 1]), 'P@1': np.eye(2)[0]}
+  result_files.write_per_query(
+      folder / result_files.PER_QUERY, Scores(['q1', 'q2'], values)
+  )
   metrics = {'metrics': {'MRR': 0.75, 'P@1': 0.5}, **facts}
   fit = {'slope': 1.5, 'intercept': 0.5, 'step': 3}
   paths = write(

@@ -13,8 +13,8 @@ anew, A+B fuses A and B by reciprocal ranks, and one system is measured alone.
 Tests are paired and two-sided.
 
 With --output_dir it writes this table as comparison.md and .tex, every number
-and both tests as comparison.csv and .json, the papers' tables as tables.md and
-tables.tex, and figures of the relative improvements.
+as comparison.json, the papers' tables as tables.md and tables.tex, and figures
+of the relative improvements.
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,12 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.systems, args.names, args.qrels, args.k, args.relevance_level
   )
   comparison = comparison_lib.compare(
-      baseline, models, args.metrics or None, args.common_queries
+      baseline, models, args.metrics or None
   )
   if not models:
     (result,) = baseline.results.values()
     metrics = {m: result.metrics[m] for m in args.metrics or result.metrics}
-    queries = len(result.per_query().query_ids)
+    queries = len(result.per_query().queries)
     print(escape(f'{baseline.name}, {queries:,} queries of {result.key}:'))
     print(tables_lib.metric_lines({'': metrics}))
     if args.output_dir:
@@ -78,8 +78,6 @@ def make_parser() -> flags.Parser:
       help='metrics such as MRR@10,Recall@100 (default those of the papers)')
   add('--names', type=flags.listed, metavar='NAME[,NAME]',
       help='names of the systems, in order; {codec} in one is its codec')
-  add('--common_queries', action='store_true',
-      help='compare on the queries that a system shares with the baseline')
   add('--output_dir', type=flags.path, metavar='DIR',
       help='folder of the results (default none: print only)')
   return parser

@@ -155,7 +155,7 @@ def make_parser() -> flags.Parser:
       ' docs/compression.md')
   add('--learnt_queries', metavar='FILE',
       help='queries that the model was trained on, JSONL or TSV: reports how'
-      ' many of the evaluated queries are among them, exactly or nearly')
+      ' many of the evaluated queries have the words of one')
   add('--output_dir', help='folder of the results (default see above)')
   flags.add_relevance_level(parser)
   flags.add_equal_texts(parser)

@@ -140,7 +140,7 @@ def evaluate_test(
 
 def compare(systems: Mapping[str, Evaluation], name: str) -> Iterator[str]:
   """Yields a line on each system beside BM25, and one on two losses."""
-  ranked = {n: s.scores.values['MRR'] for n, s in systems.items() if s.scores}
+  ranked = {n: system.scores.values['MRR'] for n, system in systems.items()}
   softmax = _LOSSES['InBatchSoftmax']
   pairs = [('BM25', other) for other in ranked if other != 'BM25']
   if name != softmax:

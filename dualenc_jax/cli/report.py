@@ -11,12 +11,10 @@ report includes MODEL_DIR/about.md, for your words on uses, licence and faults.
 
 from collections.abc import Sequence
 import pathlib
-import sys
 
 from dualenc_jax.cli import flags
 from dualenc_jax.evaluation.report import comparisons, contents, page
 from dualenc_jax.utils import files
-from dualenc_jax.utils.untrusted import escape
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -24,11 +22,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   output = args.output_file or pathlib.Path(args.model_dir) / 'report.html'
   found = contents.read(args.model_dir)
   others = comparisons.read(pathlib.Path(args.model_dir), args.beside)
-  html, problems = page.render(found, others)
-  for problem in (*problems, *others.notes):
-    print(f'warning: {escape(problem)}', file=sys.stderr)
   # A text may have half a surrogate pair, which a page shows as '?'.
-  content = html.encode('utf-8', 'replace')
+  content = page.render(found, others).encode('utf-8', 'replace')
   files.make_folder(output.parent)
   files.write(output, content)
   size = f'{len(content) / 1e6:.2f} MB'

@@ -9,8 +9,7 @@ and score from any other scorer. The run may come from a retriever, `dualenc
 bm25` or another library, over the corpus of the task.
 
 Writes the files of `dualenc evaluate` to OUTPUT_DIR, and the scores of all
-pairs (logits) to scores.tsv there, from which a killed run continues. Several
-machines share the work with --host_index, --host_count and the same OUTPUT_DIR.
+pairs (logits) to scores.tsv there, from which a killed run continues.
 """
 
 import argparse
@@ -24,15 +23,8 @@ import numpy as np
 
 from dualenc_jax.checkpoints import checkpoint_reader, loading, released_models
 from dualenc_jax.cli import config, data_command, flags, runtime, task_selection
-from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.metrics import Scores
-from dualenc_jax.evaluation.results import (
-  evaluate,
-  rerank_run,
-  significance,
-  tables,
-)
-from dualenc_jax.parallel.hosts import Host
+from dualenc_jax.evaluation.results import evaluate, significance, tables
 from dualenc_jax.retrieval.encoding.teacher import Teacher
 from dualenc_jax.retriever import Hit
 from dualenc_jax.utils.errors import UserError
@@ -42,7 +34,6 @@ _LOG = logging.getLogger(__name__)
 
 def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
-  flags.check_hosts(args)
   runtime.start()
   inputs, chosen = task_selection.inputs_without_model(args)
   task, split = task_selection.select_one(chosen)
@@ -54,24 +45,19 @@ def main(argv: Sequence[str]) -> None:
       relevance_level=args.relevance_level,
   )
   folder = pathlib.Path(args.output_dir)
-  try:
-    before, after = rerank_run.rerank_run(
-        inputs,
-        split,
-        pathlib.Path(args.run),
-        folder,
-        shlex.join(['dualenc', 'rerank', *argv]),
-        options,
-        Host(args.host_index, args.host_count),
-        args.overwrite,
-    )
-  except teacher_scores.WorkRemaining as e:
-    print(e)
-    return
   print(f'{task.label}, split {split}:')
-  means = {'before': before.means(), 'after': after.means()}
+  before, after = evaluate.rerank_run(
+      inputs,
+      split,
+      pathlib.Path(args.run),
+      folder,
+      shlex.join(['dualenc', 'rerank', *argv]),
+      options,
+      args.overwrite,
+  )
+  means = {'before': before.metrics, 'after': after.metrics}
   print(tables.metric_lines(means))
-  for line in verdict(before, after):
+  for line in verdict(before.scores, after.scores):
     print(line)
   found = getattr(options.teacher, 'calibration', None)
   if found is not None:
@@ -100,7 +86,6 @@ def make_parser() -> flags.Parser:
   add('--overwrite', action='store_true',
       help='replace results of another run, task or teacher in --output_dir')
   flags.add_relevance_level(parser)
-  flags.add_hosts(parser)
   return parser
 
 
@@ -200,11 +185,11 @@ def reorder(
   ]
 
 
-def verdict(before: Scores | None, after: Scores | None) -> Iterator[str]:
+def verdict(before: Scores, after: Scores) -> Iterator[str]:
   """Lines on whether re-ranking improves MRR@10, with a test."""
-  if before is None or after is None:
-    return
   metric = 'MRR@10'
+  if metric not in before.values:
+    return
   found = significance.paired(before.values[metric], after.values[metric])
   yield f'  Re-ranking: {found.describe(metric)}.'
   if found.after <= found.before:

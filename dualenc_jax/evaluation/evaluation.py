@@ -5,11 +5,12 @@ A system is a model, scores of the whole corpus, or hits that are re-ranked.
 
 from collections.abc import Callable, Iterable, Sequence
 import dataclasses
+import pathlib
 from typing import Any
 
 import numpy as np
 
-from dualenc_jax.evaluation import answer_match, max_passage, metrics
+from dualenc_jax.evaluation import answer_match, max_passage, metrics, trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.encoding.towers import Towers
@@ -33,32 +34,25 @@ class Evaluation:
 
   Attributes:
     ranking: the hits of each query of the set.
-    scores: scores of the queries with judged passages; None if all queries have
-      answers alone.
-    matches: float64 [A] by name, see `answer_match.top_k_matches`, of the
-      queries that have answers alone.
-    answered: int64 [A], numbers of these queries.
+    scores: metrics of the queries with judged passages, and matches by
+      `answer_match.top_k_matches` of those that have answers alone.
   """
 
   ranking: Ranking
-  scores: metrics.Scores | None
-  matches: dict[str, np.ndarray]
-  answered: np.ndarray
+  scores: metrics.Scores
 
   @property
   def ranks(self) -> dict[int, int]:
     """The rank of each query's best relevant passage, where it is known."""
-    if self.scores is None or 'MRR' not in self.scores.values:
+    if 'MRR' not in self.scores.values:
       return {}
-    queries = np.asarray(self.scores.queries).tolist()
-    pairs = zip(queries, self.scores.values['MRR'])
-    return {query: round(1 / value) for query, value in pairs if value}
+    known = self.scores.column('MRR')
+    return {query: round(1 / value) for query, value in known.items() if value}
 
   @property
   def metrics(self) -> dict[str, float]:
     """Means of the metrics by name."""
-    means = {} if self.scores is None else self.scores.means()
-    return means | {name: float(v.mean()) for name, v in self.matches.items()}
+    return self.scores.means()
 
 
 def evaluate(
@@ -205,6 +199,28 @@ def scores_of_ranked(
   return scores
 
 
+def rank_run(
+    run: trec.Run, retrieval_set: RetrievalSet, path: pathlib.Path
+) -> Evaluation:
+  """The hits of a run over the set's corpus, as trec_eval orders them.
+
+  Its metrics are those of the run: a relevant passage beyond the hits counts as
+  not found. Queries may be missing. Raises UserError for unknown ids.
+  """
+  ids = retrieval_set.ranked_ids
+  queries, passages = trec.numbers(run, retrieval_set.query_ids, ids, path)
+  depth = max(min(metrics.DEEPEST_RECALL, len(ids)), *map(len, run.values()))
+  shape = len(retrieval_set.query_ids), depth
+  indices = np.full(shape, -1, np.int64)
+  scores = np.full(shape, -np.inf, np.float32)
+  for query, hits in run.items():
+    best = ranking_lib.sort_hits(hits)
+    indices[queries[query], : len(best)] = [passages[hit] for hit in best]
+    scores[queries[query], : len(best)] = [hits[hit] for hit in best]
+  ranking = Ranking(scores, indices)
+  return score(ranking, retrieval_set, _ranks_in(ranking, retrieval_set.gold))
+
+
 def rerank(
     first: Evaluation, retrieval_set: RetrievalSet,
     score_pairs: Callable[[np.ndarray], np.ndarray], depth: int,
@@ -269,7 +285,7 @@ def score(
   left_out = retrieval_set.self_hits is not None
   size = len(retrieval_set.ranked_ids) - left_out
   answered = np.flatnonzero([bool(a) for a in retrieval_set.answers])
-  scores, matches = None, {}
+  scores = metrics.Scores(np.zeros(0, np.int64), {})
   if any(retrieval_set.judgements) or not len(answered):
     scores = metrics.score(
         ranking, retrieval_set.judgements, size, ranks,
@@ -283,7 +299,8 @@ def score(
         [retrieval_set.answers[q] for q in answered],
         lambda i: retrieval_set.answer_text(corpus.texts[i], corpus.name(i)),
     )
-  return Evaluation(ranking, scores, matches, answered)
+    scores = scores.joined(metrics.Scores(answered, matches))
+  return Evaluation(ranking, scores)
 
 
 def _ranks_in(ranking: Ranking, gold: list[list[int]]) -> np.ndarray:

@@ -23,7 +23,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 # Every ranking has so many hits; more serve MAP and Recall@1000.
 DEPTH = 100
-_DEEPEST_RECALL = 1000
+DEEPEST_RECALL = 1000
 
 _MEASURES = ('P.1', 'recip_rank', 'ndcg_cut.10', 'map', 'recall.1,10,100,1000')
 # trec_eval's names of ours. Its reciprocal rank has no cut.
@@ -45,26 +45,37 @@ _NOTHING = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-  """Metrics of each query that counts, one with a judged passage.
+  """Metrics of each of J queries that count.
 
   Attributes:
-    queries: the J judged queries: int64 positions from `score`, ids from
-      `evaluate_run`.
-    values: float64 [J] by name of metric, in the order of NAMES. MRR has the
-      reciprocal rank.
-    depth: hits a query that MAP covers.
+    queries: int64 positions in a retrieval set, or ids.
+    values: float64 [J] by name of metric, NaN where it does not apply to the
+      query. MRR has the reciprocal rank.
   """
 
-  queries: np.ndarray | list[str]
-  values: dict[str, np.ndarray]
-  depth: int
+  queries: Any
+  values: Mapping[str, np.ndarray]
+
+  def column(self, metric: str) -> dict[Any, float]:
+    """The values of a metric by query, of those that it applies to."""
+    pairs = zip(self.queries, self.values[metric].tolist())
+    return {query: value for query, value in pairs if not math.isnan(value)}
 
   def means(self) -> dict[str, float]:
     """The mean of each metric, by exact sums: the order does not matter."""
-    return {
-        name: math.fsum(values.tolist()) / len(values)
-        for name, values in self.values.items()
-    }
+    columns = {name: self.column(name).values() for name in self.values}
+    return {name: math.fsum(own) / len(own) for name, own in columns.items()}
+
+  def joined(self, other: 'Scores') -> 'Scores':
+    """These metrics and others, of other queries perhaps."""
+    queries = np.union1d(self.queries, other.queries)
+    values = {}
+    for part in (self, other):
+      places = np.searchsorted(queries, part.queries)
+      for metric, own in part.values.items():
+        values[metric] = np.full(len(queries), np.nan)
+        values[metric][places] = own
+    return Scores(queries, values)
 
 
 def score(
@@ -124,9 +135,9 @@ def score(
     values['MRR'] = np.divide(1.0, known, where=known > 0, out=zeros)
   elif depth < num_passages:
     del values['MRR']
-  if depth < min(_DEEPEST_RECALL, num_passages):
+  if depth < min(DEEPEST_RECALL, num_passages):
     del values['Recall@1000']
-  return Scores(np.array(counted, np.int64), values, depth)
+  return Scores(np.array(counted, np.int64), values)
 
 
 def evaluate_run(
@@ -172,7 +183,7 @@ def evaluate_run(
   )
   by_query = evaluator.evaluate(hits)
   values = _values([by_query.get(q, _NOTHING) for q in queries])
-  return Scores(queries, values, max(map(len, hits.values())))
+  return Scores(queries, values)
 
 
 def _check_grades(judged: Iterable[tuple[Any, Mapping[Any, int]]]) -> None:

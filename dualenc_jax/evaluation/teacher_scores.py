@@ -17,12 +17,12 @@ import numpy as np
 from dualenc_jax.data.readers import qrels
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.encoding.teacher import Teacher
 from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.progress import Progress
 
+_FILE = 'scores.tsv'
 # Pairs that are scored and written at a time.
 BLOCK = 2**11
 # Provenance fields that affect scores.
@@ -37,36 +37,28 @@ Score = Callable[[np.ndarray], np.ndarray]
 Entry = tuple[str, str, float]
 
 
-class WorkRemaining(Exception):
-  """Other hosts have pairs left to score; the message says how many."""
-
-
 def open_scores(
     teacher: Teacher | pathlib.Path | None,
     retrieval_set: RetrievalSet,
     folder: pathlib.Path,
-    host: Host = Host(),
 ) -> Score | None:
   """Returns the scores of a cross-encoder or of a file; None for neither.
 
   Scores of a cross-encoder are kept in a folder, block by block, and are not
-  computed again. Each of several hosts computes its share of the queries into a
-  file of its own there.
+  computed again.
 
   Raises:
     UserError: the folder has scores of another teacher or data set, or cannot
       be written; the file cannot be read or, later, lacks a score.
-    WorkRemaining: later, other hosts have pairs left to score.
   """
   if teacher is None:
     return None
   if isinstance(teacher, Teacher):
-    return _scores_of_teacher(teacher, retrieval_set, folder, host)
-  others = {*folder.glob('scores*.tsv')} - {teacher}
-  if others:
+    return _scores_of_teacher(teacher, retrieval_set, folder)
+  if (kept := folder / _FILE) != teacher and kept.exists():
     raise UserError(
-        f'{min(others)} has the scores of another teacher than {teacher}.'
-        ' Remove it, or give another --output_dir.'
+        f'{kept} has the scores of another teacher than {teacher}. Remove it,'
+        ' or give another --output_dir.'
     )
   return _scores_of_file(teacher, retrieval_set)
 
@@ -98,11 +90,9 @@ def _scores_of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
 
 
 def _scores_of_teacher(
-    teacher: Teacher, retrieval_set: RetrievalSet, folder: pathlib.Path,
-    host: Host,
+    teacher: Teacher, retrieval_set: RetrievalSet, folder: pathlib.Path
 ) -> Score:
-  part = f'-{host.index}-of-{host.count}' if host.count > 1 else ''
-  path, header = folder / f'scores{part}.tsv', folder / 'scores.json'
+  path, header = folder / _FILE, folder / 'scores.json'
   facts = {name: teacher.provenance[name] for name in _PROVENANCE} | {
       'scores': 'logit',
       # Ids alone do not tell data sets apart.
@@ -111,16 +101,11 @@ def _scores_of_teacher(
   }
   table = _ScoreTable(retrieval_set)
 
-  def find(pairs: np.ndarray) -> np.ndarray:
-    for file in _find_files(path, header, facts):
-      table.add(_whole_lines(file))
-    return table.find(pairs)
-
   def score(pairs: np.ndarray) -> np.ndarray:
     files.make_folder(folder, 'another --output_dir')
-    scores = find(pairs)
-    own = pairs[:, 0] % host.count == host.index
-    places = np.flatnonzero(np.isnan(scores) & own)
+    table.add(_kept_scores(path, header, facts))
+    scores = table.find(pairs)
+    places = np.flatnonzero(np.isnan(scores))
     with (
         files.writing(path, 'another --output_dir'),
         open(path, 'a', encoding='utf-8') as out,
@@ -150,14 +135,6 @@ def _scores_of_teacher(
         progress(len(block))
         out.flush()
         os.fsync(out.fileno())
-    if not own.all():
-      # Other hosts may have written more meanwhile.
-      scores[~own] = find(pairs[~own])
-    if left := np.count_nonzero(np.isnan(scores)):
-      raise WorkRemaining(
-          f'{left:,} of {len(scores):,} pairs are left to other hosts; the last'
-          f' of them measures, from the files in {folder}.'
-      )
     return scores
 
   return score
@@ -263,29 +240,22 @@ def _parse(lines: Iterable[str], path: pathlib.Path) -> Iterator[Entry]:
     yield query, passage, value
 
 
-def _find_files(
+def _kept_scores(
     path: pathlib.Path, header: pathlib.Path, facts: dict[str, object]
-) -> list[pathlib.Path]:
-  """Finds all hosts' files of this teacher; cuts a broken last line of ours."""
-  kept = sorted(path.parent.glob('scores*.tsv'))
-  if not kept:
+) -> list[Entry]:
+  """Reads the scores so far, and cuts a broken last line."""
+  if not path.exists():
     files.write_json(header, facts)
     return []
   known = json_file.read(header, 'Remove it.') if header.exists() else {}
   now = json.loads(json.dumps(facts))
   if changed := sorted(name for name in now if known.get(name) != now[name]):
     raise UserError(
-        f'{kept[0]} has scores of another teacher or data set, by'
+        f'{path} has scores of another teacher or data set, by'
         f' {", ".join(changed)} in {header}. Remove both, or give another'
         ' --output_dir.'
     )
-  if path in kept:
-    with files.writing(path, 'another --output_dir'):
-      os.truncate(path, path.read_bytes().rfind(b'\n') + 1)
-  return kept
-
-
-def _whole_lines(path: pathlib.Path) -> Iterator[Entry]:
-  """Yields the scores of a file whose last line another host may be writing."""
-  with open(path, encoding='utf-8', errors='replace') as lines:
-    yield from _parse((line for line in lines if line.endswith('\n')), path)
+  with files.writing(path, 'another --output_dir'):
+    os.truncate(path, path.read_bytes().rfind(b'\n') + 1)
+  with open(path, encoding='utf-8') as lines:
+    return [*_parse(lines, path)]

@@ -109,7 +109,7 @@ def test_what_is_not_measured_again_stays_if_it_is_of_the_same(
 ):
   folder = shutil.copytree(results['rrf'], tmp_path / 'results')
   (folder / 'codecs').mkdir()
-  (folder / 'codecs' / 'codecs.csv').touch()
+  (folder / 'codecs' / 'codecs.md').touch()
   before = {*folder.rglob('*')}
   run(model, folder)
   assert {*folder.rglob('*')} == before

@@ -132,11 +132,8 @@ def test_queries_that_the_model_has_learnt_from_are_told(
 ):
   queries = [*tiny_beir.make(0).queries.values()]
   assert len({*queries}) == 4
-  # One in other letters, twice; one with a word more; one in another order.
-  learnt = [
-      f'{queries[0].upper()}?', queries[0], f'{queries[1]} more',
-      ' '.join(reversed(queries[2].split())), 'what else',
-  ]
+  # One in other letters, twice; one with a word more.
+  learnt = [f'{queries[0].upper()}?', queries[0], f'{queries[1]} more']
   path = tmp_path / 'learnt.jsonl'
   path.write_text(''.join(
       json.dumps({'_id': f'g{i}', 'text': text}) + '\n'
@@ -144,11 +141,8 @@ def test_queries_that_the_model_has_learnt_from_are_told(
   ))
   flags = '--tasks=beir/scifact', f'--learnt_queries={path}'
   folder = run(model, tmp_path, *flags, data=data)
-  assert result_of(folder)['seen_queries'] == {
-      'queries': 4, 'queries_same': 1, 'queries_near': 2,
-      'learnt': 5, 'learnt_same': 2, 'learnt_near': 3,
-  }
-  told = '1 (25.00%) of 4 evaluation queries occur word for word in the'
+  assert result_of(folder)['seen_queries'] == 1
+  told = '1 of 4 queries have the words of a training query.'
   assert told in capsys.readouterr().out
 
 

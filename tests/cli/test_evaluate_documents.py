@@ -121,7 +121,7 @@ def test_documents_are_ranked_by_their_best_passage(model, tmp_path, name):
       for query, hits in expected.items()
   })
   per_query = read_per_query(folder / 'per_query.tsv')
-  assert list(per_query.query_ids) == list(SET.queries)
+  assert list(per_query.queries) == list(SET.queries)
   for ours, theirs in NAMES.items():
     values = [reference[query][theirs] for query in SET.queries]
     np.testing.assert_array_equal(per_query.values[ours], values, ours)

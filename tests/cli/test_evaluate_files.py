@@ -68,7 +68,7 @@ def test_files_agree_with_numpy_and_pytrec_eval(model, whole):
       for query, hits in expected.items()
   })
   per_query = read_per_query(whole / 'per_query.tsv')
-  assert list(per_query.query_ids) == list(SET.qrels)
+  assert list(per_query.queries) == list(SET.qrels)
   metrics = result_of(whole)['metrics']
   assert list(per_query.values) == list(metrics)
   assert metrics.keys() == NAMES.keys() | {'MRR@10'}
@@ -193,7 +193,7 @@ def test_answer_sets_have_top_k(model, tmp_path):
   metrics = result_of(output)['metrics']
   assert metrics.keys() == {'Top-5', 'Top-20', 'Top-100'}
   per_query = read_per_query(output / 'per_query.tsv')
-  assert list(per_query.query_ids) == [f'test-{i}' for i in range(1, 5)]
+  assert list(per_query.queries) == [f'test-{i}' for i in range(1, 5)]
   # "1908" is nowhere; the others are read in the fixture.
   answered = {
       'test-1': {'6', '9'}, 'test-2': {'4', '5'}, 'test-3': {'11'},
@@ -205,5 +205,5 @@ def test_answer_sets_have_top_k(model, tmp_path):
         query: float(bool(gold & {p for p, _ in hits[query][:k]}))
         for query, gold in answered.items()
     }
-    assert metrics[f'Top-{k}'] == per_query.mean(f'Top-{k}')
+    assert metrics[f'Top-{k}'] == per_query.means()[f'Top-{k}']
   assert {hit['grade'] for hit in examples_of(output)[0]['hits']} == {None}

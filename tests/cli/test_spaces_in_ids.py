@@ -53,7 +53,7 @@ def test_every_command_takes_them(tmp_path, capsys):
   maps = [own['map'] for own in reference.evaluate(hits).values()]
   metrics = result_of(spaced)['metrics']
   assert sum(maps) / len(maps) == pytest.approx(metrics['MAP'])
-  assert read_per_query(spaced / 'per_query.tsv').query_ids[0] == 'why%20q0'
+  assert read_per_query(spaced / 'per_query.tsv').queries[0] == 'why%20q0'
   # Of the run file alone, with BEIR's own qrels: the same figures.
   capsys.readouterr()
   file = spaced / 'run.trec'

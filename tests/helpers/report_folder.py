@@ -18,16 +18,14 @@ TASK = @readers.Pairs()
 TEMPERATURE = 0.05
 readers.Pairs.train = 'a <b> & c.jsonl'
 """
-# The smallest things that are told apart when they are embedded.
 PNG = b'\x89PNG\r\n\x1a\nnot really'
-SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="4" height="3"/>'
 HIT = {
     'rank': 1, 'score': 0.875, 'id': 'd1', 'name': 'first.of.all',
     'text': 'One short text.', 'grade': 1,
 }
 FIGURE = {
     'name': 'tsne', 'title': 'A map', 'caption': 'Of 400 & more.',
-    'png': 'tsne.png', 'svg': 'tsne.svg', 'csv': 'tsne.csv',
+    'png': 'tsne.png', 'csv': 'tsne.csv',
 }
 # HTML's own elements without an end tag.
 VOID = {'br', 'hr', 'img', 'input', 'link', 'meta'}
@@ -107,12 +105,11 @@ def example(rank: int | None, **fields: object) -> dict:
 
 
 def analysis(folder: pathlib.Path, **facts: object) -> None:
-  """A folder of figures: one as SVG and PNG."""
+  """A folder of one figure."""
   where = folder / 'analysis' / 'pairs-test'
   content = {'label': 'pairs', 'numbers': {'separability': 0.8125}}
   write_json(where / 'analysis.json', content | {'figures': [FIGURE]} | facts)
   (where / 'tsne.png').write_bytes(PNG)
-  (where / 'tsne.svg').write_bytes(SVG)
 
 
 class Page(HTMLParser):

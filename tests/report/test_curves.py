@@ -9,6 +9,7 @@ import report_folder
 from report_folder import train
 
 from dualenc_jax.evaluation.report import curves
+from dualenc_jax.utils.errors import UserError
 
 
 def read(folder):
@@ -19,13 +20,12 @@ def test_every_value_is_read_as_it_was_written(tmp_path):
   measured = {'step': 20, 'group': 'validation', 'P@1': 0.25}
   report_folder.curves(tmp_path, train(10, loss=2.5, norm=1), train(20, loss=1))
   report_folder.curves(tmp_path, measured, train(30, loss=None))
-  found, problems = read(tmp_path)
+  found = read(tmp_path)
   assert math.isnan(found['train/loss'].pop(30))
   assert found == {
       'train/loss': {10: 2.5, 20: 1.0}, 'train/norm': {10: 1.0},
       'validation/P@1': {20: 0.25},
   }
-  assert problems == []
 
 
 def test_a_last_line_that_is_being_written_is_no_damage(tmp_path):
@@ -33,21 +33,16 @@ def test_a_last_line_that_is_being_written_is_no_damage(tmp_path):
   path = tmp_path / 'metrics.jsonl'
   path.write_bytes(path.read_bytes()[:-10])
   expected = {'train/loss': {i: i * 1.5 for i in range(8)}}
-  assert read(tmp_path) == (expected, [])
+  assert read(tmp_path) == expected
 
 
-@pytest.mark.parametrize(
-    'line',
-    [b'\xff', b'[1]', b'{"step": 1}',
-     b'{"group": "train", "step": 1, "loss": "2"}', b'{"a":' * 100_000],
-)
-def test_a_damaged_line_is_named_and_left_out(tmp_path, line):
+@pytest.mark.parametrize('line', [b'\xff', b'[1]', b'{"a":' * 100_000])
+def test_a_damaged_line_is_named(tmp_path, line):
   path = tmp_path / 'metrics.jsonl'
   good = b'{"step": 3, "group": "train", "loss": 2}\n'
   path.write_bytes(good + line + b'\n')
-  found, (problem,) = read(tmp_path)
-  assert found == {'train/loss': {3: 2.0}}
-  assert problem.startswith(f'{path} ') and 'line 2' in problem
+  with pytest.raises(UserError, match=f'{path}, line 2'):
+    read(tmp_path)
 
 
 def charts(values, metric='train/loss', **more):
@@ -83,14 +78,13 @@ def test_a_line_runs_through_its_values():
     np.testing.assert_allclose(column, slope * expected + offset, atol=0.01)
 
 
-def test_a_long_curve_is_thin_and_has_its_means_and_its_extremes():
+def test_a_long_curve_is_drawn_by_means_of_neighbours():
   values = np.random.default_rng(0).uniform(1, 2, 20_000)
-  values[7777] = 9.0
-  raw, means = points(values)
-  assert len(raw) <= 510 and len(means) <= 510
-  # The spike is drawn, its height that of the other values times eight.
-  heights = np.sort(-raw[:, 1])
-  assert heights[-1] - heights[0] == pytest.approx(
-      8 * (heights[-2] - heights[0]), rel=0.02
-  )
-  assert np.ptp(means[:, 1]) < 0.05 * np.ptp(raw[:, 1])
+  values[:800] = 9.0
+  (drawn,) = points(values)
+  assert len(drawn) <= 250
+  # Ten means of 80 values are nine, all others nearly 1.5.
+  heights = -drawn[:, 1]
+  low = heights < heights.mean()
+  assert 0 < len(low) - low.sum() <= 10
+  assert np.ptp(heights[low]) < 0.05 * np.ptp(heights)

@@ -9,7 +9,6 @@ import scipy.stats
 
 from dualenc_jax.evaluation.results.significance import (
   holm,
-  paired_t_test,
   randomization_test,
 )
 
@@ -23,13 +22,6 @@ def samples(queries, seed=0):
   changed = one + rng.normal(0.02, 0.2, queries)
   other = np.where(rng.random(queries) < 0.4, one, changed)
   return one, other
-
-
-@pytest.mark.parametrize('queries', [2, 5, 300])
-def test_the_t_test_is_scipys(queries):
-  one, other = samples(queries, seed=queries)
-  expected = scipy.stats.ttest_1samp(other - one, 0).pvalue
-  np.testing.assert_allclose(paired_t_test(one, other), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize('queries', [2, 7, 10])
@@ -75,22 +67,19 @@ def test_random_ways_are_counted_with_the_observed_one():
 
 
 @pytest.mark.parametrize(
-    'one, other, t_test, randomization',
+    'one, other, p',
     [
-        ([0.5, 0.25, 1.0], [0.5, 0.25, 1.0], 1, 1),
-        ([0.0] * 100, [0.0] * 100, 1, 1),
-        ([0.5], [0.5], 1, 1),
-        ([0.5], [1.0], None, 1),
+        ([0.5, 0.25, 1.0], [0.5, 0.25, 1.0], 1),
+        ([0.0] * 100, [0.0] * 100, 1),
+        ([0.5], [1.0], 1),
         # 0.1 more each: in floating point these differ by some 1e-17.
-        (STEPS, STEPS + 0.1, None, 2 / 1024),
+        (STEPS, STEPS + 0.1, 2 / 1024),
     ],
 )
-def test_without_variance_or_evidence(one, other, t_test, randomization):
-  one, other = np.array(one), np.array(other)
+def test_without_variance_or_evidence(one, other, p):
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    assert paired_t_test(one, other) == t_test
-    assert randomization_test(one, other) == randomization
+    assert randomization_test(np.array(one), np.array(other)) == p
 
 
 @pytest.mark.parametrize(
@@ -101,11 +90,7 @@ def test_without_variance_or_evidence(one, other, t_test, randomization):
         # The textbook case: 4 * 0.01, 3 * 0.02 = 0.06, then never smaller.
         ([0.03, 0.01, 0.04, 0.02], [0.06, 0.04, 0.06, 0.06]),
         ([0.5, 0.9, 0.001], [1.0, 1.0, 0.003]),
-        # What does not apply counts: 3 * 0.01, then 2 * 0.02.
-        ([0.02, None, 0.01], [0.04, None, 0.03]),
     ],
 )
 def test_holms_correction(p_values, expected):
-  assert holm(p_values) == [
-      p if p is None else pytest.approx(p) for p in expected
-  ]
+  assert holm(p_values) == pytest.approx(expected)

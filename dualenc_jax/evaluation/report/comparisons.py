@@ -29,13 +29,11 @@ class Comparisons(NamedTuple):
     name: the model's name, distinct from the others'.
     tables: those of `dualenc compare`, one for each baseline.
     runs: training curves by the run's name, of those that have any.
-    notes: why there is no comparison, or what is damaged, a sentence each.
   """
 
   name: str
   tables: Sequence[Table]
   runs: Mapping[str, Curves]
-  notes: Sequence[str]
 
 
 def read(
@@ -50,51 +48,36 @@ def read(
       has results of other data.
   """
   runs: dict[str, Curves] = {}
-  notes, paths, tables = [], [], []
   folders = [model_dir, *others]
   model_name, *names = compared_systems.distinct(
       [path.resolve().name for path in folders], folders
   )
   for path, name in zip(others, names):
     home, system = compared_systems.split_system(path)
-    # Curves are those of the model, not of BM25 beside it.
-    lines, problems = ({}, []) if system else curves.read(home / curves.FILE)
-    runs |= {name: lines} if lines else {}
-    notes += problems
-    if result_files.find_results(home, system):
-      paths.append(path)
-    elif lines:
-      notes.append(f'{path} has no results to compare: evaluate it first.')
-    else:
+    if not result_files.find_results(home, system):
       raise UserError(
           f'--beside={path} has no results of `dualenc evaluate`. Give a'
           f' model_dir, a result folder or MODEL_DIR:{_BM25}.'
       )
+    # Curves are those of the model, not of BM25 beside it.
+    if not system and (lines := curves.read(home / curves.FILE)):
+      runs[name] = lines
   ours = [
       pathlib.Path(f'{model_dir}:{system}') if system else model_dir
       for system in ('', *result_files.SYSTEMS)
       if result_files.find_results(model_dir, system)
   ]
-  if paths and not ours:
-    why = f'{model_dir} has no results to compare: evaluate it first.'
-    if not runs:
-      raise UserError(why)
-    notes.append(why)
+  if others and not ours:
+    raise UserError(
+        f'{model_dir} has no results to compare: evaluate it first.'
+    )
   bm25 = pathlib.Path(f'{model_dir}:{_BM25}')
-  baselines = [(paths[0], paths)] if paths else []
-  if bm25 in ours and bm25 not in paths[:1]:
-    baselines.append((bm25, []))
-  for baseline, asked in baselines:
-    group = list(dict.fromkeys([baseline, *asked, *ours]))
-    if len(group) < 2:
-      continue
-    try:
-      first, *models = compared_systems.read(group)
-      tables.append(
-          comparison_files.make_table(comparison.compare(first, models))
-      )
-    except UserError as e:
-      if asked:
-        raise UserError(f'--beside={baseline} cannot be compared: {e}') from e
-      notes.append(f'There is no comparison: {e}')
-  return Comparisons(model_name, tables, runs, notes)
+  groups = [[*others, *ours]] if others else []
+  if bm25 in ours and bm25 not in others[:1]:
+    groups.append([bm25, *ours])
+  tables = []
+  for group in groups:
+    first, *models = compared_systems.read([*dict.fromkeys(group)])
+    compared = comparison.compare(first, models)
+    tables.append(comparison_files.make_table(compared))
+  return Comparisons(model_name, tables, runs)

@@ -11,7 +11,6 @@ import markupsafe
 import numpy as np
 
 from dualenc_jax.utils import figure, json_file, untrusted
-from dualenc_jax.utils.errors import UserError
 
 FILE = 'metrics.jsonl'
 # Values by step, ascending, by '<group>/<name>'.
@@ -39,50 +38,29 @@ _INCHES = (4.3, 2.3)
 _COLOURS = ('#0b6a75', '#c2571a', '#6a4fb3', '#4b7a1e', '#b0327a')
 # Stands for a colour of the page that a drawing is put into.
 _PAGE = '#010203'
-# Curves this long get a line of means on top of the values.
-_SMOOTHED = 100
-# A drawing has so many stretches of a curve, each with both of its extremes.
+# A drawing has the means of so many stretches of a curve.
 _STRETCHES = 250
 _LARGEST = 2**30  # Bytes of the file.
 # A curve with values so many times its median has a logarithmic axis.
 _SPIKY = 50
 
 
-def read(path: pathlib.Path) -> tuple[Curves, list[str]]:
+def read(path: pathlib.Path) -> Curves:
   """Reads the numbers that training wrote, one JSON object a line.
 
-  Returns:
-    The curves, and a sentence on damage if there is any. An incomplete last
-    line is no damage, as a run may be writing it.
+  An incomplete last line is left out, as a run may be writing it.
   """
-  try:
-    lines = untrusted.read(path, _LARGEST).split(b'\n')
-  except FileNotFoundError:
-    return {}, []
-  except UserError as e:
-    return {}, [str(e)]
-  except OSError as e:
-    return {}, [f'{path} cannot be read: {e.strerror or e}.']
+  if not path.exists():
+    return {}
+  *lines, _ = untrusted.read(path, _LARGEST).split(b'\n')
   by_name: dict[str, dict[int, float]] = {}
-  bad = []
   for number, line in enumerate(lines, 1):
-    try:
-      values = json_file.loads(line)
-      json_file.check(values, {'step': int, 'group': str}, '')
-      step, group = values.pop('step'), values.pop('group')
-      json_file.check(values, {str: int | float | None}, '')
-    except ValueError:
-      if number < len(lines):
-        bad.append(number)
-      continue
+    values = json_file.parse(line, f'{path}, line {number}', 'Delete the line.')
+    step, group = values.pop('step'), values.pop('group')
     for name, value in values.items():
       value = math.nan if value is None else float(value)
       by_name.setdefault(f'{group}/{name}', {})[step] = value
-  problems = [
-      f'{path} is damaged in {len(bad):,} of {len(lines) - 1:,} lines, first in'
-      f' line {bad[0]:,}. They are left out.'
-  ] if bad else []
-  return dict(sorted(by_name.items())), problems
+  return dict(sorted(by_name.items()))
 
 
 class Line(NamedTuple):
@@ -98,10 +76,6 @@ class Line(NamedTuple):
     """Value and step of the last, the lowest and the highest."""
     rows = (-1, self.values.argmin(), self.values.argmax())
     return [(self.values[row], self.steps[row]) for row in rows]
-
-  @property
-  def is_long(self) -> bool:
-    return len(self.steps) >= _SMOOTHED
 
 
 class Chart(NamedTuple):
@@ -193,9 +167,6 @@ def _draw(canvas: Any, lines: Sequence[Line]) -> None:
         'color': _COLOURS[line.colour],
         'marker': '.' if len(steps) <= 30 else '',
     }
-    if line.is_long:
-      axis.plot(*_thinned(steps, values), **style, linewidth=0.7, alpha=0.3)
-      values = _smoothed(values, len(values) // 50)
     axis.plot(*_thinned(steps, values), **style, linewidth=1.4)
   everything = np.concatenate([line.values for line in lines])
   if everything.min() > 0 and everything.max() > _SPIKY * np.median(everything):
@@ -206,21 +177,13 @@ def _draw(canvas: Any, lines: Sequence[Line]) -> None:
   axis.set_xlabel('step')
 
 
-def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
-  """Means [n] over `window` neighbours of each value, fewer at the ends."""
-  ones = np.ones(window)
-  counts = np.convolve(np.ones(len(values)), ones, 'same')
-  return np.convolve(values, ones, 'same') / counts
-
-
 def _thinned(
     steps: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Both ends, and the lowest and highest of each of 250 stretches."""
-  if len(steps) <= 2 * _STRETCHES:
-    return steps, values
-  keep = {0, len(steps) - 1}
-  for part in np.array_split(np.arange(len(steps)), _STRETCHES):
-    keep |= {part[values[part].argmin()], part[values[part].argmax()]}
-  rows = np.array(sorted(keep))
-  return steps[rows], values[rows]
+  """The means of at most 250 stretches of neighbours."""
+  stretches = min(len(steps), _STRETCHES)
+  means = (
+      np.array([part.mean() for part in np.array_split(each, stretches)])
+      for each in (steps, values)
+  )
+  return next(means), next(means)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import html
 import importlib.util
+import json
 import pathlib
 import re
 from typing import Any
@@ -23,10 +24,7 @@ from dualenc_jax.evaluation.results.result_files import Model
 from dualenc_jax.utils import table as table_lib, untrusted
 from dualenc_jax.utils.table import Cell, MISSING, Row, Table
 
-# Larger drawings are embedded as PNG, if there is one.
-_SMALL = 200_000
-_LARGEST = 2**26
-_TYPES = {'svg': 'image/svg+xml', 'png': 'image/png'}
+_LARGEST = 2**26  # Bytes of a picture.
 # Notes are at the top of the page; digests are those of files or tensors.
 _LEFT_OUT = ('notes', 'files', 'digests')
 _ORDER = (
@@ -35,23 +33,22 @@ _ORDER = (
 ).split()
 
 
-def render(contents: Contents, others: Comparisons) -> tuple[str, list[str]]:
-  """The page, the same for the same contents, and what is damaged."""
+def render(contents: Contents, others: Comparisons) -> str:
+  """The page, the same for the same contents."""
   runs = {others.name: contents.curves, **others.runs}
   can_draw = importlib.util.find_spec('matplotlib') is not None
-  spaces, problems = [], [*contents.problems]
-  for analysis in contents.analyses:
-    pictures = []
-    for figure in analysis.figures:
-      if source := _embed(analysis.folder, figure):
-        pictures.append((figure, source))
-      else:
-        problems.append(
-            f'{analysis.folder} has no picture of {figure["title"]!r}, which'
-            ' its analysis.json names; run `dualenc analyze` again.'
-        )
-    table = _number_table(analysis)
-    spaces.append((analysis.folder.name, pictures, table))
+  spaces = [
+      (
+          analysis.folder.name,
+          [
+              (figure, source)
+              for figure in analysis.figures
+              if (source := _embed(analysis.folder, figure))
+          ],
+          _number_table(analysis),
+      )
+      for analysis in contents.analyses
+  ]
   environment = jinja2.Environment(
       loader=jinja2.PackageLoader(__package__, ''),
       autoescape=True,
@@ -63,20 +60,18 @@ def render(contents: Contents, others: Comparisons) -> tuple[str, list[str]]:
   environment.filters |= {
       'breaking': _breaking, 'markdown': _markdown, 'precise': precise
   }
-  page = environment.get_template('page.html').render(
+  return environment.get_template('page.html').render(
       contents=contents,
       others=others,
       tables=result_tables(contents),
       charts=curves.charts(runs) if can_draw else None,
       has_curves=any(runs.values()),
       spaces=spaces,
-      problems=problems,
       facts=_facts(contents),
       version=dualenc_jax.__version__,
       summary=summary,
       is_code=re.compile(r'\n[ \t]+\S').search,
   )
-  return page, problems
 
 
 def _visible(value: Any) -> Any:
@@ -99,52 +94,29 @@ def _markdown(text: str) -> Markup:
 
 
 def _embed(folder: pathlib.Path, figure: Mapping[str, str]) -> str | None:
-  """A picture as a data URI: the SVG if it is small, else the PNG.
-
-  It is None if neither file can be read.
-  """
-  content = {}
-  for kind in _TYPES:
-    # Only names are used, so that nothing outside of the folder is read.
-    path = folder / pathlib.PurePath(str(figure.get(kind))).name
-    # A ValueError is raised for a name that no file can have.
-    with contextlib.suppress(OSError, ValueError):
-      content[kind] = untrusted.read(path, _LARGEST)
-  if not content:
-    return None
-  first, last = [*content][0], [*content][-1]
-  kind = first if len(content[first]) <= _SMALL else last
-  data = base64.b64encode(content[kind]).decode()
-  return f'data:{_TYPES[kind]};base64,{data}'
+  """A picture as a data URI; None if there is no file."""
+  # Only names are used, so that nothing outside of the folder is read.
+  path = folder / pathlib.PurePath(str(figure.get('png'))).name
+  # A ValueError is raised for a name that no file can have.
+  with contextlib.suppress(OSError, ValueError):
+    content = untrusted.read(path, _LARGEST)
+    return f'data:image/png;base64,{base64.b64encode(content).decode()}'
+  return None
 
 
-def _facts(contents: Contents) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
   """Yields titles and facts: of training, and of each set and analysis."""
-  meta = contents.meta
-  if contents.step is not None:
-    yield 'Training', _flatten({n: meta[n] for n in meta if n not in _LEFT_OUT})
+  facts: dict[str, Mapping[str, Any]] = {'Training': {
+      name: value for name, value in contents.meta.items()
+      if name not in _LEFT_OUT
+  }}
   for evaluation in contents.evaluations:
-    result = evaluation.result
-    facts = {'label': result.key.label, **result.provenance}
-    yield f'Evaluation {evaluation.name}', _flatten(facts)
+    facts[f'Evaluation {evaluation.name}'] = evaluation.result.provenance
   for analysis in contents.analyses:
-    yield f'Analysis {analysis.folder.name}', _flatten(analysis.facts)
-
-
-def _flatten(
-    facts: Mapping[str, Any], prefix: str = ''
-) -> list[tuple[str, str]]:
-  """Names and values, those of inner objects with a dot; nulls are left out."""
-  rows = []
-  for name, value in facts.items():
-    name = f'{prefix}{name}'.replace('_', ' ')
-    if isinstance(value, dict):
-      rows += _flatten(value, f'{name}.')
-    elif isinstance(value, list):
-      rows.append((name, ', '.join(map(str, value))))
-    elif value is not None:
-      rows.append((name, str(value) or '(empty)'))
-  return rows
+    facts[f'Analysis {analysis.folder.name}'] = analysis.facts
+  for title, own in facts.items():
+    if own:
+      yield title, json.dumps(own, indent=2, ensure_ascii=False)
 
 
 def result_tables(contents: Contents) -> list[Table]:
@@ -156,6 +128,8 @@ def result_tables(contents: Contents) -> list[Table]:
     # Sets of no paper are in the table of every metric.
     made += [t for t in tables.paper_tables([model]) if t.name != 'other']
     made.append(_every_metric(contents))
+    folders = [pathlib.Path(result.where) for result in results.values()]
+    made += filter(None, map(tables.codec_table, folders))
   if systems := contents.baselines:
     metrics = _sort_metrics(systems.values())
     rows = [[row.get(m) for m in metrics] for row in systems.values()]

@@ -10,9 +10,8 @@ from dualenc_jax.evaluation.results import benchmarks
 from dualenc_jax.evaluation.results.result_files import (
   BASELINES,
   describe_copies,
-  describe_overlap,
+  describe_seen,
   Result,
-  TRAIN_OVERLAP,
 )
 
 BM25 = BASELINES[0]
@@ -145,10 +144,9 @@ def card(contents: Contents) -> Iterator[tuple[str, str]]:
     sizes = [(facts.get(name), name) for name in ('queries', 'passages')]
     counts = ', '.join(f'{n:,} {name}' for n, name in sizes if n is not None)
     yield 'Measured on', ': '.join(filter(None, [set_name(result), counts]))
-    if overlap := facts.get(TRAIN_OVERLAP):
-      yield '', describe_overlap(overlap)
-    if copies := describe_copies(facts):
-      yield '', copies
+    for sentence in (describe_seen(facts), describe_copies(facts)):
+      if sentence:
+        yield '', sentence
   limits = (
       'Texts of another subject, language or length than those measured may be'
       ' found less well. The model inherits the biases of its training data.'

@@ -9,7 +9,6 @@ from dualenc_jax.evaluation.results.comparison import compare, Comparison
 from dualenc_jax.evaluation.results.result_files import (
   Key,
   Model,
-  PerQuery,
   read_model,
   read_result,
   Result,
@@ -17,6 +16,6 @@ from dualenc_jax.evaluation.results.result_files import (
 from dualenc_jax.evaluation.results.tables import paper_tables
 
 __all__ = [
-    'compare', 'Comparison', 'Key', 'Model', 'paper_tables', 'PerQuery',
-    'read_model', 'read_result', 'Result',
+    'compare', 'Comparison', 'Key', 'Model', 'paper_tables', 'read_model',
+    'read_result', 'Result',
 ]

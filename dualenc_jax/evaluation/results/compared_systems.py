@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import dataclasses
 import hashlib
+import os
 import pathlib
 
 from dualenc_jax.evaluation import metrics, trec
@@ -10,7 +11,6 @@ from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.evaluation.results.result_files import (
   Key,
   Model,
-  PerQuery,
   Result,
   RUN,
 )
@@ -84,16 +84,15 @@ def read(
     else:
       ((folder, system),) = parts
       models.append(result_files.read_model(folder, baseline=system))
-  results = {
+  results = [
       pathlib.Path(result.where).resolve()
       for model in models for result in model.results.values()
-  }
+  ]
+  twice = names is None and len({*results}) < len(results)
   if names is None:
     names = distinct([m.name for m in models], [m.where for m in models])
-    if len(results) < sum(len(model.results) for model in models):
-      names = []
   names = [_with_codec(name, model) for name, model in zip(names, models)]
-  if len({*names}) < len(models):
+  if twice or len({*names}) < len(models):
     raise UserError(
         f'{", ".join(m.where for m in models)}: one is given twice, or a name'
         ' is. Give different systems and --names.'
@@ -125,24 +124,16 @@ def split_system(path: pathlib.Path) -> _Part:
 def distinct(
     names: Sequence[str], paths: Sequence[str | pathlib.Path]
 ) -> list[str]:
-  """The names; for repeated ones the part of their paths that differs."""
-  again = [i for i, name in enumerate(names) if names.count(name) > 1]
-  parts = [pathlib.Path(paths[i]).parts for i in again]
-  # The folders that all paths start with, and then those that all end with.
-  for _ in range(2):
-    parts = [each[::-1] for each in parts]
-    # Something is left of each path, as one may be within another.
-    while min(map(len, parts), default=0) > 1 and (
-        len({each[0] for each in parts}) == 1
-    ):
-      parts = [each[1:] for each in parts]
-  short = dict(zip(again, ['/'.join(each) for each in parts]))
-  chosen = list(names)
-  for i, path in short.items():
-    # Several systems may have one path, that of their model.
-    is_unique = list(short.values()).count(path) == 1
-    chosen[i] = path if is_unique else f'{names[i]} ({path})'
-  return chosen
+  """The names; repeated ones with their path, as far as paths differ."""
+  whole = list(map(os.path.abspath, paths))
+  again = [path for name, path in zip(names, whole) if names.count(name) > 1]
+  # A path may be the start of another one.
+  shared = len(os.path.commonpath(map(os.path.dirname, again))) if again else 0
+  return [
+      name if names.count(name) == 1
+      else f'{name} ({path[shared:].lstrip(os.sep)})'
+      for name, path in zip(names, whole)
+  ]
 
 
 def _read_judgements(path: pathlib.Path, level: int) -> _Judgements:
@@ -219,13 +210,12 @@ def _measure_runs(
     scores = metrics.evaluate_run(run, judged.qrels, path, judged.level)
   except UserError as e:
     raise UserError(f'{path} with --qrels {judged.path}: {e}') from e
-  values = PerQuery(tuple(scores.queries), scores.values)
   key = Key('run', None, judged.path.stem, '')
   facts = {
       'qrels': judged.path.name,
       'source': judged.source,
-      'depth': scores.depth if k is None else k,
+      'depth': k or max(map(len, run.values())),
       **({'relevance_level': judged.level} if judged.level > 1 else {}),
   }
-  result = Result(path, key, scores.means(), facts, lambda: values)
+  result = Result(path, key, scores.means(), facts, lambda: scores)
   return Model('+'.join(names), path, {key: result})

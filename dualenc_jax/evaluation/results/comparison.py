@@ -17,15 +17,14 @@ from dualenc_jax.evaluation.results.benchmarks import EvaluatedSet
 from dualenc_jax.evaluation.results.result_files import (
   Key,
   Model,
-  PER_QUERY,
   Result,
 )
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
 # Results that differ in one of these have other queries, or another corpus.
-_OF_QUERIES = ('source', 'queries')
-_OF_CORPUS = (
-    'corpus', 'passages', 'document_separator', 'depth', 'relevance_level'
+_OF_DATA = (
+    'source', 'queries', 'corpus', 'passages', 'document_separator', 'depth',
+    'relevance_level',
 )
 # Metrics that are reported when training ends, the first that exists.
 _OF_TRAINING = ('MRR', 'nDCG@10', 'Top-20', 'log_likelihood')
@@ -39,10 +38,8 @@ class Difference:
     set_name: the set's name, distinct from those of other sets.
     baseline_value: a share of 0 to 1.
     better: queries on which the model has the greater value.
-    t_test: p of the paired t-test; None where it does not apply.
-    randomization: p of the paired randomization test.
-    t_test_holm: corrected for all sets and models by this metric.
-    randomization_holm: corrected likewise.
+    p: of the paired randomization test.
+    p_holm: corrected for all sets and models by this metric.
   """
 
   evaluated: EvaluatedSet
@@ -54,10 +51,8 @@ class Difference:
   better: int
   equal: int
   worse: int
-  t_test: float | None
-  randomization: float
-  t_test_holm: float | None = None
-  randomization_holm: float = math.nan
+  p: float
+  p_holm: float = math.nan
 
   @property
   def difference(self) -> float:
@@ -83,7 +78,6 @@ class Comparison:
     baseline: the first system.
     models: the others.
     metrics: the metrics that were asked for, None for those of the papers.
-    common_queries: whether only the queries in common were compared.
     differences: by set, metric and model, in this order.
     left_out: results that not all models have, or not by these metrics.
   """
@@ -91,14 +85,13 @@ class Comparison:
   baseline: Model
   models: tuple[Model, ...]
   metrics: tuple[str, ...] | None
-  common_queries: bool
   differences: tuple[Difference, ...]
   left_out: tuple[Key, ...]
 
 
 def compare(
     baseline: Model, models: Sequence[Model],
-    metrics: Sequence[str] | None = None, common_queries: bool = False,
+    metrics: Sequence[str] | None = None,
 ) -> Comparison:
   """Compares models with a baseline on all sets that they have in common.
 
@@ -106,8 +99,6 @@ def compare(
     baseline: the first system.
     models: the others.
     metrics: which; None for those that the papers report on each task.
-    common_queries: use the queries in common, instead of refusing results of
-      different ones.
 
   Raises:
     UserError: no set or metric in common, results of other queries or of
@@ -120,20 +111,23 @@ def compare(
   compared = {key for s in sets if by_set[s] for key in s.keys}
   for key in sorted(keys, key=str):
     for model in models:
-      _check_same(baseline.results[key], model.results[key], common_queries)
+      _check_same(baseline.results[key], model.results[key])
   differences = [
-      _difference(evaluated, name, metric, baseline, model, common_queries)
+      _difference(evaluated, name, metric, baseline, model)
       for evaluated, name in zip(sets, benchmarks.distinct_names(sets))
       for metric in by_set[evaluated]
       for model in models
   ]
-  _correct(differences)
+  for metric in {d.metric for d in differences}:
+    family = [d for d in differences if d.metric == metric]
+    corrected = significance.holm([d.p for d in family])
+    for difference, p in zip(family, corrected):
+      difference.p_holm = p
   left_out = {key for model in everyone for key in model.results} - compared
   return Comparison(
       baseline,
       tuple(models),
       tuple(metrics) if metrics else None,
-      common_queries,
       tuple(differences),
       tuple(sorted(left_out, key=str)),
   )
@@ -153,20 +147,16 @@ def _common_keys(models: Sequence[Model]) -> set[Key]:
   return common
 
 
-def _check_same(
-    baseline: Result, result: Result, common_queries: bool
-) -> None:
+def _check_same(baseline: Result, result: Result) -> None:
   """Raises UserError for two results of different queries or corpora.
 
   The error names the field of metrics.json in which they differ.
   """
-  for field in (*_OF_QUERIES[2 * common_queries :], *_OF_CORPUS):
+  for field in _OF_DATA:
     one, other = (r.provenance.get(field) for r in (baseline, result))
     if one == other:
       continue
     hint = 'Evaluate both on the same data and by the same flags.'
-    if field in _OF_QUERIES:
-      hint += ' --common_queries compares the queries that both have.'
     if field == 'depth' and result.key.task == 'run':
       hint = '--k uses equally many hits of both.'
     raise UserError(
@@ -228,12 +218,12 @@ def _metrics_by_set(
 
 def _difference(
     evaluated: EvaluatedSet, name: str, metric: str, baseline: Model,
-    model: Model, common_queries: bool,
+    model: Model,
 ) -> Difference:
   # Values of a set of several parts are weighted such that their mean is the
   # mean of the parts' means.
   parts = [
-      _paired(baseline.results[key], model.results[key], metric, common_queries)
+      _paired(baseline.results[key], model.results[key], metric)
       for key in evaluated.keys
   ]
   total = sum(map(len, parts))
@@ -249,47 +239,20 @@ def _difference(
       better=int((other > one).sum()),
       equal=int((other == one).sum()),
       worse=int((other < one).sum()),
-      t_test=significance.paired_t_test(one, other),
-      randomization=significance.randomization_test(one, other),
+      p=significance.randomization_test(one, other),
   )
 
 
-def _paired(
-    baseline: Result, result: Result, metric: str, common_queries: bool
-) -> np.ndarray:
+def _paired(baseline: Result, result: Result, metric: str) -> np.ndarray:
   """float64 [Q, 2], the values of both for the same queries."""
-  both = (baseline, result)
-  for r in both:
-    if metric not in r.per_query().values:
-      raise UserError(
-          f'{r.where}/{PER_QUERY} has no column {metric!r}. Run `dualenc'
-          ' evaluate` again, or choose other --metrics.'
-      )
-  one, other = (r.per_query().column(metric) for r in both)
-  alone = sorted(one.keys() ^ other.keys())
-  if alone and not common_queries:
+  one, other = (r.per_query().column(metric) for r in (baseline, result))
+  if alone := sorted(one.keys() ^ other.keys()):
     raise UserError(
         f'{baseline.where} and {result.where} have different queries with'
         f' {metric}: only one of them has {len(alone):,}, such as {alone[0]}.'
-        ' --common_queries compares those in common.'
+        ' Evaluate both on the same data.'
     )
-  common = [(value, other[q]) for q, value in one.items() if q in other]
-  if not common:
-    raise UserError(
-        f'{baseline.where} and {result.where} have no query with {metric} in'
-        ' common.'
-    )
-  return np.array(common)
-
-
-def _correct(differences: Sequence[Difference]) -> None:
-  """Corrects p values for all sets and models of the same metric."""
-  for metric in {d.metric for d in differences}:
-    family = [d for d in differences if d.metric == metric]
-    t_tests = significance.holm([d.t_test for d in family])
-    randomizations = significance.holm([d.randomization for d in family])
-    for d, *corrected in zip(family, t_tests, randomizations):
-      d.t_test_holm, d.randomization_holm = corrected
+  return np.array([(value, other[query]) for query, value in one.items()])
 
 
 def verdict_of_training(model_dir: pathlib.Path) -> Iterator[str]:
@@ -328,6 +291,6 @@ def _pair_files(
     return None
   one, other = map(result_files.read_per_query, (before, after))
   metric = next((m for m in _OF_TRAINING if m in one.values), None)
-  if metric is None or [*one.query_ids] != [*other.query_ids]:
+  if metric is None or one.queries != other.queries:
     return None
   return metric, significance.paired(one.values[metric], other.values[metric])

@@ -1,8 +1,6 @@
 """The files of a comparison: a table, CSV, JSON and figures."""
 
 from collections.abc import Iterator, Sequence
-import csv
-import io
 import json
 import pathlib
 import re
@@ -14,10 +12,9 @@ from dualenc_jax.evaluation.results.comparison import Comparison, Difference
 from dualenc_jax.evaluation.results.result_files import (
   describe_copies,
   describe_outdated,
-  describe_overlap,
+  describe_seen,
   Key,
   Model,
-  TRAIN_OVERLAP,
 )
 from dualenc_jax.utils import figure as figure_lib, files, table as table_lib
 from dualenc_jax.utils.figure import Figure, fit_text
@@ -48,11 +45,11 @@ def make_table(comparison: Comparison) -> Table:
     d = group[0]
     cells = [_percent(d.baseline_value)]
     if several:
-      marks = ('*' if d.randomization_holm < _LEVEL else ' ' for d in group)
+      marks = ('*' if d.p_holm < _LEVEL else ' ' for d in group)
       cells = [f'{cells[0]} ']
       cells += [_percent(d.value) + mark for d, mark in zip(group, marks)]
     else:
-      p = d.randomization_holm
+      p = d.p_holm
       cells += [_percent(d.value), f'{100 * d.difference:+.2f}']
       cells.append('<0.0001' if p < 0.0001 else f'{p:.4f}')
     heads = (task, *[d.evaluated.split] * split, d.metric)
@@ -71,32 +68,23 @@ def make_table(comparison: Comparison) -> Table:
 def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
   """Writes all files but the figures; the same comparison gives the same bytes.
 
-  comparison.json, .csv, .md and .tex, and the papers' tables of all models in
+  comparison.json, .md and .tex, and the papers' tables of all models in
   tables.md and tables.tex. Returns their names.
   """
   files.make_folder(folder)
   rows = [_row(d) for d in comparison.differences]
-  content = io.StringIO()
-  writer = csv.DictWriter(content, rows[0], lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
   models = [comparison.baseline, *comparison.models]
   value = {
       'baseline': _describe_model(models[0], comparison),
       'models': [_describe_model(m, comparison) for m in models[1:]],
       'metrics': comparison.metrics,
-      'common_queries': comparison.common_queries,
       'differences': rows,
       'left_out': list(map(str, comparison.left_out)),
   }
-  contents = {
-      'comparison.json': json.dumps(value, indent=2, ensure_ascii=False) + '\n',
-      'comparison.csv': content.getvalue(),
-  }
-  for name, text in contents.items():
-    files.write(folder / name, text)
+  content = json.dumps(value, indent=2, ensure_ascii=False) + '\n'
+  files.write(folder / 'comparison.json', content)
   return [
-      *contents,
+      'comparison.json',
       *table_lib.write(folder, 'comparison', [make_table(comparison)]),
       *tables.write_tables(folder, models),
   ]
@@ -134,8 +122,6 @@ def _notes(comparison: Comparison) -> Iterator[str]:
       f'{mark}: two-sided paired randomization test over queries, corrected for'
       ' all tasks and models by the same metric.'
   )
-  if comparison.common_queries:
-    yield 'Only over queries that both have.'
   evaluated = [d.evaluated for d in comparison.differences]
   for name in sorted({s.name for s in evaluated if len(s.keys) > 1}):
     yield f'{name} is the mean of its parts.'
@@ -165,8 +151,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
   for model in (baseline, *others):
     for key, name in names.items():
       facts = model.results[key].provenance
-      if counts := facts.get(TRAIN_OVERLAP):
-        yield f'{model.name} on {name}: {describe_overlap(counts)}'
+      if seen := describe_seen(facts):
+        yield f'{model.name} on {name}: {seen}'
       if what := describe_outdated(model.results[key]):
         yield f'{model.name} on {name} is {what}: evaluate it again.'
       if copies := describe_copies(facts):
@@ -205,10 +191,8 @@ def _row(d: Difference) -> dict[str, Any]:
       'better': d.better,
       'equal': d.equal,
       'worse': d.worse,
-      't_test_p': d.t_test,
-      't_test_p_holm': d.t_test_holm,
-      'randomization_p': d.randomization,
-      'randomization_p_holm': d.randomization_holm,
+      'p': d.p,
+      'p_holm': d.p_holm,
   }
 
 
@@ -249,7 +233,7 @@ def _figure(
           'relative_improvement_percent': percents,
           'baseline': [d.baseline_value for d in shown],
           'value': [d.value for d in shown],
-          'p_randomization_holm': [d.randomization_holm for d in shown],
+          'p_holm': [d.p_holm for d in shown],
       },
       inches=(6.4, 1.0 + 0.18 * len(shown) + 0.09 * len(sets)),
       draw=lambda canvas: _draw(canvas, shown, percents, sets, title),
@@ -274,9 +258,9 @@ def _draw(
         label=fit_text(model),
     )
     for bar, (d, _) in zip(drawn, bars):
-      bar.set_alpha(_FAINT if d.randomization_holm >= _LEVEL else None)
+      bar.set_alpha(_FAINT if d.p_holm >= _LEVEL else None)
     axis.bar_label(drawn, fmt='{:+.1f}', padding=3, fontsize=8.5)
-  if any(d.randomization_holm >= _LEVEL for d in shown):
+  if any(d.p_holm >= _LEVEL for d in shown):
     axis.set_xlabel(f'pale: may be chance (p \u2265 {_LEVEL})')
   axis.set_yticks(range(len(sets)), list(map(fit_text, sets)))
   axis.invert_yaxis()

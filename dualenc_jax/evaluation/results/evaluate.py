@@ -5,6 +5,7 @@ The same folder has the results of BM25, of both fused, and the like.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import hashlib
 import json
 import logging
 import os
@@ -12,25 +13,20 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data import Dataset
-from dualenc_jax.data.text.near_duplicates import near_pairs
 from dualenc_jax.data.text.words import words
-from dualenc_jax.evaluation import (
-  evaluation,
-  metrics,
-  teacher_scores,
-  trec,
-)
+from dualenc_jax.evaluation import evaluation, metrics, teacher_scores, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
-from dualenc_jax.evaluation.results import codecs, result_files, tables
+from dualenc_jax.evaluation.results import codecs, result_files
 from dualenc_jax.evaluation.results.baselines import (
   Baselines,
   BM25_FOLDER,
   EmbeddedSet,
   HYBRID_FOLDER,
 )
-from dualenc_jax.evaluation.results.result_files import VALIDATION
-from dualenc_jax.evaluation.results.result_writer import (
+from dualenc_jax.evaluation.results.result_files import (
+  CODECS,
   remove_result,
+  VALIDATION,
   write_result,
 )
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
@@ -44,11 +40,13 @@ from dualenc_jax.utils import files, json_file, table as table_lib
 from dualenc_jax.utils.errors import UserError
 
 RERANK_FOLDER = result_files.SYSTEMS[-1]
+# The folder of `rerank_run` with the run as it was.
+BEFORE_FOLDER = 'before'
 _LOG = logging.getLogger(__name__)
 # Facts that do not tell results of one model on one set apart.
 _INCIDENTAL = (
     'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
-    result_files.TRAIN_OVERLAP, 'system', 'k1', 'b', 'language',
+    result_files.SEEN, 'system', 'k1', 'b', 'language',
 )
 # Facts that identify the data of a result.
 _OF_DATA = 'label', 'split', 'source', 'corpus'
@@ -72,8 +70,8 @@ class Options:
     teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
     rerank_depth: hits of a query that it scores.
     codecs: measured on the model's embeddings.
-    train_queries: the model's training queries, whose overlap with the
-      evaluated ones is counted; None counts none.
+    train_queries: the model's training queries: evaluated queries with the
+      words of one are counted; None counts none.
     relevance_level: the least grade of a relevant passage.
     equal_texts: whether passages of one text are ranked as one.
     candidates: l, of an index that is searched in two steps; None for its own.
@@ -146,7 +144,8 @@ def evaluate(
         ' training started from.'
     )
   ranked = _open_set(experiment, split, folder, options)
-  codecs.check(options.codecs, model.dim, len(ranked.corpus))
+  if options.codecs:
+    codecs.check(options.codecs, model.dim, len(ranked.corpus))
   embedder: Any = model.embedder
   queries = evaluation.encode_queries(embedder, model.params, ranked)
   passages = corpus_embeddings(model, ranked.corpus, options.index_dir)
@@ -161,19 +160,15 @@ def evaluate(
   reranked = None
   if options.teacher is not None:
     # Errors of the teacher come before a result is replaced.
-    score = teacher_scores.open_scores(
-        options.teacher, ranked, folder / RERANK_FOLDER
-    )
-    assert score is not None
-    reranked = evaluation.rerank(
-        results[''], ranked, score, options.rerank_depth
-    )
+    reranked = _rerank(results[''], ranked, folder / RERANK_FOLDER, options)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
   if options.train_queries is not None:
-    overlap = count_overlap(ranked.query_texts, options.train_queries)
-    own[result_files.TRAIN_OVERLAP] = overlap
-    print(f'  {result_files.describe_overlap(overlap)}')
+    seen = {' '.join(words(text)) for text in options.train_queries}
+    own[result_files.SEEN] = sum(
+        ' '.join(words(text)) in seen for text in ranked.query_texts
+    )
+    print(f'  {result_files.describe_seen(facts | own)}')
   if isinstance(passages, Coded):
     coded = passages.codec
     own |= {'codec': coded.name, 'bytes_per_passage': coded.bytes_per_passage}
@@ -201,17 +196,19 @@ def evaluate(
     )
 
   has_other = split != VALIDATION and VALIDATION in experiment.task.splits()
-  for name, result, how in options.baselines.evaluate(
-      ranked, queries, passages, options.depth,
-      embed_validation if has_other else None,
-  ):
-    results[name] = result
-    print(f'  {tables.describe_words(how)}')
-    write(name, result, {**own, **how} if name == HYBRID_FOLDER else how)
+  # An empty choice asks for none.
+  if options.baselines.names != []:
+    for name, result, how in options.baselines.evaluate(
+        ranked, queries, passages, options.depth,
+        embed_validation if has_other else None,
+    ):
+      results[name] = result
+      print(f'  {result_files.describe_words(how)}')
+      write(name, result, {**own, **how} if name == HYBRID_FOLDER else how)
   if options.codecs:
     table = codecs.evaluate(
-        options.codecs, results[''], queries, passages, ranked,
-        folder / codecs.FOLDER, {**facts, **own}, options.k, options.depth,
+        options.codecs, queries, passages, ranked, folder, {**facts, **own},
+        options.k, options.depth,
     )
     print(table_lib.text(table))
   if reranked is not None:
@@ -229,7 +226,7 @@ def _remove_others(
   if not _is_of(folder, {**facts, **own}):
     for name in (HYBRID_FOLDER, RERANK_FOLDER):
       remove_result(folder / name)
-    codecs.remove(folder / codecs.FOLDER)
+    codecs.remove(folder / CODECS)
 
 
 def _is_of(folder: pathlib.Path, facts: Mapping[str, Any]) -> bool:
@@ -248,31 +245,48 @@ def _facts_in(folder: pathlib.Path) -> dict[str, Any]:
   return {**result.key._asdict(), **result.provenance}
 
 
-def count_overlap(
-    queries: Sequence[str], train_queries: Sequence[str]
-) -> dict[str, int]:
-  """Counts the queries that occur in training, exactly or nearly.
+def _rerank(
+    first: Evaluation, ranked: RetrievalSet, folder: pathlib.Path,
+    options: Options,
+) -> Evaluation:
+  """Re-ranks the best hits; `folder` keeps a cross-encoder's scores."""
+  score = teacher_scores.open_scores(options.teacher, ranked, folder)
+  assert score is not None
+  return evaluation.rerank(first, ranked, score, options.rerank_depth)
 
-  Returns:
-    'queries' and 'learnt', the numbers of evaluation and training queries;
-    'queries_same' and 'learnt_same', those with all the words, in any case, of
-    one on the other side; 'queries_near' and 'learnt_near', those near one by
-    `near_pairs`, these included.
+
+def rerank_run(
+    experiment: Any, split: str, path: pathlib.Path, folder: pathlib.Path,
+    command: str, options: Options, overwrite: bool = False,
+) -> tuple[Evaluation, Evaluation]:
+  """Re-ranks a TREC run and writes the result folder, and that of the run.
+
+  `experiment` needs only a task and caches; the run is of their split. Returns
+  the results before and after.
+
+  Raises:
+    UserError: the run has unknown queries or passages, scores are missing or
+      not finite, or the folder has the results of another run, task or teacher
+      and `overwrite` is not given.
   """
-  texts = [
-      [' '.join(words(text)) or text for text in side]
-      for side in (queries, train_queries)
-  ]
-  counts = {}
-  near = near_pairs(texts[0], texts[1])
-  sides = zip(('queries', 'learnt'), texts, texts[::-1], near)
-  for what, side, others, places in sides:
-    known = {*others}
-    same = {i for i, text in enumerate(side) if text in known}
-    counts[what] = len(side)
-    counts[f'{what}_same'] = len(same)
-    counts[f'{what}_near'] = len(same.union(places.tolist()))
-  return counts
+  ranked = _open_set(experiment, split, folder, options)
+  run = evaluation.rank_run(trec.read_run(path), ranked, path)
+  facts = facts_of(experiment, split, ranked, options)
+  # Runs of many systems are called run.trec.
+  digest = hashlib.sha256(path.read_bytes()).hexdigest()
+  facts |= {'command': command, 'run': path.name, 'run_sha256': digest}
+  facts['depth'] = run.ranking.indices.shape[1]
+  how = rerank_facts(options)
+  if not overwrite:
+    names = (*_OF_DATA, 'run_sha256', 'teacher')
+    now = {name: (facts | how)[name] for name in names}
+    json_file.check_own(
+        folder, result_files.METRICS, [result_files.RUN], now, dict
+    )
+  reranked = _rerank(run, ranked, folder, options)
+  write_result(folder / BEFORE_FOLDER, ranked, run, options.k, facts)
+  write_result(folder, ranked, reranked, options.k, facts | how)
+  return run, reranked
 
 
 def rerank_facts(options: Options) -> dict[str, Any]:
@@ -306,7 +320,7 @@ def evaluate_bm25(
     )
   index = options.baselines.words.of(ranked)
   result, how = options.baselines.bm25(index, ranked, options.depth)
-  print(f'  {tables.describe_words(how)}')
+  print(f'  {result_files.describe_words(how)}')
   write_result(folder, ranked, result, options.k, {**facts, **how})
   return result
 
@@ -355,7 +369,7 @@ def facts_of(
       **({'equal_texts': 'one'} if options.equal_texts else {}),
       **({result_files.COPIES: copies} if copies else {}),
   }
-  print(f'  {tables.size(facts)}')
+  print(f'  {result_files.size(facts)}')
   if sentence := result_files.describe_copies(facts):
     _LOG.warning(sentence)
   return facts

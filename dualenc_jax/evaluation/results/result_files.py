@@ -5,18 +5,27 @@ header `query_id<TAB>P@1<TAB>MRR...`, then a line a query. A cell is empty where
 a metric does not apply to the query, which that mean then leaves out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+import contextlib
 import dataclasses
 import functools
+import json
 import math
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 import numpy as np
 
 from dualenc_jax.evaluation import trec
+from dualenc_jax.evaluation.metrics import Scores
+from dualenc_jax.retrieval.search.ranking import Ranking
 from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
+
+if TYPE_CHECKING:
+  # Commands that read result files do without JAX.
+  from dualenc_jax.evaluation.evaluation import Evaluation
+  from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 
 METRICS, PER_QUERY, RUN = 'metrics.json', 'per_query.tsv', 'run.trec'
 EXAMPLES = 'examples.jsonl'
@@ -28,30 +37,16 @@ BEFORE, AFTER, OF_BM25 = 'before.tsv', 'after.tsv', 'bm25.tsv'
 BASELINES = ('bm25', 'hybrid')
 # The last is the model's hits re-ranked.
 SYSTEMS = (*BASELINES, 'rerank')
-# Sums in another order differ by less.
-_TOLERANCE = 1e-9
 # Ends of the labels of results that rank documents by their best passage, and
 # of those that rank passages of one text as one.
 DOCUMENTS, EQUAL_TEXTS = '-documents', '-equal-texts'
-# Key: overlap of evaluation and training queries.
-TRAIN_OVERLAP = 'seen_queries'
-# Key: number of queries with a relevant passage that has an unjudged copy.
-COPIES = 'unjudged_copies'
-# Fields that are read again. Metrics are shares of 0 to 1.
+# Keys: numbers of queries with a relevant passage that has an unjudged copy,
+# and of those with the words of a training query.
+COPIES, SEEN = 'unjudged_copies', 'seen_queries'
+# The folder in a result folder with results of codecs.
+CODECS = 'codecs'
 _SHAPE = {
-    'metrics': {str: int | float},
-    **dict.fromkeys(('task', 'label', 'split'), str),
-    **dict.fromkeys(('dataset?', 'model_dir?', 'run_id?'), str | None),
-    **dict.fromkeys(('checkpoint_step?', 'queries?', 'passages?'), int | None),
-}
-# Fields of a checkpoint's meta that are read; a mixture has a list of tasks.
-_META = {
-    'run_id?': str,
-    'data?': {'task?': str | list},
-    'notes?': {
-        'best?': {'step': int, 'metric': str, 'value': int | float},
-        'ended?': str,
-    },
+    'metrics': {str: int | float}, **dict.fromkeys(('label', 'split'), str)
 }
 # Folders from a result up to its model_dir: evaluation, those of dim and
 # prompts, and that of the result's system.
@@ -59,72 +54,120 @@ _ABOVE = 6
 _ID = 'query_id'
 # Ends messages on a damaged result folder.
 AGAIN = 'Run `dualenc evaluate` again.'
+# Numbers of sampled queries, of their hits, and of a text's characters.
+_QUERIES, _HITS, _LENGTH = 40, 5, 1000
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PerQuery:
-  """Values of Q queries: by metric float64 [Q], NaN where it does not apply."""
-
-  query_ids: Sequence[str]
-  values: Mapping[str, np.ndarray]
-
-  def column(self, metric: str) -> dict[str, float]:
-    """The values of a metric by query, of those that it applies to."""
-    pairs = zip(self.query_ids, self.values[metric].tolist())
-    return {query: value for query, value in pairs if not math.isnan(value)}
-
-  def mean(self, metric: str) -> float:
-    """The mean over the queries that a metric applies to; NaN if to none."""
-    values = self.column(metric).values()
-    return math.fsum(values) / len(values) if values else math.nan
-
-
-def write_per_query(
-    path: pathlib.Path, query_ids: Sequence[str],
-    values: Mapping[str, np.ndarray],
+def write_result(
+    folder: pathlib.Path, ranked: 'RetrievalSet', result: 'Evaluation', k: int,
+    facts: Mapping[str, Any],
 ) -> None:
-  """Writes a per_query.tsv that reads back bit for bit, whole or not at all.
+  """Writes run.trec with k hits a query, and all other files of a result.
 
-  Values [Q] are NaN where a metric does not apply to the query.
+  Raises:
+    UserError: an id that no run file can hold, or a disk that is full.
   """
+  files.make_folder(folder, 'another --output_dir')
+  # This file makes a result complete: it goes first and comes last.
+  (folder / METRICS).unlink(missing_ok=True)
+  trec.write_run(
+      folder / RUN,
+      Ranking(*(part[:, :k] for part in result.ranking)),
+      ranked.query_ids,
+      ranked.ranked_ids,
+      'dualenc' + EQUAL_TEXTS * ('equal_texts' in facts),
+  )
+  scores = result.scores
+  query_ids = [ranked.query_ids[query] for query in scores.queries]
+  write_per_query(folder / PER_QUERY, Scores(query_ids, scores.values))
+  total = len(ranked.query_ids)
+  chosen = np.random.default_rng(0).permutation(total)[:_QUERIES].tolist()
+  examples = (_example(ranked, result, query) for query in sorted(chosen))
+  lines = [json.dumps(e, ensure_ascii=False) + '\n' for e in examples]
+  files.write(folder / EXAMPLES, ''.join(lines))
+  own = {'metrics': result.metrics, 'queries_counted': len(query_ids)}
+  files.write_json(folder / METRICS, {**own, **facts})
+
+
+def remove_result(folder: pathlib.Path) -> None:
+  """Removes a result, if there is one; a teacher's scores in it remain."""
+  for name in (METRICS, RUN, PER_QUERY, EXAMPLES):
+    (folder / name).unlink(missing_ok=True)
+  with contextlib.suppress(OSError):
+    folder.rmdir()
+
+
+def _example(
+    ranked: 'RetrievalSet', result: 'Evaluation', query: int
+) -> dict[str, Any]:
+  """A query and its best hits, as JSON.
+
+  `rank` is that of the best relevant passage, null where it is not known, and
+  `relevant` that passage, or any relevant one that is not among the hits.
+  `grade` is null where a hit is not judged.
+  """
+  judged = ranked.judgements[query]
+  hits = result.ranking.indices[query]
+  hits = hits[hits >= 0].tolist()
+  scores = result.ranking.scores[query].tolist()
+  gold = set(ranked.gold[query])
+  rank = next((i for i, hit in enumerate(hits, 1) if hit in gold), None)
+  relevant = min(gold, default=None) if rank is None else hits[rank - 1]
+  return {
+      'query_id': ranked.query_ids[query],
+      'query': _cut(ranked.query_texts[query]),
+      'rank': result.ranks.get(query) if rank is None else rank,
+      'relevant': None if relevant is None else _item(ranked, relevant),
+      'hits': [
+          {
+              'rank': i,
+              'score': score,
+              **_item(ranked, hit),
+              'grade': judged.get(hit),
+          }
+          for i, (hit, score) in enumerate(zip(hits[:_HITS], scores), 1)
+      ],
+  }
+
+
+def _item(ranked: 'RetrievalSet', item: int) -> dict[str, str]:
+  """A passage, or the first passage of a document."""
+  passage, documents = item, ranked.documents
+  if documents is not None:
+    passage = int(np.argmax(documents.of_passage == item))
+  return {
+      'id': str(ranked.ranked_ids[item]),
+      'name': ranked.corpus.name(passage),
+      'text': _cut(ranked.corpus.texts[passage]),
+  }
+
+
+def _cut(text: str) -> str:
+  return text if len(text) <= _LENGTH else text[:_LENGTH] + '...'
+
+
+def write_per_query(path: pathlib.Path, scores: Scores) -> None:
+  """Writes a per_query.tsv that reads back bit for bit, whole or not at all."""
   columns = [
       ['' if math.isnan(cell) else repr(cell) for cell in column.tolist()]
-      for column in values.values()
+      for column in scores.values.values()
   ]
   # Cells stand in the file as they are: `trec.field` leaves no tab in an id.
-  rows = zip(map(trec.field, query_ids), *columns, strict=True)
-  lines = ['\t'.join(row) + '\n' for row in ([_ID, *values], *rows)]
+  rows = zip(map(trec.field, scores.queries), *columns, strict=True)
+  lines = ['\t'.join(row) + '\n' for row in ([_ID, *scores.values], *rows)]
   files.write(path, ''.join(lines))
 
 
-def read_per_query(path: pathlib.Path) -> PerQuery:
-  """Reads what `write_per_query` wrote; a UserError names file and line."""
+def read_per_query(path: pathlib.Path) -> Scores:
+  """Reads what `write_per_query` wrote."""
   content = json_file.read_text(path, AGAIN).removesuffix('\n')
-  header, *lines = [line.split('\t') for line in content.split('\n')]
-  metrics = header[1:]
-  if header[0] != _ID or not 0 < len(metrics) == len({*metrics}):
-    raise UserError(
-        f'{path}:1: the header is {header[:4]}; expected {_ID} and different'
-        f' metrics. {AGAIN}'
-    )
-  rows: dict[str, list[float]] = {}
-  for number, (query_id, *cells) in enumerate(lines, start=2):
-    values = list(map(untrusted.parse_number, cells))
-    if (
-        not query_id
-        or query_id in rows
-        or len(cells) != len(metrics)
-        or any(c and not math.isfinite(v) for c, v in zip(cells, values))
-    ):
-      raise UserError(
-          f'{path}:{number}: {[query_id, *cells[:4]]}; expected each query once'
-          f' with {len(metrics)} finite numbers. {AGAIN}'
-      )
-    rows[query_id] = values
-  if not rows:
-    raise UserError(f'{path} has no query. {AGAIN}')
-  columns = np.array(list(rows.values()), np.float64).T
-  return PerQuery(tuple(rows), dict(zip(metrics, columns)))
+  header, *rows = [line.split('\t') for line in content.split('\n')]
+  try:
+    values = np.array([[float(c or 'nan') for c in row[1:]] for row in rows])
+    columns = dict(zip(header[1:], values.T, strict=True))
+  except ValueError as e:
+    raise UserError(f'{path} is damaged. {AGAIN}') from e
+  return Scores([row[0] for row in rows], columns)
 
 
 class Key(NamedTuple):
@@ -158,15 +201,14 @@ class Result:
     key: the task and split.
     metrics: shares of 0 to 1 by name.
     provenance: all else that the numbers depend on.
-    per_query: reads the values whose means the metrics are, and raises
-      UserError if they are not.
+    per_query: reads the values whose means the metrics are.
   """
 
   where: str
   key: Key
   metrics: Mapping[str, float]
   provenance: Mapping[str, Any]
-  per_query: Callable[[], PerQuery]
+  per_query: Callable[[], Scores]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -191,15 +233,15 @@ def read_model(
   Raises:
     UserError: no results, two of the same split, or one that cannot be read.
   """
-  files = find_results(path, baseline)
-  if not files:
+  found = find_results(path, baseline)
+  if not found:
     file = f'{baseline}/{METRICS}' if baseline else METRICS
     raise UserError(
         f'{path} has no results: {file} is missing. Run `dualenc evaluate`'
         ' first, or give a model_dir or a result folder.'
     )
   results: dict[Key, Result] = {}
-  for result in (read_result(file.parent) for file in files):
+  for result in (read_result(file.parent) for file in found):
     other = results.setdefault(result.key, result)
     if other is not result:
       raise UserError(
@@ -218,8 +260,8 @@ def find_results(path: pathlib.Path, baseline: str = '') -> list[pathlib.Path]:
   """Finds the metrics.json of all results that `read_model` reads."""
   file = f'{baseline}/{METRICS}' if baseline else METRICS
   for pattern in (file, f'evaluation/*/{file}', f'*/{file}'):
-    if files := sorted(path.glob(pattern)):
-      return files
+    if found := sorted(path.glob(pattern)):
+      return found
   return []
 
 
@@ -232,37 +274,20 @@ def read_all(path: pathlib.Path, name: str | None = None) -> list[Model]:
 
 
 def read_result(folder: pathlib.Path) -> Result:
-  """Reads one result folder; its per-query values only when asked for.
-
-  Raises:
-    UserError: metrics.json is missing or damaged.
-  """
-  path = folder / METRICS
-  content = json_file.read(path, AGAIN)
-  json_file.check(content, _SHAPE, path, AGAIN)
-  metrics = content.pop('metrics')
-  if not metrics or not all(0 <= v <= 1 for v in metrics.values()):
-    raise UserError(
-        f'{path}: the metrics are {metrics}; expected shares of 0 to 1. {AGAIN}'
-    )
+  """Reads one result folder; its per-query values only when asked for."""
+  content = json_file.read(folder / METRICS, AGAIN)
+  json_file.check(content, _SHAPE, folder / METRICS, AGAIN)
   key = Key(*(content.pop(name, None) for name in Key._fields))
-  per_query = functools.cache(lambda: _read_checked(folder, metrics))
-  return Result(str(folder), key, metrics, content, per_query)
+  per_query = functools.cache(lambda: read_per_query(folder / PER_QUERY))
+  return Result(str(folder), key, content.pop('metrics'), content, per_query)
 
 
-def _read_checked(
-    folder: pathlib.Path, metrics: Mapping[str, float]
-) -> PerQuery:
-  path = folder / PER_QUERY
-  values = read_per_query(path)
-  for name in values.values.keys() & metrics.keys():
-    mean = values.mean(name)
-    if not math.isclose(mean, metrics[name], rel_tol=0, abs_tol=_TOLERANCE):
-      raise UserError(
-          f'{path}: the mean of {name} is {mean!r}, but {METRICS} has'
-          f' {metrics[name]!r}. {AGAIN}'
-      )
-  return values
+def size(facts: Mapping[str, Any]) -> str:
+  """'500 queries over 472 passages'; '' where facts do not say."""
+  queries, passages = facts.get('queries'), facts.get('passages')
+  if queries is None or passages is None:
+    return ''
+  return f'{queries:,} queries over {passages:,} passages'
 
 
 def describe_copies(facts: Mapping[str, Any]) -> str:
@@ -276,28 +301,23 @@ def describe_copies(facts: Mapping[str, Any]) -> str:
   )
 
 
-def describe_overlap(counts: Mapping[str, int]) -> str:
-  """A sentence on the key `TRAIN_OVERLAP`."""
-  sides = []
-  for side, other in (('queries', 'learnt'), ('learnt', 'queries')):
-    same, near = (
-        f'{counts[f"{side}_{how}"]:,}'
-        f' ({counts[f"{side}_{how}"] / max(counts[side], 1):.2%})'
-        for how in ('same', 'near')
-    )
-    names = {'queries': 'evaluation', 'learnt': 'training'}
-    sides.append(
-        f'{same} of {counts[side]:,} {names[side]} queries occur word for word'
-        f' in the {names[other]} queries, {near} nearly'
-    )
-  return f'{"; ".join(sides)}.'
+def describe_seen(facts: Mapping[str, Any]) -> str:
+  """A sentence on the key `SEEN`, '' without it."""
+  if (seen := facts.get(SEEN)) is None:
+    return ''
+  return (
+      f'{seen:,} of {facts["queries"]:,} queries have the words of a training'
+      ' query.'
+  )
 
 
-def read_meta(path: pathlib.Path) -> dict[str, Any]:
-  """Reads the meta beside a checkpoint's tensors, without the config."""
-  meta = json_file.read(path, '')
-  json_file.check(meta, _META, path)
-  return {name: meta[name] for name in meta if name != 'config'}
+def describe_words(facts: Mapping[str, Any]) -> str:
+  """'BM25: k1 1.5, b 0.75, language english'; '' for other systems."""
+  if 'k1' not in facts:
+    return ''
+  known = {n: facts[n] for n in ('weight', 'k1', 'b', 'language') if n in facts}
+  parts = (f'{n} {"none" if v is None else v}' for n, v in known.items())
+  return f'{"Hybrid" if "weight" in known else "BM25"}: {", ".join(parts)}'
 
 
 def newest_step(model_dir: pathlib.Path) -> int | None:
@@ -305,6 +325,12 @@ def newest_step(model_dir: pathlib.Path) -> int | None:
   # Orbax gives a checkpoint its name, the step, when it is complete.
   names = [path.name for path in model_dir.glob('checkpoints/*')]
   return max(map(int, filter(untrusted.is_digits, names)), default=None)
+
+
+def read_meta(model_dir: pathlib.Path, step: int) -> dict[str, Any]:
+  """Reads the meta beside a checkpoint's tensors, without the config."""
+  meta = json_file.read(model_dir / f'checkpoints/{step}/meta/metadata')
+  return {name: meta[name] for name in meta if name != 'config'}
 
 
 def compare_checkpoint(
@@ -328,18 +354,11 @@ def compare_checkpoint(
 
 
 def describe_outdated(result: Result) -> str:
-  """Compares a result with the model_dir that it lies in, if any.
-
-  See `compare_checkpoint`.
-  """
+  """`compare_checkpoint` with the model_dir that a result lies in, if any."""
   if 'checkpoint_step' not in result.provenance:
     return ''
   for folder in pathlib.Path(result.where).resolve().parents[:_ABOVE]:
     step = newest_step(folder)
     if step is not None and (folder / 'config.gin').exists():
-      try:
-        meta = read_meta(folder / f'checkpoints/{step}/meta/metadata')
-      except UserError:
-        return ''
-      return compare_checkpoint(result, step, meta)
+      return compare_checkpoint(result, step, read_meta(folder, step))
   return ''

@@ -15,24 +15,6 @@ _BLOCK = 2**21  # Signs drawn at a time.
 _DIGITS = 12
 
 
-def paired_t_test(baseline: np.ndarray, values: np.ndarray) -> float | None:
-  """Two-sided p of Student's paired t-test of values [Q].
-
-  1 where no query differs. None, as the test does not apply, for a single query
-  that does and where all differ by the same: there is no variance to judge by.
-  """
-  differences = values - baseline
-  largest = np.abs(differences).max()
-  if not largest:
-    return 1.0
-  if len(differences) < 2 or np.ptp(differences) <= 10**-_DIGITS * largest:
-    return None
-  # A fifth of what a command takes to start.
-  import scipy.stats
-
-  return float(scipy.stats.ttest_rel(values, baseline).pvalue)
-
-
 def randomization_test(
     baseline: np.ndarray, values: np.ndarray, permutations: int = 10_000,
     seed: int = 0,
@@ -100,17 +82,15 @@ def paired(before: np.ndarray, after: np.ndarray) -> Paired:
   return Paired(float(one.mean()), float(other.mean()), p, len(one))
 
 
-def holm(p_values: Sequence[float | None]) -> list[Any]:
+def holm(p_values: Sequence[float]) -> list[float]:
   """p values corrected for being several, by Holm's step-down method.
 
   Reject those of at most alpha, and the chance that any of the rejections is
-  wrong is at most alpha. None, of a test that does not apply, stays None, and
-  counts as one of the several: the others are not corrected any less for it.
+  wrong is at most alpha.
   """
-  there = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-  corrected: list[Any] = [None] * len(p_values)
+  corrected = [0.0] * len(p_values)
   largest = 0.0
-  for place, (p, i) in enumerate(there):
+  for place, (p, i) in enumerate(sorted(zip(p_values, range(len(p_values))))):
     largest = max(largest, min((len(p_values) - place) * p, 1.0))
     corrected[i] = largest
   return corrected

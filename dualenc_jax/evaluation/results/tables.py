@@ -4,15 +4,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pathlib
 from typing import Any
 
-from dualenc_jax.evaluation.results import benchmarks
+from dualenc_jax.evaluation.results import benchmarks, significance
 from dualenc_jax.evaluation.results.benchmarks import Benchmark, EvaluatedSet
-from dualenc_jax.evaluation.results.result_files import Model, Result
+from dualenc_jax.evaluation.results.result_files import (
+  CODECS,
+  describe_words,
+  METRICS,
+  Model,
+  read_result,
+  Result,
+  size,
+)
 from dualenc_jax.utils import table as table_lib
-from dualenc_jax.utils.table import percents, percents_by_column, Row, Table
+from dualenc_jax.utils.table import (
+  Cell,
+  MISSING,
+  percents,
+  percents_by_column,
+  Row,
+  Table,
+)
 
 _OTHER_METRICS = (
     'P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@100',
     *benchmarks.OPEN_NQ_METRICS,
+)
+# Metrics of the table of codecs: the first that there is, and the first recall.
+_OF_CODECS = (
+    'nDCG@10', 'MRR', 'P@1', 'Top-20', 'Recall@1000', 'Recall@100',
 )
 _Models = Sequence[Model]
 _Sets = Sequence[EvaluatedSet]
@@ -82,21 +101,52 @@ def metric_lines(systems: Mapping[str, Mapping[str, float]]) -> str:
   return '\n'.join(lines)
 
 
-def size(facts: Mapping[str, Any]) -> str:
-  """'500 queries over 472 passages'; '' where facts do not say."""
-  queries, passages = facts.get('queries'), facts.get('passages')
-  if queries is None or passages is None:
-    return ''
-  return f'{queries:,} queries over {passages:,} passages'
+def codec_table(folder: pathlib.Path) -> Table | None:
+  """The codecs evaluated beside a result, by size; None without any.
+
+  p is that of the first preferred metric against the embeddings themselves.
+  """
+  coded = [
+      read_result(path.parent)
+      for path in folder.glob(f'{CODECS}/*/{METRICS}')
+  ]
+  if not coded:
+    return None
+  first = read_result(folder)
+  names = [m for m in _OF_CODECS if m in first.metrics]
+  metrics = [names[0], *[m for m in names[1:] if m.startswith('Recall')][:1]]
+  floats, known = first.provenance['embedding_dtype'], coded[0].provenance
+  size = known['bytes_per_passage'] * known['times_smaller']
+  whole = {'codec': floats, 'bytes_per_passage': size, 'times_smaller': 1}
+  coded.sort(key=lambda r: (-r.provenance['bytes_per_passage'], r.where))
+  return Table(
+      name='codecs',
+      title=f'Codecs on {first.key} (%)',
+      heads=('Codec',),
+      columns=tuple(('', c) for c in ('bytes', 'times smaller', *metrics, 'p')),
+      rows=tuple(
+          Row((facts['codec'],), (
+              Cell(f'{facts["bytes_per_passage"]:g}'),
+              Cell(f'{facts["times_smaller"]:.3g}'),
+              *(percents([result.metrics.get(m)])[0] for m in metrics),
+              Cell(_p_value(first, result, metrics[0])),
+          ))
+          for facts, result in [
+              (whole, first), *((r.provenance, r) for r in coded)
+          ]
+      ),
+      notes=(
+          f'Bytes are of a passage. p: of {metrics[0]} against {floats}, paired'
+          ' randomization test.',
+      ),
+  )
 
 
-def describe_words(facts: Mapping[str, Any]) -> str:
-  """'BM25: k1 1.5, b 0.75, language english'; '' for other systems."""
-  if 'k1' not in facts:
-    return ''
-  known = {n: facts[n] for n in ('weight', 'k1', 'b', 'language') if n in facts}
-  parts = (f'{n} {"none" if v is None else v}' for n, v in known.items())
-  return f'{"Hybrid" if "weight" in known else "BM25"}: {", ".join(parts)}'
+def _p_value(first: Result, result: Result, metric: str) -> str:
+  if result is first:
+    return MISSING
+  one, other = (r.per_query().values[metric] for r in (first, result))
+  return f'{significance.paired(one, other).p:.4f}'
 
 
 def _paper_table(
@@ -244,27 +294,21 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
   """Describes how the results of one table, by the model's name, differ.
 
   There is a sentence for each model whose results are of several checkpoints or
-  training runs, or of passages and of documents, for each relevance level above
-  1, and for each BM25.
+  training runs, for each relevance level above 1, and for each BM25.
   """
   notes = []
   for name, group in results.items():
     model = f' of {name}' if len(results) > 1 else ''
     # Results without a step or run may be of the others'.
-    steps, runs, separators = (
+    steps, runs = (
         sorted({r.provenance[n] for r in group if r.provenance.get(n)})
-        for n in ('checkpoint_step', 'run_id', 'document_separator')
+        for n in ('checkpoint_step', 'run_id')
     )
     if len(steps) > 1:
-      words = _join([f'{step:,}' for step in steps])
+      words = ', '.join(f'{step:,}' for step in steps)
       notes.append(f'Figures{model} are of steps {words}.')
     if len(runs) > 1:
       notes.append(f'Figures{model} are of {len(runs)} training runs.')
-    kinds = [f'documents (ids up to {s!r})' for s in separators]
-    if not all(r.provenance.get('document_separator') for r in group):
-      kinds = ['passages', *kinds]
-    if len(kinds) > 1:
-      notes.append(f'Figures{model} are of {_join(kinds)}.')
   every = [r for group in results.values() for r in group]
   for level, where in _by_value(every, lambda f: f.get('relevance_level') or 1):
     if level > 1:
@@ -288,9 +332,3 @@ def _by_value(
   every = {str(result.key) for result in results}
   for each, names in sets.items():
     yield each, f' on {", ".join(names)}' * (len(names) < len(every))
-
-
-def _join(words: Sequence[str]) -> str:
-  """'a, b and c'."""
-  *first, last = words
-  return f'{", ".join(first)} and {last}'

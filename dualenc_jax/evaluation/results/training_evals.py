@@ -13,9 +13,9 @@ import numpy as np
 from dualenc_jax.data.text.template import TokenTemplate
 from dualenc_jax.evaluation import divergence, evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
+from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.evaluation.results.result_files import VALIDATION
-from dualenc_jax.evaluation.results.result_writer import values_by_query
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.models import model_params
 from dualenc_jax.retrieval.encoding.embedder import Embedder, Likelihood, Scorer
@@ -25,7 +25,6 @@ from dualenc_jax.retrieval.encoding.teacher import (
   Teacher,
 )
 from dualenc_jax.retrieval.search.bm25 import BM25
-from dualenc_jax.retrieval.search.ranking import Ranking
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.training.hooks import Hook, Training
 from dualenc_jax.training.step import Plan
@@ -44,7 +43,9 @@ _QUERIES, _PASSAGES = 1000, 10_000
 _ALIGNED = 4000
 # Embeddings closer than this count as equal.
 _SAME = 1e-5
-Evaluate = Callable[[Any, RetrievalSet], Evaluation]
+# Means by name, and the values that they are of.
+_Measured = tuple[Mapping[str, float], Scores]
+Evaluate = Callable[[Any, RetrievalSet], _Measured]
 _LOG = logging.getLogger(__name__)
 
 
@@ -92,9 +93,9 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
   )
   if objective.outputs == 'embeddings':
     embedder = Embedder.for_params(*on_mesh)
-    return lambda params, part: evaluation.evaluate(
+    return lambda params, part: _measured(evaluation.evaluate(
         embedder, model_params(params), part, codec=objective.codec_of(params)
-    )
+    ))
   if objective.outputs == 'queries':
     likelihood = Likelihood.for_params(
         *on_mesh, length=experiment.tokenizer.query_length
@@ -111,31 +112,13 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
   )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _QueryLikelihoods(Evaluation):
-  """Means over the tokens of each query; nothing is ranked.
-
-  Attributes:
-    tokens: int64 [A], tokens of each query in `answered`, counted once for each
-      of its relevant passages.
-  """
-
-  tokens: np.ndarray
-
-  @property
-  def metrics(self) -> dict[str, float]:
-    """Means over all tokens, by name."""
-    means = {
-        name: float(np.average(values, weights=self.tokens))
-        for name, values in self.matches.items()
-    }
-    return means | {_PERPLEXITY: float(np.exp(-means[_LOG_LIKELIHOOD]))}
-
-
 def _evaluate_likelihood(
     likelihood: Likelihood, params: Any, part: RetrievalSet
-) -> _QueryLikelihoods:
-  """Measures each token, given the passage and the tokens before it."""
+) -> _Measured:
+  """Measures each token, given the passage and the tokens before it.
+
+  Means are over all tokens, the values over those of each query.
+  """
   gold, corpus, cache = part.gold, part.corpus, part.cache
   of_pair = np.repeat(np.arange(len(gold)), [len(rows) for rows in gold])
   passages = np.concatenate([np.array(rows, np.int64) for rows in gold])
@@ -148,16 +131,18 @@ def _evaluate_likelihood(
   )
   answered, position = np.unique(of_pair, return_inverse=True)
   tokens = np.bincount(position, cache.query_tokens.lengths[queries])
-  return _QueryLikelihoods(
-      Ranking(*(np.zeros((len(gold), 0), t) for t in (np.float32, np.int64))),
-      None,
-      {
-          name: np.bincount(position, values.astype(np.float64)) / tokens
-          for name, values in ((_LOG_LIKELIHOOD, logs), (_ACCURACY, correct))
-      },
-      answered,
-      tokens.astype(np.int64),
-  )
+  sums = {
+      name: np.bincount(position, values.astype(np.float64))
+      for name, values in ((_LOG_LIKELIHOOD, logs), (_ACCURACY, correct))
+  }
+  means = {n: float(values.sum() / tokens.sum()) for n, values in sums.items()}
+  means[_PERPLEXITY] = float(np.exp(-means[_LOG_LIKELIHOOD]))
+  by_query = {name: values / tokens for name, values in sums.items()}
+  return means, Scores(answered, by_query)
+
+
+def _measured(result: Evaluation) -> _Measured:
+  return result.metrics, result.scores
 
 
 class _Reranking:
@@ -190,7 +175,7 @@ class _Reranking:
       )
     return self._bm25[id(part)]
 
-  def __call__(self, params: Any, part: RetrievalSet) -> Evaluation:
+  def __call__(self, params: Any, part: RetrievalSet) -> _Measured:
     teacher = self._make(model_params(params))
 
     def score(pairs: np.ndarray) -> np.ndarray:
@@ -200,7 +185,7 @@ class _Reranking:
       self.scored = scores, np.array(relevant, bool)
       return scores
 
-    return evaluation.rerank(self.bm25(part), part, score, _DEPTH)
+    return _measured(evaluation.rerank(self.bm25(part), part, score, _DEPTH))
 
 
 def _warn_of_overlap(experiment: Experiment, run: Training) -> None:
@@ -257,23 +242,25 @@ def _hook(
   model_dir = pathlib.Path(experiment.model_dir)
   folder = model_dir / group
 
-  def write(name: str, result: Evaluation) -> None:
-    query_ids, values = values_by_query(part, result)
-    result_files.write_per_query(folder / name, query_ids, values)
+  def write(name: str, scores: Scores) -> None:
+    query_ids = [part.query_ids[query] for query in scores.queries]
+    result_files.write_per_query(
+        folder / name, Scores(query_ids, scores.values)
+    )
 
   def measure(run: Training) -> dict[str, float]:
     assert run.state is not None
-    result = evaluate(run.state.params, part)
+    means, scores = evaluate(run.state.params, part)
     if jax.process_index() == 0:
       files.make_folder(folder, 'another MODEL_DIR')
-      write(result_files.AFTER if run.step else result_files.BEFORE, result)
+      write(result_files.AFTER if run.step else result_files.BEFORE, scores)
       if isinstance(evaluate, _Reranking):
-        write(result_files.OF_BM25, evaluate.bm25(part))
+        write(result_files.OF_BM25, evaluate.bm25(part).scores)
         if group == VALIDATION:
           _calibrate(evaluate, run.step, len(part.corpus), model_dir)
     if group == VALIDATION and experiment.keep_best is not None:
-      _note_best(experiment, result.metrics, run)
-    return result.metrics
+      _note_best(experiment, means, run)
+    return dict(means)
 
   return Hook(measure, experiment.eval_every, at_start=True, group=group)
 
