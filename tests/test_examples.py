@@ -1,4 +1,4 @@
-"""Every file of examples/, as a user runs it."""
+"""README.md and every file of examples/, as a user runs them."""
 
 import json
 import pathlib
@@ -8,8 +8,12 @@ import threading
 from urllib import request
 
 import pytest
+import test_docs
+import tiny_run
+import transformers
 
 import dualenc_jax as dj
+from dualenc_jax.cli import main as cli
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
 TOPICS = 'tea', 'cats', 'ships', 'bread', 'stars', 'rivers', 'chess', 'snow'
@@ -95,3 +99,33 @@ def test_the_notebook(tmp_path, monkeypatch, capsys):
     # A few steps, as the others are tested.
     exec(''.join(cell['source']).replace('steps=100', 'steps=20'), names)
   assert 'P@1 0.' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_readme(tmp_path, shared, monkeypatch, capsys):
+  """The commands and the Python of README.md, from a tiny checkpoint."""
+  page = EXAMPLES.parent / 'README.md'
+  monkeypatch.chdir(tmp_path)
+  for name in ('train', 'dev'):
+    tiny_run.write_pairs(tmp_path / f'{name}.jsonl', 64, seed=len(name))
+  (tmp_path / 'spiece.model').symlink_to(
+      shared / 'data' / 't5_spiece' / 'spiece.model'
+  )
+  transformers.T5EncoderModel(
+      transformers.T5Config(
+          vocab_size=32128, d_model=128, d_kv=32, d_ff=256, num_layers=1,
+          num_heads=4, feed_forward_proj='gated-gelu',
+      )
+  ).save_pretrained('t5_1_1_base')
+  given = [c for c in test_docs.commands(page) if '--model_dir=my_model' in c]
+  assert [name for name, *_ in given] == ['train', 'evaluate', 'search']
+  for command in given:
+    small = tiny_run.small_flags() if command[0] == 'train' else ()
+    assert not cli.main([*command, *small])
+  shown = capsys.readouterr()
+  assert 'SamToNe' in (tmp_path / 'my_model' / 'config.gin').read_text()
+  assert 'nDCG@10' in shown.out
+  (program,) = [x for kind, x in test_docs.blocks(page) if kind == 'python']
+  found = {}
+  exec(program, found)
+  assert found['ids'].shape == (1, 2)
