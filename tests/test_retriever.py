@@ -12,12 +12,13 @@ import pytest
 import tiny_evaluation
 import tiny_towers
 
-from dualenc_jax.checkpoints import exports
+from dualenc_jax.checkpoints import t5x_legacy
 from dualenc_jax.checkpoints.weights import Usage, Weights
 from dualenc_jax.cli import saved_run
 from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.retriever import Retriever
+from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
@@ -285,7 +286,9 @@ def write_checkpoint(towers, folder: pathlib.Path, vocabulary) -> None:
       Usage(vocabulary, None, 12, None, 'find: ', 'code: '),
   )
   folder.mkdir()
-  exports.write_plain(weights, folder)
+  t5x_legacy.write(weights, folder)
+  files.write_json(folder / 'dualenc.json', weights.usage.facts())
+  weights.usage.save_vocabulary(folder)
 
 
 def test_from_another_checkpoint(towers, tmp_path):

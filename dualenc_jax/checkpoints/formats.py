@@ -98,8 +98,6 @@ def _guess_form(folder: pathlib.Path) -> str:
   name = folder.name
   if untrusted.is_digits(name) and (above.parent / 'config.gin').is_file():
     return f' Give {above.parent}, with --step={name}.'
-  if (above / 'config.gin').is_file() or t5x.matches(above):
-    return f' Give {above}.'
   if kind := hugging_face_config.model_type(folder):
     return f' Its config.json has model_type {kind!r}; expected t5 or mt5.'
   inside = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []

@@ -102,7 +102,7 @@ def read(path: pathlib.Path) -> Weights:
       the model computes something else than T5Encoder.
   """
   folder = path if path.is_dir() else path.parent
-  _refuse_pickle(path, 'EncoderModel')
+  refuse_pickle(path)
   theirs = safetensors_file.read(path)
   config, where = config_lib.read(folder), folder / config_lib.FILE
   activations = config_lib.read_activations(config, where)
@@ -139,7 +139,7 @@ def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
   where logits are by the token embeddings, over sqrt(E).
   """
   folder = path if path.is_dir() else path.parent
-  _refuse_pickle(path, 'ForConditionalGeneration')
+  refuse_pickle(path)
   theirs = safetensors_file.read(path)
   config = config_lib.read(folder)
   table, left_out = _read_table(theirs, config, folder)
@@ -261,24 +261,18 @@ def _transpose(name: str, tensor: Tensor) -> Tensor:
   return tensor
 
 
-def _refuse_pickle(path: pathlib.Path, model: str) -> None:
-  """Raises UserError for a pickle, or a folder with no other weights.
-
-  `model` is the class of transformers to convert it by, after T5 or MT5.
-  """
-  folder = path if path.is_dir() else path.parent
-  files_found = [path] if path.is_file() else sorted(folder.iterdir())
+def refuse_pickle(path: pathlib.Path) -> None:
+  """Raises UserError for a pickle, or a folder with no other weights."""
+  files_found = [path] if path.is_file() else sorted(path.glob('*'))
   pickles = [file for file in files_found if file.suffix in _PICKLES]
   names = safetensors_file.FILE, safetensors_file.INDEX
-  if not pickles or path.is_dir() and any(f.name in names for f in files_found):
-    return
-  kind = 'MT5' if config_lib.model_type(folder) == 'mt5' else 'T5'
-  old, new = repr(str(folder)), repr(f'{folder}-safetensors')
-  raise UserError(
-      f'{pickles[0]} is a pickle, which can run any program when it is opened.'
-      ' If you trust it, convert it where transformers and torch are installed,'
-      ' copy spiece.model, too, and give the new folder:\n'
-      f'  from transformers import AutoTokenizer, {kind}{model}\n'
-      f'  {kind}{model}.from_pretrained({old}).save_pretrained({new})\n'
-      f'  AutoTokenizer.from_pretrained({old}).save_pretrained({new})'
-  )
+  if pickles and not any(file.name in names for file in files_found):
+    folder = pickles[0].parent
+    raise UserError(
+        f'{pickles[0]} is a pickle, which can run any program when it is'
+        ' opened. If you trust it, save it as safetensors by its own library'
+        f' and give the new folder: M.from_pretrained({str(folder)!r})'
+        '.save_pretrained(NEW), where M is T5EncoderModel of transformers or,'
+        ' with its decoder, T5ForConditionalGeneration; or'
+        ' SentenceTransformer(FOLDER).save_pretrained(NEW).'
+    )

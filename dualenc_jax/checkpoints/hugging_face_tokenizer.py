@@ -86,10 +86,8 @@ def write(usage: Usage, folder: pathlib.Path) -> None:
       'split_special_tokens': True,
       'extra_ids': 0,
   }
-  text = json.dumps(_make_tokenizer(proto, path), ensure_ascii=False)
-  files.write(folder / _TOKENIZER, text)
   files.write_json(folder / CONFIG, config)
-  shutil.copyfile(path, folder / VOCABULARY)
+  _write(_make_tokenizer(proto, path), path, folder)
 
 
 def write_static(usage: Usage, folder: pathlib.Path) -> None:
@@ -116,9 +114,15 @@ def write_static(usage: Usage, folder: pathlib.Path) -> None:
         'direction': 'Right', 'max_length': usage.query_length,
         'strategy': 'LongestFirst', 'stride': 0,
     }
+  _write(content, path, folder)
+
+
+def _write(
+    content: Mapping[str, Any], vocabulary: pathlib.Path, folder: pathlib.Path
+) -> None:
   text = json.dumps(content, ensure_ascii=False)
   files.write(folder / _TOKENIZER, text)
-  shutil.copyfile(path, folder / VOCABULARY)
+  shutil.copyfile(vocabulary, folder / VOCABULARY)
 
 
 def adds_end(tokenizer: Mapping[str, Any]) -> bool:

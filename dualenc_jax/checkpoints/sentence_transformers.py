@@ -254,7 +254,6 @@ def _read_settings(
 
 def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
   """A tower as if it were the only one."""
-  _refuse_pickle(tower.transformer, path)
   _read_settings(tower.pooling / 'config.json', 'Pooling')
   if tower.normalize:
     _read_settings(tower.normalize / 'config.json', 'Normalize')
@@ -267,7 +266,7 @@ def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
           ' this library have norm one.'
       )
   transformer = hugging_face.read(tower.transformer)
-  kernel, left_out = _read_dense(tower.dense, path)
+  kernel, left_out = _read_dense(tower.dense)
   return dataclasses.replace(
       transformer,
       kind=KIND,
@@ -277,15 +276,13 @@ def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
   )
 
 
-def _read_dense(
-    folder: pathlib.Path, path: pathlib.Path
-) -> tuple[Tensor, dict[str, str]]:
+def _read_dense(folder: pathlib.Path) -> tuple[Tensor, dict[str, str]]:
   """The kernel [E, D] of a Dense, and the tensors that are left out."""
   config = folder / 'config.json'
   settings = _read_settings(
       config, 'Dense', activation_function='torch.nn.modules.activation.Tanh'
   )
-  _refuse_pickle(folder, path)
+  hugging_face.refuse_pickle(folder)
   tensors = safetensors_file.read(folder)
   # The library's default is a bias.
   expected = {_KERNEL, _BIAS} if settings.get('bias', True) else {_KERNEL}
@@ -302,20 +299,6 @@ def _read_dense(
     )
   kernel = tensors[_KERNEL].transposed()
   return kernel, {} if bias is None else {_BIAS: 'zero'}
-
-
-def _refuse_pickle(folder: pathlib.Path, path: pathlib.Path) -> None:
-  """Raises UserError if the only weights of a module are a pickle."""
-  pickles = sorted(folder.glob('pytorch_model*.bin'))
-  if pickles and not any(folder.glob('*.safetensors')):
-    raise UserError(
-        f'{pickles[0]} is a pickle, which can run any code when it is opened.'
-        ' If you trust it, convert the folder where sentence-transformers is'
-        ' installed, and give the new one: python -c "from'
-        ' sentence_transformers import SentenceTransformer;'
-        f" SentenceTransformer('{path}').save_pretrained('{path}-safe',"
-        ' safe_serialization=True)"'
-    )
 
 
 def _prefix_names(

@@ -280,17 +280,12 @@ def _unstack(
       )
     axis, norm = axes[tower]
     count = norm.shape[axis]
-    if count > tensors_lib.MOST_LAYERS:
-      raise UserError(
-          f'{norm.where} has {count:,} layers; expected'
-          f' {tensors_lib.MOST_LAYERS:,} at most.'
-      )
+    tensors_lib.check_layers(norm.where, count)
     if tensor.shape[axis : axis + 1] != (count,):
       raise UserError(
           f'{tensor.where} has the shape {tensor.shape}; expected {count}'
           f' layers along axis {axis}, as in {norm.where}.'
       )
-    tensors_lib.check_count(len(layers) + count, tensor.where)
     for i in range(count):
       layers[f'{tower}/layers_{i}/{inner}'] = tensor.entry(axis, i)
   return layers

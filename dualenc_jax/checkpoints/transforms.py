@@ -255,11 +255,9 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
       ))
       for name, tensor in first.tensors.items()
   }
-  usage = dataclasses.replace(first.usage, prompts=_unite_prompts(models))
   step = max(model.step or 0 for model in models)
   return dataclasses.replace(
-      first, kind='mean', path=path, tensors=tensors, usage=usage,
-      loss={}, step=step,
+      first, kind='mean', path=path, tensors=tensors, loss={}, step=step
   )
 
 
@@ -268,19 +266,6 @@ def _mean(tensors: Sequence[Tensor], factors: np.ndarray) -> np.ndarray:
   for tensor, factor in zip(tensors, factors, strict=True):
     total += factor * tensor.read()
   return total.astype(np.float32)
-
-
-def _unite_prompts(models: Sequence[Weights]) -> Mapping[str, str]:
-  """The prompts of all models; UserError where a name has two texts."""
-  united: dict[str, str] = {}
-  for model in models:
-    for name, text in model.usage.prompts.items():
-      if united.setdefault(name, text) != text:
-        raise UserError(
-            f'--merge: the prompt {name!r} is {united[name]!r}, and'
-            f' {text!r} in {model.path}. Expected one text per name.'
-        )
-  return united
 
 
 def _find_differences(*models: Weights) -> Iterator[tuple[str, Any, Any]]:
@@ -305,7 +290,7 @@ def _collect_facts(model: Weights) -> dict[str, str]:
           facts[f'{tower}.{field.name}'] = getattr(encoder, field.name)
   vocabulary = Vocabulary(str(model.usage.vocabulary))
   facts['the SHA-256 of the vocabulary'] = vocabulary.sha256
-  facts |= {n: x for n, x in model.usage.facts().items() if 'prompt' not in n}
+  facts |= model.usage.facts()
   for name in ('trained_dims', 'passage_tower'):
     facts[name] = getattr(model, name)
   return {name: str(value) for name, value in facts.items()}

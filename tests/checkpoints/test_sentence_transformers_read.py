@@ -1,5 +1,4 @@
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -214,21 +213,11 @@ def test_what_the_towers_cannot_do_is_an_error(folder, change, message):
     formats.read(folder)
 
 
-def test_a_pickle_is_refused_with_the_command_that_converts_it(
-    folder, vocabulary
-):
-  expected = st.encode(folder)
+def test_a_pickle_is_refused(folder):
   file = folder / '2_Dense' / 'model.safetensors'
-  tensors = {n: torch.from_numpy(t) for n, t in load_file(file).items()}
-  torch.save(tensors, file.with_name('pytorch_model.bin'))
-  file.unlink()
-  with pytest.raises(UserError, match='pytorch_model.bin is a pickle') as error:
+  file.rename(file.with_name('pytorch_model.bin'))
+  with pytest.raises(UserError, match='model.bin is a pickle.*Sentence'):
     sentence_transformers.read(folder)
-  exec(re.search('python -c "(.*)"', str(error.value))[1], {})
-  weights = sentence_transformers.read(folder.with_name('model-safe'))
-  ours = towers.embed(weights, st.TEXTS, vocabulary)
-  for mine, theirs in zip(ours, expected):
-    np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=0)
 
 
 def test_reading_needs_neither_torch_nor_the_library(saved):

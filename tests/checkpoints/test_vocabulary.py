@@ -63,12 +63,11 @@ def other_spaces(proto):
 @pytest.mark.parametrize(
     'change, message',
     [
-        (swap, 'the text of its piece 100 is '),
-        (other_score, 'the score of its piece 50 is -.*, not -'),
-        (other_type, 'the type of its piece 60 is 1, not 3'),
+        (swap, 'pieces differ'), (other_score, 'pieces differ'),
+        (other_type, 'pieces differ'),
         (other_spaces, 'remove_extra_whitespaces differs'),
         (lambda proto: proto.pieces.add(piece='one more', score=-20),
-         'it has 300 pieces, not 301'),
+         'pieces differ'),
     ],
 )
 def test_another_vocabulary(file, changed, change, message):
@@ -97,7 +96,7 @@ def test_a_tokenizer_json_has_pieces_alone(file, changed):
   pieces = [piece.piece for piece in read(file).pieces]
   weights = checkpoint(Usage(pieces=[*pieces, '<extra_id_0>']))
   check_same_vocabulary(weights, changed(other_score))
-  with pytest.raises(UserError, match='of its piece 100 is .*Give its own voc'):
+  with pytest.raises(UserError, match='pieces differ. Give its own voc'):
     check_same_vocabulary(weights, changed(swap))
   small = {n: t.reshaped(1, -1) for n, t in weights.tensors.items()}
   weights = dataclasses.replace(weights, tensors=small)

@@ -64,15 +64,7 @@ def test_one_without_digests_is_read(tmp_path):
   assert checkpoint_meta.read(tmp_path) == (PLAIN, None)
 
 
-@pytest.mark.parametrize(
-    'count, shape, words',
-    [
-        (1, (10_000, 3), 'at most 1,000 layers'),
-        (101, (1_000, 0), 'more than 100,000 tensors'),
-    ],
-)
-def test_more_layers_than_any_model_has(count, shape, words):
-  tensor = Tensor('file: e', shape, lambda: None)
-  stacks = {f'e{i}/layers/x': tensor for i in range(count)}
-  with pytest.raises(DamageError, match=words):
-    tensors_lib.unstack(stacks)
+def test_more_layers_than_any_model_has():
+  tensor = Tensor('file: e', (10_000, 3), lambda: None)
+  with pytest.raises(DamageError, match='10,000 layers; expected at most'):
+    tensors_lib.unstack({'e/layers/x': tensor})

@@ -12,8 +12,8 @@ import numpy as np
 from dualenc_jax.utils import finite, machine
 from dualenc_jax.utils.errors import UserError
 
-# No model has as many layers, or tensors.
-MOST_LAYERS, _MOST_TENSORS = 1_000, 100_000
+# No model has more.
+_MOST_LAYERS = 1_000
 
 
 class DamageError(UserError):
@@ -94,18 +94,17 @@ def unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
   layers: dict[str, Tensor] = {}
   for name, tensor in tensors.items():
     names = layer_names(name, tensor.shape)
-    check_count(len(layers) + len(names), tensor.where)
     for i, part in enumerate(names):
       layers[part] = tensor if part == name else tensor.entry(0, i)
   return layers
 
 
-def check_count(count: int, where: str) -> None:
-  """Raises DamageError for more tensors than any model has."""
-  if count > _MOST_TENSORS:
+def check_layers(where: str, count: int) -> None:
+  """Raises DamageError for more layers than any model has."""
+  if count > _MOST_LAYERS:
     raise DamageError(
-        f'{where}, with those before, is of more than {_MOST_TENSORS:,}'
-        ' tensors. Copy the checkpoint again.'
+        f'{where} has {count:,} layers; expected at most {_MOST_LAYERS:,}. Copy'
+        ' the checkpoint again.'
     )
 
 
@@ -116,9 +115,5 @@ def layer_names(
   tower, stacked, rest = name.partition('/layers/')
   if not stacked or not shape:
     return {name: shape}
-  if shape[0] > MOST_LAYERS:
-    raise DamageError(
-        f'{name} has the shape {shape}; expected an axis of at most'
-        f' {MOST_LAYERS:,} layers first. Copy the checkpoint again.'
-    )
+  check_layers(name, shape[0])
   return {f'{tower}/layers_{i}/{rest}': shape[1:] for i in range(shape[0])}
