@@ -39,15 +39,6 @@ def test_lloyd(m, dims, count, shift, atol):
     np.testing.assert_allclose(found[i], expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize('count', [2047, 18001])
-def test_devices_do_not_matter(count):
-  rows = compression_vectors.embeddings(count, 10).reshape(count, 2, 5)
-  one, eight = compression_vectors.on_one_and_eight(
-      lambda: kmeans.fit(rows, 16, 3, iterations=9)
-  )
-  np.testing.assert_array_equal(one, eight)
-
-
 def test_starts_from_different_rows():
   rows = np.arange(40, dtype=np.float32).reshape(20, 2, 1)
   found = kmeans.fit(rows, 20, 0, iterations=0)
@@ -55,7 +46,7 @@ def test_starts_from_different_rows():
 
 
 def test_padding_is_no_row():
-  """A centroid at zero, where rows that fill up a lane are, moves away."""
+  """A centroid at zero, where rows that fill up a block are, moves away."""
   rows = 1 + compression_vectors.embeddings(2049, 4)[:, None]
   start = np.stack([np.zeros(4), rows.mean(axis=(0, 1))])[None]
   found = kmeans.fit(rows, 2, 0, start=start.astype(np.float32))

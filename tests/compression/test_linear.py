@@ -28,15 +28,6 @@ def test_opq_is_better_than_codes_alone():
     assert found < 0.9 * of_codes(rows @ np.float32(other).T)
 
 
-def test_devices_do_not_matter_to_opq():
-  rows = compression_vectors.embeddings(5000, 16)
-  one, eight = compression_vectors.on_one_and_eight(
-      lambda: linear.opq(rows, 4, 4, 0, 2)
-  )
-  for own, other in zip(one, eight):
-    np.testing.assert_array_equal(own, other)
-
-
 def test_balanced_parts():
   rng = np.random.default_rng(0)
   scales = 2.0 ** -np.arange(8)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.evaluation.results.baselines import choose_weight
-from dualenc_jax.retrieval.search import hybrid
+from dualenc_jax.retrieval.search import hybrid, ranking
 from dualenc_jax.retrieval.search.bm25 import BM25
 from dualenc_jax.retrieval.search.hybrid import Hybrid
 from dualenc_jax.utils.errors import UserError
@@ -32,8 +32,8 @@ def z(values):
 @pytest.mark.parametrize('weight', [0.0, 0.3, 1.0])
 def test_weighted_scores_are_those_of_the_formula(vectors, weight, monkeypatch):
   # The second of two queries is of another part; passages are in three blocks.
-  monkeypatch.setattr(hybrid, '_QUERIES', 1)
-  monkeypatch.setattr(hybrid, '_BLOCK', 2)
+  monkeypatch.setattr(ranking, '_QUERY_BLOCK', 1)
+  monkeypatch.setattr(ranking, '_PASSAGE_BLOCK', 2)
   embeddings, query = vectors
   words = BM25(PASSAGES)
   lexical = words.scores(QUERY).tolist()

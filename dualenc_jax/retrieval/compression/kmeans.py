@@ -1,30 +1,25 @@
-"""k-means of all parts of vectors at once, on the devices.
+"""k-means of all parts of vectors at once, on one device.
 
 The rules are those of faiss: the first centroids are rows drawn at random,
 then a fixed number of Lloyd's iterations, and after each of them a cluster
 that got no row takes half of the biggest one.
 
-Rows are split into lanes: a lane is a number of consecutive rows, which one
-device works on at a time. Where lanes begin depends on the rows alone, and
-their results are added on the host in their order, in float64. So the same rows
-give the same sums, bit for bit, on one device and on eight, and more rows than
-the devices hold cost no memory. Fits run on the devices of this host; each of
-several hosts comes to the same result by itself.
+Rows go to the device block by block, and the results are added on the host in
+float64, so more rows than a device holds cost no memory. Each of several hosts
+comes to the same result by itself.
 
 Shapes: n vectors, M parts of each, d dims of a part, K centroids of a part, R
-rows of a lane.
+rows of a block.
 """
 
 import collections
 from collections.abc import Callable, Iterator
-import functools
 import logging
 from typing import Any
 
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from dualenc_jax.retrieval.search.search_programs import power_of_two
@@ -38,11 +33,10 @@ _APART = 1 / 1024
 _FEW_DIMS = 16
 # Centroids that are looked at together, so that a row is read once for them.
 _TOGETHER = 8
-# Rows of a lane: with 256 centroids, the work of a device stays in its cache.
-_LANE_ROWS = 2048
-# Lanes of a device that may wait. A CPU works on several at a time.
+# Rows of a block: with 256 centroids, the work of a device stays in its cache.
+_BLOCK_ROWS = 2048
+# Blocks that may wait. A CPU works on several at a time.
 _IN_FLIGHT = 8
-_AXIS = 'devices'
 _LOG = logging.getLogger(__name__)
 
 
@@ -51,8 +45,6 @@ def fit(
     start: np.ndarray | None = None,
 ) -> np.ndarray:
   """Fits M independent codebooks to the M parts of vectors, by L2 distance.
-
-  The result is the same, bit for bit, on any number of devices.
 
   Args:
     parts: float32 [n, M, d].
@@ -79,15 +71,15 @@ def fit(
   apart = _APART * np.std(parts, axis=0, dtype=np.float64)
   # Without their mean, sums keep the digits in which vectors differ.
   middle: Any = np.mean(parts, axis=0, dtype=np.float64).astype(np.float32)
-  blocks = list(split_lanes(parts, lambda x: (x - middle).transpose(2, 1, 0)))
+  blocks = list(split(parts, lambda x: (x - middle).transpose(2, 1, 0)))
   middle = middle[:, np.newaxis]
   found = np.asarray(start, np.float32) - middle
   for _ in range(iterations):
-    sums = sum_lanes(_sums, blocks, found)
+    sums = sum_blocks(_sums, blocks, found)
     counts = np.rint(sums[:, :, -1]).astype(np.int64)
     means = sums[:, :, :-1] / np.maximum(counts, 1)[:, :, np.newaxis]
     means = np.where(counts[:, :, np.newaxis] > 0, means, found)
-    _split(means, counts, apart)
+    _fill_empty(means, counts, apart)
     last, found = found, means.astype(np.float32)
     if np.array_equal(last, found):
       break
@@ -159,6 +151,7 @@ def _in_registers(parts: jax.Array, centroids: jax.Array) -> jax.Array:
   return lax.fori_loop(0, total // step, look, start)[1]
 
 
+@jax.jit
 def _sums(parts: jax.Array, used: jax.Array, centroids: jax.Array) -> jax.Array:
   """[M, K, d + 1]: sums of the rows nearest to each centroid, and counts."""
   _, count, rows = parts.shape
@@ -174,7 +167,9 @@ def _sums(parts: jax.Array, used: jax.Array, centroids: jax.Array) -> jax.Array:
   )
 
 
-def _split(means: np.ndarray, counts: np.ndarray, apart: np.ndarray) -> None:
+def _fill_empty(
+    means: np.ndarray, counts: np.ndarray, apart: np.ndarray
+) -> None:
   """Gives empty clusters half of the biggest one, in place.
 
   The halves are moved by `apart` [M, d], in turns up and down, so that the next
@@ -198,91 +193,43 @@ def _split(means: np.ndarray, counts: np.ndarray, apart: np.ndarray) -> None:
     counts[part, biggest] = size - size // 2
 
 
-def split_lanes(
+def split(
     vectors: Any, arrange: Callable[[np.ndarray], np.ndarray]
-) -> Iterator[tuple[jax.Array, jax.Array]]:
-  """Yields the rows as lanes, one per device, the last padded with zeros.
+) -> Iterator[tuple[jax.Array, np.int32]]:
+  """Yields an array [n, ...] or a store of rows in blocks on the device.
 
-  Args:
-    vectors: an array [n, ...] or a store of rows.
-    arrange: maps the rows of a lane, float32 [R, ...], to a device's input.
-
-  Yields:
-    Lanes [devices, ...], and int32 [devices], how many rows of each count.
+  The last is padded with zeros. `arrange` maps the rows of a block, float32
+  [R, ...], to what is yielded, with the number of rows that count.
   """
-  mesh = _mesh()
-  split = NamedSharding(mesh, PartitionSpec(_AXIS))
-  total, devices = len(vectors), mesh.size
   # Few sizes, for the compiler.
-  rows = min(_LANE_ROWS, power_of_two(total))
-  for start in range(0, total, rows * devices):
-    lanes, counts = [], []
-    for first in range(start, start + rows * devices, rows):
-      part = np.asarray(vectors[min(first, total) : first + rows], np.float32)
-      counts.append(len(part))
-      missing = np.zeros((rows - len(part), *part.shape[1:]), np.float32)
-      lanes.append(arrange(np.concatenate([part, missing])))
-    yield tuple(
-        jax.device_put(x, split)
-        for x in (np.stack(lanes), np.array(counts, np.int32))
-    )
+  size = min(_BLOCK_ROWS, power_of_two(len(vectors)))
+  for start in range(0, len(vectors), size):
+    rows = np.asarray(vectors[start : start + size], np.float32)
+    missing = np.zeros((size - len(rows), *rows.shape[1:]), np.float32)
+    block = arrange(np.concatenate([rows, missing]))
+    yield jax.device_put(block, jax.local_devices()[0]), np.int32(len(rows))
 
 
-def map_lanes(
-    function: Callable[..., jax.Array], lanes: Any, *everywhere: np.ndarray
+def map_blocks(
+    function: Callable[..., jax.Array], blocks: Any, *rest: np.ndarray
 ) -> Iterator[np.ndarray]:
-  """Yields `function(lane, count, *everywhere)` for each lane, in order.
-
-  Lanes come from `split_lanes`. The function is compiled once, and recognised
-  by its identity.
-  """
-
-  def used(results, counts):
-    counts = np.asarray(counts)
-    return (x for x, count in zip(np.asarray(results), counts) if count)
-
-  mesh = _mesh()
-  program = _compiled(function, mesh)
-  with jax.set_mesh(mesh):
-    everywhere = jax.device_put(
-        everywhere, NamedSharding(mesh, PartitionSpec())
-    )
-  waiting: collections.deque[Any] = collections.deque()
-  for block in lanes:
+  """Yields `function(block, count, *rest)` for each block of `split`."""
+  device = jax.local_devices()[0]
+  # The caller may have set the mesh of its own code.
+  mesh = jax.sharding.Mesh(np.array([device]), ('device',))
+  rest = jax.device_put(rest, device)
+  waiting: collections.deque[jax.Array] = collections.deque()
+  for block in blocks:
     with jax.set_mesh(mesh):
-      waiting.append((program(*block, *everywhere), block[1]))
+      waiting.append(function(*block, *rest))
     if len(waiting) > _IN_FLIGHT:
-      yield from used(*waiting.popleft())
-  while waiting:
-    yield from used(*waiting.popleft())
+      yield np.asarray(waiting.popleft())
+  yield from map(np.asarray, waiting)
 
 
-def sum_lanes(*args: Any) -> np.ndarray:
-  """The sum of the results of `map_lanes`, float64."""
+def sum_blocks(*args: Any) -> np.ndarray:
+  """The sum of the results of `map_blocks`, float64."""
   found: Any = 0
-  for part in map_lanes(*args):
+  for part in map_blocks(*args):
     found = found + part.astype(np.float64)
   return found
-
-
-def _mesh() -> jax.sharding.Mesh:
-  """The devices of this host, each of which takes a lane at a time."""
-  return jax.sharding.Mesh(np.array(jax.local_devices()), (_AXIS,))
-
-
-@functools.lru_cache(maxsize=32)
-def _compiled(function: Callable[..., jax.Array], mesh: jax.sharding.Mesh):
-  """The function of one lane on every device."""
-  split, everywhere = PartitionSpec(_AXIS), PartitionSpec()
-
-  def on_device(lanes, counts, *rest):
-    return function(lanes[0], counts[0], *rest)[jnp.newaxis]
-
-  def program(lanes, counts, *rest):
-    return jax.shard_map(
-        on_device, mesh=mesh,
-        in_specs=(split, split, *(everywhere for _ in rest)), out_specs=split,
-        check_vma=False,
-    )(lanes, counts, *rest)
-
-  return jax.jit(program)

@@ -112,13 +112,13 @@ def opq(
   count = len(vectors)
   mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
   centred = vectors - mean
-  blocks = list(kmeans.split_lanes(centred, lambda x: x))
+  blocks = list(kmeans.split(centred, lambda x: x))
   rotation = balanced_rotation(centred, m)
   centroids, iterations = None, _FIRST
   for _ in range(outer):
     rotated = (centred @ rotation.T).reshape(count, m, -1)
     centroids = kmeans.fit(rotated, 2**bits, seed, iterations, centroids)
-    cross = kmeans.sum_lanes(_cross, blocks, rotation, centroids)
+    cross = kmeans.sum_blocks(_cross, blocks, rotation, centroids)
     rotation = _nearest_rotation(cross)
     iterations = _NEXT
   if centroids is not None:
@@ -150,6 +150,7 @@ def balanced_rotation(vectors: np.ndarray, m: int) -> np.ndarray:
   return directions.T[np.concatenate(parts)].astype(np.float32)
 
 
+@jax.jit
 def _cross(
     vectors: jax.Array, used: jax.Array, rotation: jax.Array,
     centroids: jax.Array,

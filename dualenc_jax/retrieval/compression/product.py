@@ -119,12 +119,12 @@ def encode(vectors: Any, centroids: np.ndarray) -> np.ndarray:
   codes = np.empty((len(vectors), m), np.uint8)
   if not len(vectors):
     return codes
-  blocks = kmeans.split_lanes(
+  blocks = kmeans.split(
       vectors, lambda x: x.reshape(-1, m, dims).transpose(2, 1, 0)
   )
   first = 0
   centroids = np.asarray(centroids, np.float32)
-  for part in kmeans.map_lanes(_codes, blocks, centroids):
+  for part in kmeans.map_blocks(_codes, blocks, centroids):
     rows = codes[first : first + len(part)]
     rows[:] = part[: len(rows)]
     first += len(part)
@@ -137,7 +137,8 @@ def decode(codes: np.ndarray, centroids: np.ndarray) -> np.ndarray:
   return parts.reshape(len(codes), -1)
 
 
+@jax.jit
 def _codes(parts: jax.Array, used: jax.Array, centroids: jax.Array):
-  """uint8 [R, M] of a lane."""
-  del used  # The caller cuts off the padding of the last lane.
+  """uint8 [R, M] of a block."""
+  del used  # The caller cuts off the padding of the last block.
   return kmeans.nearest(parts, centroids).T.astype(jnp.uint8)

@@ -29,9 +29,6 @@ RRF = 'rrf'
 WEIGHT = 0.5
 # Added to ranks, as published; and the deepest rank that counts.
 _CONSTANT, _DEPTH = 60, 1000
-# Queries and passages whose dense scores are computed at a time: 512 MB for 64
-# queries and two million passages.
-_QUERIES, _BLOCK = 64, 2**14
 # Shares of the dense scores that `choose_weight` tries.
 WEIGHTS = tuple(i / 20 for i in range(21))
 
@@ -78,11 +75,9 @@ class Hybrid:
     """
     if codec := getattr(self.embeddings, 'codec', None):
       embeddings = codec.queries(embeddings)
-    for first in range(0, len(embeddings), _QUERIES):
-      rows = range(first, min(first + _QUERIES, len(embeddings)))
-      dense = dense_scores(embeddings[rows.start : rows.stop], self.embeddings)
-      for row, scores in zip(rows, dense):
-        yield self.bm25.scores(queries[row]), scores
+    dense = ranking.all_scores(embeddings, self.embeddings)
+    for query, scores in zip(queries, dense):
+      yield self.bm25.scores(query), scores
 
   def rank(
       self, queries: Sequence[str], embeddings: np.ndarray, k: int,
@@ -93,17 +88,6 @@ class Hybrid:
     return ranking.concatenate(
         [rank_scores(fused, self.places, k) for _, fused in scores]
     )
-
-
-def dense_scores(queries: np.ndarray, embeddings: Any) -> np.ndarray:
-  """Exact dot products of queries [Q, D] with all passages: float32 [Q, N]."""
-  return np.concatenate(
-      [
-          ranking.dot_products(queries, embeddings[start : start + _BLOCK])
-          for start in range(0, len(embeddings), _BLOCK)
-      ],
-      axis=1,
-  )
 
 
 def z_scores(scores: np.ndarray) -> np.ndarray:

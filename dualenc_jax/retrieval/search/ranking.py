@@ -16,7 +16,6 @@ on disk; ids N strings.
 
 from collections.abc import Iterator, Mapping, Sequence
 import concurrent.futures
-import functools
 import os
 from typing import Any, NamedTuple
 
@@ -26,14 +25,12 @@ from dualenc_jax.utils.errors import expect
 
 # Ids that are read at a time.
 _CHUNK = 2**16
-# A block of 256 x 4,096 scores in float64 is 8 MiB.
-_QUERY_BLOCK = 256
-_PASSAGE_BLOCK = 4096
+# Queries whose scores with the whole corpus are in memory at once, 512 MB for
+# two million passages; and passages that are scored at once.
+_QUERY_BLOCK, _PASSAGE_BLOCK = 64, 2**14
 # Candidates of a query at a time. With more, BLAS starts threads, which fight
 # over the cores with those of the other queries: ten times the work at 1,024.
 _CANDIDATE_BLOCK = 256
-# With more ties than this all ids are sorted, once.
-_MANY_TIES = 2000
 # Pairs that are summed one by one are taken this many at a time.
 _PAIR_BLOCK = 1024
 
@@ -215,37 +212,24 @@ def score_candidates(
   return scores
 
 
+def all_scores(queries: np.ndarray, passages: Any) -> Iterator[np.ndarray]:
+  """Yields the exact scores of each query with all passages, float32 [N]."""
+  for first in range(0, len(queries), _QUERY_BLOCK):
+    some = queries[first : first + _QUERY_BLOCK]
+    parts = [
+        dot_products(some, passages[start : start + _PASSAGE_BLOCK])
+        for start in range(0, len(passages), _PASSAGE_BLOCK)
+    ]
+    yield from np.concatenate(parts, axis=1)
+
+
 def top_k(
     queries: np.ndarray, passages: Any, ids: Sequence[str], k: int
 ) -> Ranking:
-  """Ranks the corpus by exact scores alone, more slowly than `ExactSearch`.
-
-  Memory is a few thousand hits a query, and 8 bytes a passage where very many
-  tie. The corpus has at least k passages.
-  """
-  places = functools.cache(lambda: id_places(ids))
-  none = np.empty(0, np.float32), np.empty(0, np.int64)
-  kept = [none] * len(queries)
-  limits = np.full(len(queries), -np.inf, np.float32)
-  for rows, start, scores in _blocks(queries, passages):
-    for i, row in enumerate(range(rows.start, rows.stop)):
-      found = np.flatnonzero(scores[i] >= limits[row])
-      if not len(found):
-        continue
-      hits = np.concatenate([kept[row][0], scores[i, found]])
-      indices = np.concatenate([kept[row][1], start + found])
-      if len(hits) > k:
-        limits[row] = np.partition(hits, -k)[-k]
-        best = hits >= limits[row]
-        hits, indices = hits[best], indices[best]
-      if len(hits) > k + _MANY_TIES:
-        best = np.argpartition(sort_keys(hits, places()[indices]), -k)[-k:]
-        hits, indices = hits[best], indices[best]
-      kept[row] = hits, indices
-  return concatenate([
-      rank_candidates(hits[None], indices[None], ids, k)
-      for hits, indices in kept
-  ])
+  """Ranks the corpus by exact scores alone, more slowly than `ExactSearch`."""
+  places = id_places(ids)
+  scores = all_scores(queries, passages)
+  return concatenate([rank_scores(own, places, k) for own in scores])
 
 
 def count_above(
@@ -256,30 +240,9 @@ def count_above(
 
   The passage is row `gold`, int64 [Q], with score `gold_scores`, float32 [Q].
   """
-  places = functools.cache(lambda: id_places(ids))
+  places = id_places(ids)
   above = np.zeros(len(queries), np.int64)
-  for rows, start, scores in _blocks(queries, passages):
-    limit = gold_scores[rows, None]
-    above[rows] += np.count_nonzero(scores > limit, axis=1)
-    ties = scores == limit
-    if np.count_nonzero(ties) > _MANY_TIES:
-      after = places()[start : start + scores.shape[1]][None]
-      ties &= after > places()[gold[rows], None]
-      above[rows] += np.count_nonzero(ties, axis=1)
-      continue
-    for i, column in zip(*np.nonzero(ties)):
-      query = rows.start + i
-      above[query] += ids[int(start + column)] > ids[int(gold[query])]
+  for i, scores in enumerate(all_scores(queries, passages)):
+    ties = (scores == gold_scores[i]) & (places > places[gold[i]])
+    above[i] = np.count_nonzero((scores > gold_scores[i]) | ties)
   return above
-
-
-def _blocks(
-    queries: np.ndarray, passages: Any
-) -> Iterator[tuple[slice, int, np.ndarray]]:
-  """Yields (rows of queries, first row of passages, their scores)."""
-  wide = queries.astype(np.float64)
-  for start in range(0, len(passages), _PASSAGE_BLOCK):
-    block = passages[start : start + _PASSAGE_BLOCK].astype(np.float64)
-    for first in range(0, len(queries), _QUERY_BLOCK):
-      rows = slice(first, min(first + _QUERY_BLOCK, len(queries)))
-      yield rows, start, dot_products(wide[rows], block)
