@@ -1,4 +1,4 @@
-"""Codec files whose parts cannot go together."""
+"""Codec files that are damaged."""
 
 import json
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
-from dualenc_jax.retrieval.compression.product import Product
+from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import safetensors_file
 
@@ -34,25 +33,10 @@ def of_part(number, **fields):
   return lambda plan, _: plan['parts'][number].update(fields)
 
 
-def of_plan(**fields):
-  return lambda plan, _: plan.update(fields)
-
-
-def of_array(name, change):
-  return lambda _, arrays: arrays.update({name: change(arrays[name])})
-
-
 @pytest.mark.parametrize('name, change, message', [
-    ('int8', of_plan(dim=D + 1), f'vectors of dim {D}, not {D + 1}'),
-    ('int8', of_plan(rescored=-1), 'rescored is -1'),
-    ('int8', of_part(0, step=3), 'step of shape'),
     ('int8', of_part(0, **{'class': 'os.system'}), 'damaged'),
-    ('binary', of_part(0, dim=10**12), 'not 8'),
-    ('fp16', of_part(0, dtype='O'), 'do not fit'),
-    ('rotated:2', of_array('1/levels', lambda x: x[:2]), 'do not fit'),
-    ('pca:4+int8', of_array('0/matrix', lambda x: x[:3]), 'dim 4, not 3'),
     ('pca:4', of_part(0, queries={'tensor': '0/matrix'}), 'damaged'),
-    ('int8', of_plan(parts=[{'class': 'Linear', 'matrix': 1}]), 'cannot'),
+    ('int8', lambda plan, _: plan.update(dim='8'), 'dim'),
 ])
 def test_it_is_named(tmp_path, name, change, message):
   path = tmp_path / 'codec.safetensors'
@@ -73,16 +57,3 @@ def test_damaged_files(tmp_path):
     path.write_bytes(content)
     with pytest.raises(UserError, match=f'codec.safetensors.*{message}'):
       codec_lib.load(path)
-
-
-@pytest.mark.parametrize('fact, value', [('dim', 9), ('normalise', 3)])
-def test_facts_of_a_model_are_checked_too(fact, value):
-  centroids = VECTORS.reshape(4, 16, 8)[:, :, :2]
-  codec = compression.Codec('jpq:4x4', D, (), Product(centroids, centroids))
-  facts, arrays = model_codec.facts(codec), model_codec.arrays(codec)
-  found = model_codec.from_arrays(facts, arrays)
-  np.testing.assert_array_equal(found.encode(VECTORS), codec.encode(VECTORS))
-  with pytest.raises(UserError, match='codec of the model'):
-    model_codec.from_arrays({**facts, fact: value}, arrays)
-  with pytest.raises(UserError, match='arrays assign, queries_0, score; expec'):
-    model_codec.from_arrays(facts, {**arrays, 'queries_0': np.eye(D)})

@@ -1,8 +1,6 @@
 """Texts to shards: order, kills, hosts, bad vectors, full disks."""
 
 import json
-import shutil
-import types
 
 import numpy as np
 import pytest
@@ -145,21 +143,6 @@ def test_vectors_that_are_not_finite_are_named(tmp_path, source):
     build_for_model.encode_shards(build, source, Embed(source, change=change))
   # What was made before is whole, and kept.
   assert build.missing() == [2, 3, 4]
-
-
-def test_room_on_the_disk_is_looked_at_before(tmp_path, source, monkeypatch):
-  build = build_of(tmp_path / 'a', source)
-  build_for_model.encode_shards(build, source, Embed(source))
-  written = sum(map(len, tree(tmp_path / 'a.partial').values()))
-  written -= 5 * 400  # Headers of arrays, and shard.json.
-  sizes = types.SimpleNamespace(free=2 * written)
-  monkeypatch.setattr(shutil, 'disk_usage', lambda _: sizes)
-  build = build_of(tmp_path / 'b', source)
-  assert build_for_model.check_room(build, list(range(5)), source)
-  sizes.free = written // 2
-  with pytest.raises(UserError, match='does not fit the disk.*are free'):
-    build_for_model.encode_shards(build, source, Embed(source))
-  assert not list(tmp_path.glob('b*'))
 
 
 def test_texts_that_no_index_can_keep(cache_of):

@@ -44,14 +44,6 @@ _PARTS = {
     part.__name__: part
     for part in (Linear, Product, Floats, Int8, Levels, Signs, Hamming)
 }
-# Axes of the arrays of each part.
-_ARRAYS = {
-    Linear: {'matrix': 2},
-    Product: {'assign': 3, 'score': 3},
-    Int8: {'low': 1, 'step': 1},
-    Levels: {'levels': 1},
-}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Codec:
@@ -99,12 +91,6 @@ class Codec:
     """Codes of passages [n, D]: [n, w]; UserError where a vector has none."""
     self._check('passage', vectors)
     return self.quantiser.encode(self._map(vectors))
-
-  def count_clipped(self, vectors: np.ndarray) -> int:
-    """The number of components that lie beyond the ranges of an int8 codec."""
-    if not isinstance(self.quantiser, Int8):
-      return 0
-    return self.quantiser.count_clipped(self._map(vectors))
 
   def decode(self, codes: np.ndarray) -> np.ndarray:
     """The vectors that codes stand for, float32 [n, d]."""
@@ -243,58 +229,7 @@ def load(path: pathlib.Path) -> tuple[Codec, str]:
   codec = Codec(
       plan['name'], plan['dim'], transforms, quantiser, plan['rescored']
   )
-  check(codec, str(path), _AGAIN)
   return codec, hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def check(codec: Codec, where: str, again: str) -> None:
-  """Checks that the parts of a codec from a file fit together.
-
-  Raises UserError for impossible shapes, sizes and numbers. It begins with
-  `where`, which names the file, and ends with `again`, the remedy.
-  """
-
-  def damaged(what: str) -> UserError:
-    return UserError(f'{where} is damaged: {what}. {again}')
-
-  dim = codec.dim
-  if codec.rescored is not None and codec.rescored < 1:
-    raise damaged(f'rescored is {codec.rescored}; expected 1 or more')
-  for number, part in enumerate([*codec.transforms, codec.quantiser]):
-    name = f'part {number}, {type(part).__name__},'
-    is_last = part is codec.quantiser
-    if is_last == isinstance(part, Linear):
-      raise damaged(f'{name} cannot be there')
-    for field, ndim in _ARRAYS.get(type(part), {}).items():
-      array = getattr(part, field)
-      shape = getattr(array, 'shape', ())
-      if len(shape) != ndim or 0 in shape:
-        raise damaged(f'{name} has a {field} of shape {shape}')
-      finite.check_tensor(f'{where}: {name} {field}', array, again)
-    if not _is_sound(part):
-      raise damaged(f'{name} has shapes or sizes that do not fit')
-    own = part.matrix.shape[1] if isinstance(part, Linear) else part.dim
-    if own != dim:
-      raise damaged(f'{name} takes vectors of dim {own}, not {dim}')
-    dim = part.dim
-
-
-def _is_sound(part: Any) -> bool:
-  """Whether the fields of a part go together."""
-  match part:
-    case Linear(normalise=normalise):
-      return isinstance(normalise, bool)
-    case Product(assign=assign, score=score):
-      return assign.shape == score.shape and 1 < len(score[0]) <= 256
-    case Int8(low=low, step=step):
-      return low.shape == step.shape
-    case Levels(levels=levels, dim=dim, bits=bits):
-      sizes = type(dim) is type(bits) is int and 1 <= bits <= 8
-      return sizes and dim > 0 and len(levels) == 2**bits
-    case Floats(dim=dim, dtype=dtype):
-      known = dtype in ('float32', 'float16', 'bfloat16')
-      return type(dim) is int and dim > 0 and known
-  return type(part.dim) is int and part.dim > 0
 
 
 def _part(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:

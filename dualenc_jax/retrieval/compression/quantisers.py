@@ -138,15 +138,6 @@ class Int8(Quantiser):
     codes = np.floor((vectors - self.low) / step)
     return np.clip(codes, 0, 255).astype(np.uint8)
 
-  def count_clipped(self, vectors: np.ndarray) -> int:
-    """The number of components that lie half a step or more beyond the codes.
-
-    Any number may differ from its code by half a step.
-    """
-    used = self.step > 0
-    steps = (vectors[:, used] - self.low[used]) / self.step[used]
-    return int(np.count_nonzero((steps < -0.5) | (steps > 256.5)))
-
   def decode(self, codes: np.ndarray) -> np.ndarray:
     half = np.float32(0.5)
     return self.low + self.step * (codes.astype(np.float32) + half)

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
@@ -32,15 +31,10 @@ from dualenc_jax.retrieval.index.shard import IndexFolders, Passage
 from dualenc_jax.retrieval.search.search_programs import allocate_rows
 from dualenc_jax.utils import finite, machine
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.files import format_size
 from dualenc_jax.utils.progress import Progress
 
 # The share of memory for embeddings; the rest is for the model and the search.
 _SHARE_OF_MEMORY = 0.6
-# Texts by which the disk that all of them will take is estimated.
-_SIZE_SAMPLE = 256
-# Shards in memory: one is encoded while the one before is written.
-_IN_MEMORY = 2
 # Fields of the provenance that tell people which model encoded it.
 _MODEL_FIELDS = ('run_id', 'checkpoint_step', 'model_dir')
 _LOG = logging.getLogger(__name__)
@@ -239,25 +233,17 @@ def encode_shards(
     host: this process's part of the work.
 
   Raises:
-    UserError: an embedding is not finite, or the disk has too little room or
-      cannot be written. Earlier shards are whole.
+    UserError: an embedding is not finite, or the disk is full. Earlier shards
+      are whole.
   """
   header = build.header
   missing = build.missing()
-  if missing:
-    if existing := header.shards - len(missing):
-      _LOG.info('%d of %d shards exist.', existing, header.shards)
-    _LOG.info('%s', check_room(build, missing, source))
+  if missing and len(missing) < header.shards:
+    existing = header.shards - len(missing)
+    _LOG.info('%d of %d shards exist.', existing, header.shards)
   build.start()
   shards = [shard for shard in missing if shard % host.count == host.index]
   total = sum(len(header.shard_rows(shard)) for shard in shards)
-  clipped = 0
-
-  def to_codes(vectors: np.ndarray) -> np.ndarray:
-    nonlocal clipped
-    clipped += build.codec.count_clipped(vectors)
-    return build.codec.encode(vectors)
-
   with (
       Progress('Encoding', total, source.unit) as progress,
       futures.ThreadPoolExecutor(1) as writer,
@@ -267,57 +253,13 @@ def encode_shards(
       rows = header.shard_rows(shard)
       out = np.empty((len(rows), header.columns), header.dtype)
       batches = embed(source.rows[rows.start : rows.stop])
-      source.fill(out, batches, rows, progress, to_codes)
+      source.fill(out, batches, rows, progress, build.codec.encode)
       if pending is not None:
         pending.result()
       passages = map(source.passage, rows)
       pending = writer.submit(build.write, shard, out, passages)
     if pending is not None:
       pending.result()
-  if clipped:
-    _LOG.warning(
-        '%s numbers lie beyond the ranges of the codec %s, which are those of'
-        ' its training sample, and are clipped. If they are many, encode with'
-        ' --codec=fp16.',
-        f'{clipped:,}',
-        header.codec,
-    )
-
-
-def check_room(
-    build: IndexBuild, missing: list[int], source: TextSource
-) -> str:
-  """Returns a sentence on the disk and memory that missing shards take.
-
-  Raises:
-    UserError: the disk has too little room.
-  """
-  header = build.header
-  each = header.columns * np.dtype(header.dtype).itemsize
-  rows = sum(len(header.shard_rows(shard)) for shard in missing)
-  count = min(len(source), _SIZE_SAMPLE)
-  sample = np.linspace(0, len(source) - 1, count).astype(int).tolist()
-  passages = map(source.passage, sample)
-  # Texts, ids and offsets.
-  texts = sum(len(p.line()) + len(p.id.encode()) + 9 for p in passages)
-  needed = round(rows * (each + texts / count))
-  folder = build.folder
-  while not folder.exists():
-    folder = folder.parent
-  free = shutil.disk_usage(folder).free
-  if needed > free:
-    raise UserError(
-        f'{build.folder} does not fit the disk: {rows:,} embeddings of'
-        f' {header.dtype} [{header.columns}] and their texts need about'
-        f' {format_size(needed)}, {format_size(free)} are free. Make room, give'
-        ' another --index_dir, or make the embeddings smaller with --codec.'
-    )
-  memory = each * min(rows, _IN_MEMORY * header.shard_size)
-  return (
-      f'About {format_size(needed)} of disk ({format_size(free)} are free) and,'
-      f' beside the model and its batches, {format_size(memory)} of RAM.'
-  )
-
 
 def _train(codec: Spec, model: LoadedModel, source: TextSource) -> Codec:
   """Trains a codec on a sample of what it will encode."""
