@@ -1,9 +1,9 @@
 """Negatives drawn from a cache in proportion to exp(score), by Gumbel-max.
 
-Queries travel round the ring of devices and take with them the best slots that
-they have met. Scores and noise exist for one block of slots at a time. Noise is
-a function of the key, the number of the query and the slot alone, so the same
-slots are drawn on any number of devices.
+Each device finds the best of its own slots for the queries of all. Scores and
+noise exist for one block of slots at a time. Noise is a function of the key,
+the number of the query and the slot alone, so the same slots are drawn on any
+number of devices.
 """
 
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Sample(NamedTuple):
 
 
 class _Anchors(NamedTuple):
-  """Queries under way: the arguments of `sample`, query / temperature."""
+  """Queries of all devices: the arguments of `sample`, query / temperature."""
 
   query: jax.Array
   known: jax.Array
@@ -40,20 +40,11 @@ class _Anchors(NamedTuple):
   limits: jax.Array | None
 
 
-class _Shard(NamedTuple):
-  """A device's shard of a cache of `size` slots, the number of its first."""
-
-  cache: NegativeCache
-  first: jax.Array | int
-  size: int
-
-
 class _Best(NamedTuple):
-  """The best slots that anchors have met: values [b, k], and sums [b].
+  """The best slots of a shard for B queries, [B, k], and statistics [B, 1].
 
   The slots are K by score and noise, if all slots are candidates; else t by
-  score, whose lse is computed at the end. Values are MASKED where no slot is
-  met yet.
+  score, whose lse is computed at the end. Values are MASKED without a slot.
   """
 
   values: jax.Array
@@ -85,21 +76,25 @@ def sample(
   anchors = _Anchors(query, known_ids, numbers, limits)
 
   def on_shard(cache, anchors, key):
-    shard = _Shard(cache, ring.place() * cache.size, size)
-    noise_key = None if top_k else key
-
-    def hop(visitors, _):
-      anchors, best = visitors
-      best = _visit(shard, anchors, best, noise_key)
-      return ring.send((anchors, best)), None
-
-    visitors = anchors, _empty(anchors, top_k or count, size)
-    (anchors, best), _ = jax.lax.scan(hop, visitors, length=ring.devices)
+    best = _best_of_shard(
+        cache, ring.place() * cache.size, size,
+        jax.tree.map(ring.gather, anchors), top_k or count,
+        None if top_k else key,
+    )
+    best = jax.tree.map(ring.exchange, best)
+    # In the order of devices: top_k takes the lower slot of equal values.
+    values, slots = _largest(best.values, best.slots, top_k or count)
+    lse = jax.nn.logsumexp(best.lse, axis=1)
     if top_k is not None:
-      best = _draw_from_best(best, count, key, anchors.numbers)
-    slots = jnp.where(best.values > 0.5 * MASKED, best.slots, size)
-    rows = negative_cache.fetch_on_shard(ring, cache, slots)
-    return Sample(rows, *best[2:])
+      lse = jax.nn.logsumexp(values, axis=1)
+      noisy = values + _noise(key, anchors.numbers, slots)
+      noisy = jnp.where(values > 0.5 * MASKED, noisy, MASKED)
+      values, slots = _largest(noisy, slots, count)
+    slots = jnp.where(values > 0.5 * MASKED, slots, size)
+    return Sample(
+        negative_cache.fetch_rows(ring, cache, slots), lse,
+        jnp.max(best.maximum, axis=1), jnp.sum(best.unmasked, axis=1),
+    )
 
   arrays = jax.lax.stop_gradient((cache, anchors))
   return ring.on_shards(on_shard)(*arrays, key)
@@ -128,28 +123,20 @@ def _noise(key: jax.Array, numbers: jax.Array, slots: jax.Array) -> jax.Array:
   return gumbel(jax.vmap(of_row, (0, None if shared else 0))(query_keys, slots))
 
 
-def _empty(anchors: _Anchors, count: int, size: int) -> _Best:
-  """Returns the best slots of anchors that have met none."""
-  zero = jnp.zeros_like(anchors.query[:, 0])
-  none, shape = zero + MASKED, (zero.shape[0], count)
-  slots = zero.astype(jnp.int32)
-  return _Best(
-      jnp.broadcast_to(none[:, None], shape),
-      jnp.broadcast_to(slots[:, None] + size, shape), none, none, slots,
-  )
-
-
-def _visit(
-    shard: _Shard, anchors: _Anchors, best: _Best, noise_key: jax.Array | None
+def _best_of_shard(
+    cache: NegativeCache, first: jax.Array | int, size: int, anchors: _Anchors,
+    count: int, noise_key: jax.Array | None,
 ) -> _Best:
-  """Lets anchors meet a shard; without a key the slots compete by score."""
-  cache, size, count = shard.cache, shard.cache.size, best.slots.shape[1]
-  block = min(BLOCK, size)
+  """Finds the best slots of a shard; without a key they compete by score.
 
-  def step(here: _Best, number: jax.Array) -> tuple[_Best, None]:
+  `first` is the number of the shard's first slot, `size` that of all slots.
+  """
+  block = min(BLOCK, cache.size)
+
+  def step(best: _Best, number: jax.Array) -> tuple[_Best, None]:
     intended = number * block
     # The last block begins earlier, so that it is as long as the others.
-    begin = jnp.minimum(intended, size - block)
+    begin = jnp.minimum(intended, cache.size - block)
     vectors, ids, valid = (
         jax.lax.dynamic_slice_in_dim(x, begin, block)
         for x in (cache.embeddings, cache.ids, cache.valid)
@@ -166,37 +153,32 @@ def _visit(
     if above is not None:
       mask &= ~above
     s = jnp.where(mask, s, MASKED)
-    slots = shard.first + places
-    values, lse = s, here.lse
+    slots = first + places
+    values, lse = s, best.lse
     if noise_key is not None:
       noise = _noise(noise_key, anchors.numbers, slots)
       values = jnp.where(mask, s + noise, MASKED)
-      lse = jnp.logaddexp(lse, jax.nn.logsumexp(s, axis=1))
+      lse = jnp.logaddexp(lse, jax.nn.logsumexp(s, axis=1, keepdims=True))
     slots = jnp.broadcast_to(slots[None, :], values.shape)
+    here = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.int32)
     return _Best(
         *_largest(
-            jnp.concatenate([here.values, values], axis=1),
-            jnp.concatenate([here.slots, slots], axis=1), count,
+            jnp.concatenate([best.values, values], axis=1),
+            jnp.concatenate([best.slots, slots], axis=1), count,
         ), lse,
-        jnp.maximum(here.maximum, jnp.max(s, axis=1)),
-        here.unmasked + jnp.sum(mask, axis=1, dtype=jnp.int32),
+        jnp.maximum(best.maximum, jnp.max(s, axis=1, keepdims=True)),
+        best.unmasked + here,
     ), None
 
-  here, _ = jax.lax.scan(
-      step, _empty(anchors, count, shard.size),
-      jnp.arange(-(-size // block), dtype=jnp.int32),
+  zero = jnp.zeros_like(anchors.query[:, :1])
+  shape, none = (len(zero), count), zero + MASKED
+  zero = zero.astype(jnp.int32)
+  best = _Best(
+      jnp.broadcast_to(none, shape), jnp.broadcast_to(zero + size, shape),
+      none, none, zero,
   )
-  # Sorted by slots, so that ties do not depend on the order of devices.
-  slots, values = jax.lax.sort(
-      (
-          jnp.concatenate([best.slots, here.slots], axis=1),
-          jnp.concatenate([best.values, here.values], axis=1),
-      ), num_keys=1,
-  )
-  return _Best(
-      *_largest(values, slots, count), jnp.logaddexp(best.lse, here.lse),
-      jnp.maximum(best.maximum, here.maximum), best.unmasked + here.unmasked,
-  )
+  numbers = jnp.arange(-(-cache.size // block), dtype=jnp.int32)
+  return jax.lax.scan(step, best, numbers)[0]
 
 
 def _largest(
@@ -205,14 +187,3 @@ def _largest(
   """Returns the largest of values [b, ...], and their slots, ties in order."""
   values, places = jax.lax.top_k(values, count)
   return values, jnp.take_along_axis(slots, places, axis=1)
-
-
-def _draw_from_best(
-    best: _Best, count: int, key: jax.Array, numbers: jax.Array
-) -> _Best:
-  """Draws K of the t slots that are best by score."""
-  noisy = best.values + _noise(key, numbers, best.slots)
-  noisy = jnp.where(best.values > 0.5 * MASKED, noisy, MASKED)
-  values, slots = _largest(noisy, best.slots, count)
-  lse = jax.nn.logsumexp(best.values, axis=1)
-  return best._replace(values=values, slots=slots, lse=lse)

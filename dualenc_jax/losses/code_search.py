@@ -1,18 +1,16 @@
 """Search of a batch's queries among product codes, and losses of its hits.
 
-The codes are sharded over the devices and stay where they are; queries travel
-round the ring, as columns do in `ring.py`. So the hits of a step are exact: no
-index is rebuilt, and no embedding is gathered.
+The codes are sharded over the devices and stay where they are; each device
+finds its best for the queries of all. So the hits of a step are exact, and no
+index is rebuilt.
 
 Shapes: N passages, w bytes of their codes, B queries, d their dim, k hits.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from dualenc_jax.losses.negative_cache import data_ring
 from dualenc_jax.retrieval.compression.product import Product
@@ -50,68 +48,30 @@ def search(
   Queries are float32 [B, d], `score` float32 [M, 2^b, d/M] the centroids that
   codes stand for, `targets` int32 [B, R] rows whose codes are wanted, too.
   """
-  total = len(passages.valid)
-  ring = data_ring(BLOCK)
+  total, ring = len(passages.valid), data_ring(BLOCK)
 
   def on_shard(passages, query, targets, score):
-    shard_size = len(passages.valid)
-    visit = functools.partial(
-        _visit, passages, Product(score, score), ring.place() * shard_size,
-        total,
+    first = ring.place() * len(passages.valid)
+    best = _best_of_shard(
+        passages, Product(score, score), first, total, ring.gather(query), k
     )
-
-    def hop(visitors, _):
-      return ring.send(visit(*visitors)), None
-
-    width, (size, known) = passages.codes.shape[1], targets.shape
-    scores, rows = _none_met(size, k, total)
-    hits = Hits(
-        rows, jnp.zeros((size, k, width), jnp.uint8),
-        jnp.zeros((size, known, width), jnp.uint8),
+    scores, rows = map(ring.exchange, best)
+    # In the order of devices: top_k takes the first of equal scores.
+    places = jax.lax.top_k(scores, k)[1]
+    rows = jnp.take_along_axis(rows, places, axis=1)
+    return Hits(
+        rows, ring.fetch(passages.codes, rows),
+        ring.fetch(passages.codes, targets),
     )
-    visitors = query, targets, scores, hits
-    return jax.lax.scan(hop, visitors, length=ring.devices)[0][-1]
 
   arrays = passages, query.astype(jnp.float32), targets, score
-  arrays = jax.lax.stop_gradient(arrays)
-  if ring.mesh is None:
-    return on_shard(*arrays)
-  rows = PartitionSpec(ring.axes)
-  return jax.shard_map(
-      on_shard, mesh=ring.mesh, in_specs=(rows, rows, rows, PartitionSpec()),
-      out_specs=rows, check_vma=False,
-  )(*arrays)
-
-
-def _none_met(size, k, total):
-  """Returns scores and rows of the best passages before any is met."""
-  return (
-      jnp.full((size, k), -jnp.inf, jnp.float32),
-      jnp.full((size, k), total, jnp.int32),
-  )
-
-
-def _visit(passages, quantiser, first, total, query, targets, scores, hits):
-  """Lets queries meet a device's shard of the passages."""
-  here = _best_of_shard(
-      passages, quantiser, first, total, query, scores.shape[1]
-  )
-  both = [jnp.concatenate(x, axis=1) for x in zip((scores, hits.rows), here)]
-  # Sorted by rows: top_k takes the first of equal scores.
-  order = jnp.argsort(both[1], axis=1)
-  both = [jnp.take_along_axis(x, order, axis=1) for x in both]
-  scores, places = jax.lax.top_k(both[0], scores.shape[1])
-  rows = jnp.take_along_axis(both[1], places, axis=1)
-  # Passages met before bring their codes along.
-  place = jnp.take_along_axis(order, places, axis=1)
-  codes = jnp.take_along_axis(hits.codes, place[..., None], axis=1, mode='clip')
-  pick = functools.partial(_pick, passages.codes, first)
-  hits = Hits(rows, pick(rows, codes), pick(targets, hits.wanted))
-  return query, targets, scores, hits
+  # The scan of `Product.scores` starts with zeros, which vary on no axis.
+  search_shards = ring.on_shards(on_shard, check_vma=False)
+  return search_shards(*jax.lax.stop_gradient(arrays))
 
 
 def _best_of_shard(passages, quantiser, first, total, query, k):
-  """Finds scores and rows [b, k] of a device's best, block by block."""
+  """Finds scores and rows [B, k] of a device's best, block by block."""
   shard_size = len(passages.valid)
   block = min(BLOCK, shard_size)
 
@@ -134,16 +94,10 @@ def _best_of_shard(passages, quantiser, first, total, query, k):
     scores, places = jax.lax.top_k(scores, k)
     return (scores, jnp.take_along_axis(rows, places, axis=1)), None
 
+  zero = jnp.zeros_like(query, shape=(len(query), k))
+  best = zero - jnp.inf, zero.astype(jnp.int32) + total
   numbers = jnp.arange(-(-shard_size // block), dtype=jnp.int32)
-  return jax.lax.scan(step, _none_met(len(query), k, total), numbers)[0]
-
-
-def _pick(codes, first, rows, so_far):
-  """Picks codes [b, r, w] of rows [b, r] that lie here, else `so_far`."""
-  place = rows - first
-  here = (place >= 0) & (place < len(codes))
-  picked = jnp.take(codes, place, axis=0, mode='clip')
-  return jnp.where(here[..., None], picked, so_far)
+  return jax.lax.scan(step, best, numbers)[0]
 
 
 class Ranked(NamedTuple):

@@ -2,9 +2,8 @@
 
 Each of M slots has the embedding of one text, its tokens, so that it can be
 encoded again, and its fingerprint. All arrays are sharded by slot over the mesh
-axis `data`, and a row leaves its device only to be returned: queries for slots,
-and new rows, travel round the ring of devices, as columns do in `ring.py`; of
-the whole batch a device sees only slots and fingerprints.
+axis `data`, and a row leaves its device only to be returned; each device sees
+the rows of the whole batch.
 Slot number M stands for no slot. Lindgren et al., NeurIPS 2021.
 """
 
@@ -78,36 +77,11 @@ def data_ring(tile: int) -> Ring:
   return Ring(mesh, ('data',) if mesh else (), tile)
 
 
-def fetch_on_shard(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
+def fetch_rows(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
   """Fetches the rows in slots [b, ...] for one device, from all shards."""
-  shard_size, first = cache.size, ring.place() * cache.size
-
-  def hop(rows, _):
-    place = rows.slots - first
-    here = (place >= 0) & (place < shard_size)
-
-    def pick(stored, so_far):
-      picked = jnp.take(stored, place, axis=0, mode='clip')
-      of_row = here.reshape(*here.shape, *[1] * (picked.ndim - here.ndim))
-      return jnp.where(of_row, picked.astype(so_far.dtype), so_far)
-
-    picked = {
-        name: pick(getattr(cache, name), getattr(rows, name))
-        for name in ('tokens', 'embeddings', 'valid')
-    }
-    return ring.send(rows._replace(**picked)), None
-
-  zero = jnp.zeros_like(slots)[..., None]
-
-  def zeros(stored, dtype):
-    shape = (*slots.shape, *stored.shape[1:])
-    return jnp.broadcast_to(zero, shape).astype(dtype)
-
-  rows = Rows(
-      slots, zeros(cache.tokens, jnp.int32),
-      zeros(cache.embeddings, jnp.float32), zero[..., 0].astype(bool),
-  )
-  return jax.lax.scan(hop, rows, length=ring.devices)[0]
+  stored = cache.tokens, cache.embeddings, cache.valid
+  tokens, embeddings, valid = (ring.fetch(x, slots) for x in stored)
+  return Rows(slots, tokens.astype(jnp.int32), embeddings, valid)
 
 
 def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
@@ -126,7 +100,7 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
     slots = oldest_slots(ring, age, count, size)
     slots = jnp.pad(slots, (0, padding), constant_values=size)
     slots = jax.lax.dynamic_slice_in_dim(slots, ring.place() * share, share)
-    return fetch_on_shard(ring, cache, slots)
+    return fetch_rows(ring, cache, slots)
 
   return ring.on_shards(on_shard)(cache, ())
 
@@ -185,76 +159,35 @@ def _update(ring, size, cache, refreshed, passages):
     here = (slots >= first) & (slots < first + shard_size)
     return jnp.where(here, slots - first, shard_size)
 
-  ids = ring.gather(passages[2])
-  batch = ids.shape[0]
-  number = jnp.arange(batch, dtype=jnp.int32)
+  (embeddings, tokens, ids), refreshed = jax.tree.map(
+      ring.gather, (passages, refreshed)
+  )
+  batch = len(ids)
   present = _find(ring, cache, ids, first, size)
   once = _first_of_each(ids)
   fresh = once & (present == size)
   known = jnp.where(once, present, size)
-  old = [ring.gather(slots) for slots, _ in refreshed]
-
-  age = cache.age
-  for slots in (*old, known):
-    age = age.at[local(slots)].set(0, mode='drop')
+  old = jnp.concatenate([known, *(slots for slots, _ in refreshed)])
+  age = cache.age.at[local(old)].set(0, mode='drop')
   victims = oldest_slots(
       ring, jnp.where(cache.valid, age, _LAST), batch, size
   )
   replaced = jnp.where(fresh, victims[jnp.cumsum(fresh) - 1], size)
 
-  # A slot takes the embedding of the lowest rank: new texts, then those of the
-  # batch, then refreshed ones.
-  claims = jnp.concatenate([replaced, known, *old])
-  winner = jnp.full_like(age, claims.shape[0])
-  winner = winner.at[local(claims)].min(
-      jnp.arange(claims.shape[0], dtype=jnp.int32), mode='drop'
-  )
-
-  def claim(slots, rank, rows):
-    """Returns this device's part of slots and ranks, with its rows."""
-    share = rows['embeddings'].shape[0]
-    shares = [
-        jax.lax.dynamic_slice_in_dim(x, ring.place() * share, share)
-        for x in (slots, rank)
-    ]
-    return (*shares, rows)
-
-  traveller = [
-      claim(
-          jnp.where(fresh, replaced, known),
-          jnp.where(fresh, number, batch + number),
-          dict(zip(('embeddings', 'tokens', 'ids'), passages)),
-      )
-  ]
-  rank = 2 * batch
-  for slots, (_, embeddings) in zip(old, refreshed):
-    ranks = rank + jnp.arange(slots.shape[0], dtype=jnp.int32)
-    traveller.append(claim(slots, ranks, {'embeddings': embeddings}))
-    rank += slots.shape[0]
-
-  def write(cache, traveller):
-    for slots, ranks, rows in traveller:
-      places = local(slots)
-      taken = winner.at[places].get(mode='fill', fill_value=-1) == ranks
-      places = jnp.where(taken, places, shard_size)
-      stored = {
-          name: getattr(cache, name)
-          .at[places]
-          .set(x.astype(getattr(cache, name).dtype), mode='drop')
-          for name, x in rows.items()
-      }
-      cache = cache._replace(**stored)
-    return cache
-
-  def hop(carry, _):
-    cache, traveller = carry
-    traveller = ring.send(traveller)
-    return (write(cache, traveller), traveller), None
-
-  cache = write(cache, traveller)
-  (cache, _), _ = jax.lax.scan(hop, (cache, traveller), length=ring.devices - 1)
-  return cache._replace(
-      age=jnp.where(winner < claims.shape[0], 0, cache.age + 1),
+  # A slot takes its first embedding: new texts, those of the batch, and then
+  # refreshed ones.
+  places = local(jnp.concatenate([replaced, old]))
+  rows = jnp.concatenate([embeddings, embeddings, *(x for _, x in refreshed)])
+  number = jnp.arange(len(places), dtype=jnp.int32)
+  winner = jnp.full_like(age, len(places)).at[places].min(number, mode='drop')
+  won = winner.at[places].get(mode='fill', fill_value=-1) == number
+  places = jnp.where(won, places, shard_size)
+  tokens = tokens.astype(cache.tokens.dtype)
+  return NegativeCache(
+      cache.embeddings.at[places].set(rows, mode='drop'),
+      cache.tokens.at[places[:batch]].set(tokens, mode='drop'),
+      cache.ids.at[places[:batch]].set(ids, mode='drop'),
+      age=jnp.where(winner < len(places), 0, cache.age + 1),
       valid=cache.valid | (winner < batch),
   )
 

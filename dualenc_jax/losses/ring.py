@@ -52,7 +52,9 @@ class Ring:
   def devices(self) -> int:
     return num_devices(self.mesh, self.axes)
 
-  def on_shards(self, function: Callable[..., Any]) -> Callable[..., Any]:
+  def on_shards(
+      self, function: Callable[..., Any], check_vma: bool = True
+  ) -> Callable[..., Any]:
     """Runs `function` on each device's rows; its last argument is shared."""
     if self.mesh is None:
       return function
@@ -61,7 +63,8 @@ class Ring:
     def mapped(*args):
       specs = (sharded,) * (len(args) - 1) + (PartitionSpec(),)
       return jax.shard_map(
-          function, mesh=self.mesh, in_specs=specs, out_specs=sharded
+          function, mesh=self.mesh, in_specs=specs, out_specs=sharded,
+          check_vma=check_vma,
       )(*args)
 
     return mapped
@@ -84,6 +87,33 @@ class Ring:
     if self.devices == 1:
       return x
     return jax.lax.all_gather(x, self.axes, tiled=True)
+
+  def exchange(self, x: jax.Array) -> jax.Array:
+    """Exchanges what each device has of all rows, [A, k] -> [a, n k].
+
+    A device gets its own rows, with columns in the order of the n devices.
+    """
+    if self.devices == 1:
+      return x
+    return jax.lax.all_to_all(x, self.axes, 0, 1, tiled=True)
+
+  def fetch(self, stored: jax.Array, numbers: jax.Array) -> jax.Array:
+    """Fetches rows from all devices' shards; a number that none has gives 0.
+
+    `stored` [m, ...] is the shard of this device, `numbers` int32 [b, ...] are
+    the rows that it wants.
+    """
+    place = self.gather(numbers) - self.place() * len(stored)
+    here = (place >= 0) & (place < len(stored))
+    picked = jnp.take(stored, place, axis=0, mode='clip')
+    here = here.reshape(*here.shape, *[1] * (picked.ndim - here.ndim))
+    if not jnp.issubdtype(stored.dtype, jnp.floating):
+      picked = picked.astype(jnp.int32)
+    picked = jnp.where(here, picked, 0)
+    if self.devices > 1:
+      # One device has the row, the others have zeros.
+      picked = jax.lax.psum_scatter(picked, self.axes, tiled=True)
+    return picked.astype(stored.dtype)
 
   def hops(self, matrix: Matrix) -> int:
     """Counts the stops, the own shard aside, that serve rows and columns."""

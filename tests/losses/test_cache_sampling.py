@@ -4,7 +4,6 @@ import collections
 import functools
 
 import cache_cases
-import hlo
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -220,30 +219,3 @@ def test_noise_is_finite_and_gumbel():
   bits = np.array([0, 1, 7, 1000], np.uint32)
   exact = scipy.stats.gumbel_r.isf((bits.astype(np.float64) + 0.5) / 2**32)
   np.testing.assert_allclose(cache_sampling.gumbel(bits), exact, rtol=1e-6)
-
-
-def test_neither_scores_nor_the_cache_are_ever_gathered(draw=Draw(2, 64)):
-  """Of the 8 devices each has 4,096 of 32,768 slots, and 64 queries of 512."""
-  slots, queries, features = 2**15, 512, 16
-  cache = jax.eval_shape(lambda: cache_cases.make_cache(slots, features))
-  program = cache_cases.on_devices(
-      8,
-      lambda *arrays: sample(
-          *arrays[:3], 1.0, jax.random.key(0), arrays[3], *draw
-      ),
-      4,
-  )
-  text = (
-      program.lower(
-          cache, jax.ShapeDtypeStruct((queries, features), np.float32),
-          jax.ShapeDtypeStruct((queries, 1, 2), np.uint32),
-          jax.ShapeDtypeStruct((queries,), np.uint32),
-      ) .compile() .as_text()
-  )
-  # Scores of a block beside the slots kept so far.
-  block = queries // 8 * (cache_sampling.BLOCK + draw.top_k)
-  assert hlo.num_elements(text) <= max(block, slots // 8 * features)
-  moves = hlo.collectives(text)
-  assert {kind for kind, _ in moves} == {'collective-permute'}
-  largest = max(hlo.num_elements(shape) for _, shape in moves)
-  assert largest <= queries // 8 * max(features, draw.top_k or 1) * 2

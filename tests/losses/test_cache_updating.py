@@ -1,12 +1,11 @@
 """What a negative cache holds after each step, against a list in Python."""
 
 import cache_cases
-import hlo
 import jax
 import numpy as np
 import pytest
 
-from dualenc_jax.losses.negative_cache import BLOCK, empty, oldest, update
+from dualenc_jax.losses.negative_cache import empty, oldest, update
 
 pytestmark = pytest.mark.devices(8)
 
@@ -136,33 +135,3 @@ def assert_oldest(rows, slots, devices):
     text = np.array(entry['text'])
     np.testing.assert_array_equal(rows.tokens[i], tokens_of(text))
     np.testing.assert_array_equal(rows.embeddings[i], entry['embedding'])
-
-
-def test_no_embedding_is_gathered():
-  """The 8 devices send each other fingerprints, slots, and rows of a batch."""
-  slots, batch, features = 2**15, 512, 64
-  cache = jax.eval_shape(lambda: cache_cases.make_cache(slots, features))
-
-  def array(dtype, *shape):
-    return jax.ShapeDtypeStruct((batch, *shape), dtype)
-
-  row = array(np.int32), array(np.float32, features)
-  updated, found_oldest = programs(8, 1000)
-  for text in (
-      updated.lower(
-          cache, row, row, array(np.float32, features), array(np.int32, 3),
-          array(np.uint32, 2),
-      ).compile().as_text(),
-      found_oldest.lower(cache).compile().as_text(),
-  ):
-    moves = hlo.collectives(text)
-    kinds = {kind for kind, _ in moves}
-    assert kinds <= {'collective-permute', 'all-gather', 'all-reduce'}
-    for kind, shape in moves:
-      assert kind != 'all-gather' or 'f32' not in shape
-      # Most of what is sent: candidates of all devices for the oldest, and a
-      # device's rows of the batch, of the three arrays as one.
-      assert hlo.num_elements(shape) <= max(8 * 1000, 3 * batch // 8 * features)
-    # No more is held than a block of slots against the batch.
-    largest = max(batch * BLOCK, slots // 8 * features)
-    assert hlo.num_elements(text) <= largest

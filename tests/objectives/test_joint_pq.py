@@ -2,7 +2,6 @@
 
 from code_cases import DIM, embed, PARTS, start
 import differences
-import hlo
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -123,7 +122,7 @@ def test_gradients_are_those_of_finite_differences(tmp_path):
 
 
 def train(folder, devices, steps=3):
-  """Losses, the state after some steps with dropout, and the program."""
+  """Losses, the state after some steps with dropout, and that before."""
   objective, params, batch, _ = case(folder)
   model = tiny_training.make_model(separate_towers=True, dropout_rate=0.1)
   objective = JointPq(
@@ -138,13 +137,12 @@ def train(folder, devices, steps=3):
   for _ in range(steps):
     state, metrics = plan.train_step(state, batch)
     losses.append(float(metrics['loss']))
-  text = plan.train_step.lower(plan.abstract, batch).compile().as_text()
-  return losses, jax.device_get(state), params, text
+  return losses, jax.device_get(state), params
 
 
 def test_eight_devices_train_as_one(tmp_path):
-  """And what is frozen stays bit for bit, and no embedding is gathered."""
-  one, state, before, _ = train(tmp_path, 1)
+  """And what is frozen stays bit for bit."""
+  one, state, before = train(tmp_path, 1)
   assert len({*one}) == 3
   after = state.params
   for part in ('passage_token_embedder', 'passage_encoder', 'projection'):
@@ -155,17 +153,11 @@ def test_eight_devices_train_as_one(tmp_path):
     old, new = (jax.tree.leaves(x[name]) for x in (before, after))
     assert all(np.any(a != b) for a, b in zip(old, new))
   assert np.any(after['codec']['score'] != before['codec']['score'])
-  found, other, _, text = train(tmp_path, 8)
+  found, other, _ = train(tmp_path, 8)
   np.testing.assert_allclose(found, one, rtol=1e-5)
   np.testing.assert_allclose(
       other.params['codec']['score'], after['codec']['score'], atol=1e-6
   )
-  gathered = [
-      shape
-      for kind, shape in hlo.collectives(text)
-      if kind in ('all-gather', 'all-to-all') and 'f32' in shape
-  ]
-  assert not gathered
 
 
 def test_what_cannot_be(tmp_path):
