@@ -77,13 +77,9 @@ def make_parser() -> flags.Parser:
       ' index of `dualenc encode` is used as it is')
   add('--output_dir', type=flags.path,
       help='folder of the results; required with several models')
-  several = flags.whole(sample.FEWEST)
-  add('--sample', type=several, default=400,
+  add('--sample', type=flags.whole(sample.FEWEST), default=400,
       help='number of queries, and of passages, on the maps (default'
       ' %(default)s, as in the papers)')
-  add('--max_passages', type=several,
-      help='encode and search only the relevant passages and this many others,'
-      ' drawn at random (default the whole corpus)')
   add('--seed', type=flags.whole(0), default=0,
       help='random seed (default %(default)s)')
   return parser
@@ -102,8 +98,6 @@ def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
         f'{len(args.index_dir)} --index_dir for {models} --model_dir; expected'
         ' one for each, in the same order, or none.'
     )
-  if args.index_dir and args.max_passages:
-    raise UserError('Give --max_passages or --index_dir, not both.')
   if models > 1 and not args.output_dir:
     raise UserError(
         f'The results of {models} models need a folder: give --output_dir.'
@@ -135,7 +129,6 @@ def analyse_model(
       split,
       mapped=args.sample,
       seed=args.seed,
-      max_passages=args.max_passages,
       index_dir=args.index_dir and args.index_dir[number],
   )
   return analysis, evaluate.folder_name(task, split)

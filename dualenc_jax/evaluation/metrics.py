@@ -104,31 +104,22 @@ def score(
     UserError: the ranking is too shallow, a grade is beyond `LARGEST_GRADE`, or
       no query has a relevant passage.
   """
-  _check_grades(enumerate(judgements))
   check_depth(ranking, num_passages)
   counted = [q for q, judged in enumerate(judgements) if judged]
-  graded = [q for q in counted if _relevant(judgements[q])]
-  answerable = sum(_relevant(judgements[q], relevance_level) for q in graded)
-  if not answerable:
-    raise _none_relevant(judgements, relevance_level)
-  _log_unanswerable(len(counted) - answerable)
-
   depth = ranking.indices.shape[1]
   # Ids that ascend as the places do: trec_eval sorts them fastest so.
   digits = len(str(depth))
   names = [f'{place:0{digits}}' for place in range(depth)]
   qrels = {
       str(q): _by_place(ranking.indices[q], judgements[q], names)
-      for q in graded
+      for q in counted
   }
   # All queries share one run. trec_eval keeps scores in float32, which holds
   # integers to 2^24 exactly.
   hits = {name: float(depth - place) for place, name in enumerate(names)}
-  evaluator = pytrec_eval.RelevanceEvaluator(
-      qrels, _MEASURES, relevance_level=relevance_level
-  )
-  by_query = evaluator.evaluate(dict.fromkeys(qrels, hits))
-  values = _values([by_query.get(str(q), _NOTHING) for q in counted])
+  run = dict.fromkeys(qrels, hits)
+  found = evaluate_run(run, qrels, relevance_level=relevance_level)
+  values = dict(found.values)
   if ranks is not None:
     known = np.asarray(ranks, np.float64)[counted]
     zeros = np.zeros(len(known))
@@ -164,46 +155,40 @@ def evaluate_run(
     UserError: a grade is beyond `LARGEST_GRADE`, or no query of the run has a
       relevant passage.
   """
-  _check_grades(qrels.items())
-  judged = {q: dict(grades) for q, grades in qrels.items() if _relevant(grades)}
-  answerable = [q for q in judged if _relevant(judged[q], relevance_level)]
-  hits = {q: run[q] for q in judged if q in run}
-  if hits.keys().isdisjoint(answerable):
-    raise _none_relevant(qrels.values(), relevance_level)
-  queries = [q for q, grades in qrels.items() if grades]
-  _log_unanswerable(len(queries) - len(answerable))
-  ranked = sum(q in run for q in queries)
-  if ranked < len(queries):
-    _LOG.warning(
-        '%s: %d of the %d judged queries were not ranked and count as 0.',
-        name, len(queries) - ranked, len(queries),
-    )
-  evaluator = pytrec_eval.RelevanceEvaluator(
-      judged, _MEASURES, relevance_level=relevance_level
-  )
-  by_query = evaluator.evaluate(hits)
-  values = _values([by_query.get(q, _NOTHING) for q in queries])
-  return Scores(queries, values)
-
-
-def _check_grades(judged: Iterable[tuple[Any, Mapping[Any, int]]]) -> None:
-  for query, grades in judged:
+  for query, grades in qrels.items():
     for item, grade in grades.items():
       if abs(grade) > LARGEST_GRADE:
         raise UserError(
             f'query {query!r} has passage {item!r} of grade {grade}; expected'
             f' -{LARGEST_GRADE:,} to {LARGEST_GRADE:,}, as trec_eval counts.'
         )
-
-
-def _values(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
-  """Values by our names of trec_eval's rows of values; MRR of their hits."""
+  judged = {q: dict(grades) for q, grades in qrels.items() if _relevant(grades)}
+  answerable = [q for q in judged if _relevant(judged[q], relevance_level)]
+  hits = {q: run[q] for q in judged if q in run}
+  if hits.keys().isdisjoint(answerable):
+    raise _none_relevant(qrels.values(), relevance_level)
+  queries = [q for q, grades in qrels.items() if grades]
+  if unanswerable := len(queries) - len(answerable):
+    _LOG.warning(
+        'Judged queries without a relevant passage, which count as 0, as in'
+        ' trec_eval -c: %d.', unanswerable,
+    )
+  if missing := len([q for q in queries if q not in run]):
+    _LOG.warning(
+        '%s: %d of the %d judged queries were not ranked and count as 0.',
+        name, missing, len(queries),
+    )
+  evaluator = pytrec_eval.RelevanceEvaluator(
+      judged, _MEASURES, relevance_level=relevance_level
+  )
+  by_query = evaluator.evaluate(hits)
+  rows = [by_query.get(query, _NOTHING) for query in queries]
   values = {
       name: np.array([row[theirs] for row in rows])
       for name, theirs in _THEIR_NAMES.items()
   }
   values['MRR@10'][values['MRR@10'] < 1 / 10] = 0.0
-  return values
+  return Scores(queries, values)
 
 
 def _relevant(judged: Mapping[Any, int], level: int = 1) -> bool:
@@ -248,12 +233,3 @@ def _none_relevant(
       'none of the ranked queries has a relevant passage in the qrels. Are they'
       ' of the same data set?'
   )
-
-
-def _log_unanswerable(count: int) -> None:
-  if count:
-    _LOG.warning(
-        'Judged queries without a relevant passage, which count as 0, as in '
-        'trec_eval -c: %d.',
-        count,
-    )

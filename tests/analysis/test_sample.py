@@ -22,7 +22,6 @@ def test_random_queries_and_passages_of_the_whole_corpus():
   assert len(sample.queries) == len(set(sample.queries)) == 20
   assert len(sample.passages) == len(set(sample.passages)) == 20
   assert sample.queries.tolist() != sorted(sample.queries)
-  np.testing.assert_array_equal(sample.searched, np.arange(toy_set.PASSAGES))
   assert arrays(sample_lib.draw(retrieval_set, 20)) == arrays(sample)
   assert arrays(sample_lib.draw(retrieval_set, 20, seed=1)) != arrays(sample)
   everything = sample_lib.draw(retrieval_set, 1000)
@@ -42,26 +41,6 @@ def test_pairs_are_of_relevant_passages():
   assert sample.has_pairs
   assert sample.query_id(0) == f'q{sample.queries[0]}'
   assert sample.passage_id(2) == f'p{sample.passages[2]}'
-
-
-def test_a_part_of_the_corpus_has_the_relevant_passages():
-  sample = sample_lib.draw(toy_set.toy_set(), 12, max_passages=11)
-  assert 11 <= len(sample.searched) < toy_set.PASSAGES
-  assert sample.searched.tolist() == sorted({*sample.searched.tolist()})
-  assert {*sample.pair_passages, *sample.passages} <= {*sample.searched}
-
-
-def test_random_passages_of_a_part_are_as_seldom_relevant_as_any():
-  # 30 of 1,000 passages are relevant, each for one query or more.
-  retrieval_set = toy_set.toy_set(passages=1000)
-  shares = []
-  for seed in range(40):
-    sample = sample_lib.draw(retrieval_set, 30, seed=seed, max_passages=30)
-    assert len(sample.passages) == 30 and len(sample.searched) > 40
-    relevant = {p for gold in sample.gold for p in gold}
-    shares.append(np.mean([p in relevant for p in sample.passages]))
-  # Of 1,200 draws; the standard deviation of the mean is 0.006.
-  assert np.mean(shares) == pytest.approx(40 / 1000, abs=0.02)
 
 
 def test_answers_only_and_too_few():

@@ -76,9 +76,8 @@ def analysed(name, step, sample, seed=0):
 
 
 def embed(sample, queries, passages, **more):
-  encoded = passages[sample.searched]
   return vectors_lib.embed(
-      'one', ToyEmbedder(queries), None, sample, encoded, **more
+      'one', ToyEmbedder(queries), None, sample, passages, **more
   )
 
 

@@ -193,7 +193,7 @@ def test_tables_comparisons_and_the_report_have_them(tmp_path, capsys):
   assert f'Hybrid: weight {weight}, {words}.' in said
   report.main([f'--model_dir={copied}'])
   page = (copied / 'report.html').read_text()
-  assert 'pairs-test, bm25' in page and 'pairs-test, hybrid' in page
+  assert '>BM25<' in page and '>my_model + BM25<' in page
   assert f'BM25: {words}.' in page and f'Hybrid: weight {weight}' in page
 
 

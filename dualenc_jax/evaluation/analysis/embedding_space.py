@@ -52,8 +52,7 @@ class Analysis:
 
 def analyse(
     name: str, model: LoadedModel, experiment: Experiment, split: str,
-    mapped: int = 400, seed: int = 0, max_passages: int | None = None,
-    index_dir: pathlib.Path | None = None,
+    mapped: int = 400, seed: int = 0, index_dir: pathlib.Path | None = None,
 ) -> Analysis:
   """Samples a split, embeds the sample with a model, and measures it.
 
@@ -65,7 +64,6 @@ def analyse(
     mapped: the queries on the maps. The sample has 5,000 queries, or as many as
       the maps if these have more.
     seed: see `sample.draw`.
-    max_passages: see `sample.draw`.
     index_dir: folder of an index of the whole corpus, which is made unless it
       exists; None keeps the embeddings in memory.
 
@@ -73,13 +71,11 @@ def analyse(
     UserError: too little data, or vectors that are not finite.
   """
   whole = RetrievalSet.of_split(experiment, split)
-  sample = sample_lib.draw(whole, max(mapped, _MEASURED), seed, max_passages)
-  _LOG.info('Passages of %s: %s.', name, f'{len(sample.searched):,}')
+  sample = sample_lib.draw(whole, max(mapped, _MEASURED), seed)
+  _LOG.info('Passages of %s: %s.', name, f'{len(whole.corpus):,}')
   # The embeddings are analysed, whatever codec was trained with them.
   towers = dataclasses.replace(model, codec=None)
-  encoded = build_for_model.corpus_embeddings(
-      towers, whole.corpus.subset(sample.searched), index_dir
-  )
+  encoded = build_for_model.corpus_embeddings(towers, whole.corpus, index_dir)
   if codec := getattr(encoded, 'codec', None):
     raise UserError(
         f'--index_dir={index_dir} holds codes of {codec.name}, but the analysis'

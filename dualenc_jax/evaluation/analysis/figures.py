@@ -46,7 +46,6 @@ def write(
       **analyses[0].data,
       'queries': len(sample.queries),
       'passages': len(sample.passages),
-      'passages_searched': len(sample.searched),
       'passages_in_corpus': len(sample.retrieval_set.corpus),
       'mapped': mapped,
       'draw_seed': sample.seed,
@@ -211,8 +210,8 @@ def top_cosine_figure(analyses: Sequence[Analysis]) -> Figure:
       name='top1_cosine',
       title='How near a query\'s best hit is',
       caption=f'Cosine of each of {len(sample.queries):,} queries with the'
-      f' nearest of {len(sample.searched):,} passages, found exactly. Marks on'
-      f' the axis are medians. {_describe_source(analyses)}',
+      f' nearest of {len(sample.retrieval_set.corpus):,} passages. Marks on the'
+      f' axis are medians. {_describe_source(analyses)}',
   )
 
 

@@ -26,8 +26,6 @@ class Sample:
     pair_queries: int64 [p], positions in `queries` of those with a relevant
       passage.
     pair_passages: int64 [p], one of them for each, rows of the corpus.
-    searched: int64 [M], the rows of the corpus that are searched, ascending:
-      all, or `pair_passages` and a random part, of which `passages` are.
   """
 
   retrieval_set: RetrievalSet
@@ -37,7 +35,6 @@ class Sample:
   gold: Sequence[Sequence[int]]
   pair_queries: np.ndarray
   pair_passages: np.ndarray
-  searched: np.ndarray
 
   @property
   def has_pairs(self) -> bool:
@@ -51,10 +48,7 @@ class Sample:
     return self.retrieval_set.corpus.ids[self.passages[position]]
 
 
-def draw(
-    retrieval_set: RetrievalSet, size: int, seed: int = 0,
-    max_passages: int | None = None,
-) -> Sample:
+def draw(retrieval_set: RetrievalSet, size: int, seed: int = 0) -> Sample:
   """Draws at most `size` queries and as many passages, any of the corpus.
 
   The sample depends only on the data and the arguments, not on a model.
@@ -63,8 +57,6 @@ def draw(
     retrieval_set: queries and a corpus.
     size: the most queries, and the most passages.
     seed: seed of the draws.
-    max_passages: search only so many random passages, and the queries' relevant
-      ones; None searches the whole corpus.
 
   Raises:
     UserError: fewer than `FEWEST` queries or passages.
@@ -77,11 +69,7 @@ def draw(
   pair_passages = np.array(
       [rng.choice(gold[q]) for q in pair_queries], np.int64
   )
-  part = np.arange(count)
-  if max_passages is not None and max_passages < count:
-    part = rng.choice(count, max_passages, replace=False)
-  # Among the searched passages relevant ones would be too frequent.
-  passages = rng.choice(part, min(size, len(part)), replace=False)
+  passages = rng.choice(count, min(size, count), replace=False)
   for what, rows in (('queries', queries), ('passages', passages)):
     if len(rows) < FEWEST:
       raise UserError(
@@ -90,6 +78,5 @@ def draw(
           ' split.'
       )
   return Sample(
-      retrieval_set, seed, queries, passages, gold, pair_queries,
-      pair_passages, searched=np.union1d(part, pair_passages),
+      retrieval_set, seed, queries, passages, gold, pair_queries, pair_passages
   )

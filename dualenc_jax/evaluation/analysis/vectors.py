@@ -30,7 +30,7 @@ class Vectors:
     queries: float32 [n, D].
     passages: float32 [m, D].
     positives: float32 [p, D], of the sample's `pair_passages`.
-    top_cosines: float32 [n], each query's with the nearest searched passage.
+    top_cosines: float32 [n], each query's with the nearest passage.
     negative_cosines: float64 [p], each positive's mean cosine with the query's
       100 best hits that are not relevant; NaN where there are none.
     ratios: float64 [any], `similarity_ratios` of queries and positives; empty
@@ -56,32 +56,32 @@ def embed(
     embedder: its towers.
     params: its parameters.
     sample: the sample.
-    encoded: vectors of the searched passages [M, D], in memory or on disk;
-      only blocks and the sample's rows are read.
+    encoded: vectors of the corpus [N, D], in memory or on disk; only blocks
+      and the sample's rows are read.
     retrieved: hits of a query among which negatives are looked for.
 
   Raises:
     UserError: vectors that are not finite, or zero.
   """
-  retrieval_set, searched = sample.retrieval_set, sample.searched
-  searched_ids = retrieval_set.corpus.subset(searched).ids
+  retrieval_set = sample.retrieval_set
+  ids = retrieval_set.corpus.ids
   rows = retrieval_set.query_rows[sample.queries]
   queries = embedder.queries(params, retrieval_set.cache.query_tokens, rows)
   _check(name, 'queries', queries, sample.query_id)
 
-  def take(side: str, places: np.ndarray) -> np.ndarray:
-    taken = np.asarray(encoded[places])
-    _check(name, side, taken, lambda i: searched_ids[places[i]])
+  def take(side: str, rows: np.ndarray) -> np.ndarray:
+    taken = np.asarray(encoded[rows])
+    _check(name, side, taken, lambda i: ids[rows[i]])
     return unit_rows(taken)
 
-  passages = take('passages', _find_places(searched, sample.passages))
-  positives = take('passages', _find_places(searched, sample.pair_passages))
+  passages = take('passages', sample.passages)
+  positives = take('passages', sample.pair_passages)
   self_hits = retrieval_set.self_hits
-  count = min(retrieved + (self_hits is not None), len(searched))
-  ranking = ExactSearch(encoded, searched_ids).top_k(queries, count)
+  count = min(retrieved + (self_hits is not None), len(ids))
+  ranking = ExactSearch(encoded, ids).top_k(queries, count)
   if self_hits is not None:
-    places = _find_places(searched, self_hits[sample.queries])
-    ranking = ranking_lib.drop_self_hits(ranking, places)
+    own = self_hits[sample.queries]
+    ranking = ranking_lib.drop_self_hits(ranking, own)
   units, hits = unit_rows(queries), take('best hits', ranking.indices[:, 0])
   ratios = np.zeros(0)
   if sample.has_pairs:
@@ -148,19 +148,13 @@ def _measure_negatives(
   out = np.full(len(positives), np.nan)
   for place, query in enumerate(sample.pair_queries.tolist()):
     hits = ranking.indices[query]
-    relevant = np.isin(sample.searched[hits], sample.gold[query])
+    relevant = np.isin(hits, sample.gold[query])
     # The places of self-hits are negative.
     negatives = hits[~relevant & (hits >= 0)]
     if len(negatives):
       units = unit_rows(np.asarray(encoded[negatives]))
       out[place] = np.mean(units @ positives[place], dtype=np.float64)
   return out
-
-
-def _find_places(searched: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Finds rows of the corpus among the searched ones; -1 where missing."""
-  places = np.minimum(np.searchsorted(searched, rows), len(searched) - 1)
-  return np.where(searched[places] == rows, places, -1)
 
 
 def _check(

@@ -9,7 +9,11 @@ from typing import Any
 
 from dualenc_jax.evaluation.report import curves
 from dualenc_jax.evaluation.results import comparison, result_files
-from dualenc_jax.evaluation.results.result_files import read_result, Result
+from dualenc_jax.evaluation.results.result_files import (
+  Model,
+  read_result,
+  Result,
+)
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
 
@@ -30,22 +34,20 @@ class Evaluation:
     name: the folder's name.
     result: the model's result.
     examples: queries with their top hits, None without a file of them.
-    systems: results of BM25 and the like by name.
   """
 
   name: str
   result: Result
   examples: list[Mapping[str, Any]] | None
-  systems: Mapping[str, Result]
 
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-  """A folder of `dualenc analyze`: numbers by name, by model; its figures."""
+  """A folder of `dualenc analyze`: numbers by name, and its figures."""
 
   folder: pathlib.Path
   facts: Mapping[str, Any]
-  numbers: Mapping[str, Mapping[str, float]]
+  numbers: Mapping[str, float]
   figures: list[Mapping[str, str]]
 
 
@@ -63,8 +65,8 @@ class Contents:
     saved: when the newest checkpoint was complete, UTC; None if unknown.
     curves: see `curves.read`.
     evaluations: result folders.
+    systems: the model, BM25 and the like, with the results of these folders.
     analyses: folders of figures.
-    baselines: metrics by system, of `dualenc quickstart`.
     about: the owner's words, '' if missing.
     before_after: what training has changed, a sentence each.
   """
@@ -78,8 +80,8 @@ class Contents:
   saved: datetime.datetime | None
   curves: curves.Curves
   evaluations: list[Evaluation]
+  systems: list[Model]
   analyses: list[Analysis]
-  baselines: Mapping[str, Mapping[str, float]]
   about: str
   before_after: list[str]
 
@@ -129,6 +131,9 @@ def read(model_dir: str) -> Contents:
   step = result_files.newest_step(root)
   saved = root / f'checkpoints/{step}/_CHECKPOINT_METADATA'
   paths = sorted(folder.glob(f'evaluation/*/{result_files.METRICS}'))
+  about = ''
+  if (root / ABOUT).exists():
+    about = json_file.read_text(root / ABOUT)
   return Contents(
       name='/'.join([root.resolve().name, *folder.relative_to(root).parts]),
       command_path=str(root) if parts else model_dir,
@@ -139,28 +144,18 @@ def read(model_dir: str) -> Contents:
       saved=_read_saved(saved) if saved.exists() else None,
       curves=curves.read(root / curves.FILE),
       evaluations=[_read_evaluation(path.parent) for path in paths],
+      systems=result_files.read_all(folder) if paths else [],
       analyses=[
           _read_analysis(path)
           for path in sorted(folder.glob('analysis/*/analysis.json'))
       ],
-      baselines=_read_json(root / 'quickstart.json'),
-      about=_read_text(root / ABOUT).strip(),
+      about=about.strip(),
       before_after=list(comparison.verdict_of_training(root)),
   )
 
 
-def _read_text(path: pathlib.Path) -> str:
-  """A text, '' for no file."""
-  return json_file.read_text(path) if path.exists() else ''
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  """An object, {} for no file."""
-  return json_file.read(path) if path.exists() else {}
-
-
 def _read_saved(path: pathlib.Path) -> datetime.datetime | None:
-  nanoseconds = _read_json(path).get('commit_timestamp_nsecs')
+  nanoseconds = json_file.read(path).get('commit_timestamp_nsecs')
   if nanoseconds is None:
     return None
   seconds = nanoseconds // 10**9
@@ -170,26 +165,14 @@ def _read_saved(path: pathlib.Path) -> datetime.datetime | None:
 def _read_evaluation(home: pathlib.Path) -> Evaluation:
   examples = home / result_files.EXAMPLES
   lines = json_file.read_lines(examples) if examples.exists() else None
-  systems = {
-      name: read_result(home / name)
-      for name in result_files.SYSTEMS
-      if (home / name / result_files.METRICS).exists()
-  }
   return Evaluation(
       home.name,
       read_result(home),
       None if lines is None else [example for _, example in lines],
-      systems,
   )
 
 
 def _read_analysis(path: pathlib.Path) -> Analysis:
   facts = json_file.read(path)
-  figures = facts.pop('figures')
-  if 'models' not in facts:
-    return Analysis(path.parent, facts, {'': facts.pop('numbers')}, figures)
-  models = facts.pop('models')
-  numbers = {model['name']: model.pop('numbers') for model in models}
-  # A model's other facts come under its name.
-  facts |= {model.pop('name'): model for model in models}
+  numbers, figures = facts.pop('numbers'), facts.pop('figures')
   return Analysis(path.parent, facts, numbers, figures)

@@ -1,7 +1,7 @@
 """The whole page, in the layout of `page.html`, and its tables."""
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
 import html
 import importlib.util
@@ -17,20 +17,15 @@ from markupsafe import Markup
 import dualenc_jax
 from dualenc_jax.evaluation.report import curves, summary
 from dualenc_jax.evaluation.report.comparisons import Comparisons
-from dualenc_jax.evaluation.report.contents import Analysis, Contents
+from dualenc_jax.evaluation.report.contents import Contents
 from dualenc_jax.evaluation.report.summary import precise
 from dualenc_jax.evaluation.results import tables
-from dualenc_jax.evaluation.results.result_files import Model
-from dualenc_jax.utils import table as table_lib, untrusted
-from dualenc_jax.utils.table import Cell, MISSING, Row, Table
+from dualenc_jax.utils import untrusted
+from dualenc_jax.utils.table import Table
 
 _LARGEST = 2**26  # Bytes of a picture.
 # Notes are at the top of the page; digests are those of files or tensors.
 _LEFT_OUT = ('notes', 'files', 'digests')
-_ORDER = (
-    'P@1 MRR MRR@10 nDCG@10 MAP Recall@1 Recall@10 Recall@100 Recall@1000'
-    ' Top-5 Top-20 Top-100'
-).split()
 
 
 def render(contents: Contents, others: Comparisons) -> str:
@@ -45,7 +40,10 @@ def render(contents: Contents, others: Comparisons) -> str:
               for figure in analysis.figures
               if (source := _embed(analysis.folder, figure))
           ],
-          _number_table(analysis),
+          [
+              (name.replace('_', ' '), precise(value))
+              for name, value in analysis.numbers.items()
+          ],
       )
       for analysis in contents.analyses
   ]
@@ -120,76 +118,9 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def result_tables(contents: Contents) -> list[Table]:
-  """The papers' tables, then every metric, then the quickstart's."""
-  results = {e.result.key: e.result for e in contents.evaluations}
-  model = Model(contents.name, contents.command_path, results)
-  made = []
-  if results:
-    # Sets of no paper are in the table of every metric.
-    made += [t for t in tables.paper_tables([model]) if t.name != 'other']
-    made.append(_every_metric(contents))
-    folders = [pathlib.Path(result.where) for result in results.values()]
-    made += filter(None, map(tables.codec_table, folders))
-  if systems := contents.baselines:
-    metrics = _sort_metrics(systems.values())
-    rows = [[row.get(m) for m in metrics] for row in systems.values()]
-    title = 'Beside baselines (%), as the quickstart measured them'
-    cells = dict(zip(systems, table_lib.percents_by_column(rows)))
-    made.append(_table('System', metrics, cells, title))
-  return made
-
-
-def _every_metric(contents: Contents) -> Table:
-  evaluations = contents.evaluations
-  metrics = _sort_metrics(e.result.metrics for e in evaluations)
-  rows = {}
-  for evaluation in evaluations:
-    facts = evaluation.result.provenance
-    sizes = [facts.get(name) for name in ('queries', 'passages')]
-    counts = [Cell(MISSING if n is None else f'{n:,}') for n in sizes]
-    for name, result in {'': evaluation.result, **evaluation.systems}.items():
-      # Each alone, as none is best among tasks.
-      shares = [table_lib.percents([result.metrics.get(m)])[0] for m in metrics]
-      head = ', '.join(filter(None, (evaluation.name, name)))
-      rows[head] = (*shares, *counts)
-  results = [r for e in evaluations for r in (e.result, *e.systems.values())]
-  notes = tables.mixed_notes({'': results})
-  notes = (*notes, 'Point at a number to see all of its digits.')
-  columns = (*metrics, 'queries', 'passages')
-  return _table('Task and split', columns, rows, 'Every metric (%)', notes)
-
-
-def _number_table(analysis: Analysis) -> Table:
-  """The numbers of an analysis, a column a model."""
-  models = analysis.numbers.values()
-  rows = {
-      name.replace('_', ' '): tuple(
-          Cell(precise(numbers[name]), exact=repr(numbers[name]))
-          if name in numbers
-          else Cell(MISSING)
-          for numbers in models
-      )
-      for name in dict.fromkeys(name for numbers in models for name in numbers)
-  }
-  return _table('', analysis.numbers, rows)
-
-
-def _table(
-    head: str, columns: Iterable[str], rows: Mapping[str, tuple[Cell, ...]],
-    title: str = '', notes: tuple[str, ...] = (),
-) -> Table:
-  return Table(
-      name='',
-      title=title,
-      heads=(head,),
-      columns=tuple(('', name) for name in columns),
-      rows=tuple(Row((name,), cells) for name, cells in rows.items()),
-      notes=notes,
-  )
-
-
-def _sort_metrics(rows: Iterable[Iterable[str]]) -> list[str]:
-  names = {name for row in rows for name in row}
-  return sorted(
-      names, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n)
-  )
+  """The tables of `dualenc evaluate`, and those of codecs."""
+  folders = [pathlib.Path(e.result.where) for e in contents.evaluations]
+  return [
+      *tables.paper_tables(contents.systems),
+      *filter(None, map(tables.codec_table, folders)),
+  ]

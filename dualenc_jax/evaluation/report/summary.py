@@ -5,18 +5,15 @@ import re
 import shlex
 from typing import Any
 
-from dualenc_jax.evaluation.report.contents import ABOUT, CONFIG, Contents
+from dualenc_jax.evaluation.report.contents import CONFIG, Contents
 from dualenc_jax.evaluation.results import benchmarks
 from dualenc_jax.evaluation.results.result_files import (
-  BASELINES,
   describe_copies,
   describe_seen,
   Result,
 )
 
-BM25 = BASELINES[0]
-# The metrics of the headlines: of a single evaluation, and of validation.
-_ONE_SET = ('P@1', 'MRR', 'nDCG@10', 'Recall@100', 'Top-20', 'Top-100')
+# The metrics of the headlines without an evaluation.
 _VALIDATION = ('MRR', 'P@1', 'nDCG@10', 'token_accuracy')
 _MOST = 4
 _MEASURED = 'VALIDATION', 'TEST'
@@ -27,16 +24,6 @@ _SHOWN = (
 ).split()
 # Parameters of readers that name the data.
 _SOURCES = 'train|path|queries|dataset|folder|files|hard_negatives'
-_USES = {
-    'Ranking': 'Orders the passages that a retriever has found for a query, by'
-    ' a score for each pair. It searches nothing itself.',
-    'Generation': 'Writes queries that a passage may answer, as training data'
-    ' for a retriever. What it writes is not checked for truth.',
-    '': 'Finds the passages that answer a query: both are embedded as vectors'
-    ' of norm one, and the inner product of two says how near they are. Scores'
-    ' order passages; they are not probabilities.',
-}
-
 # A number in large: its name, its text, and what it was measured on.
 Headline = tuple[str, str, str]
 
@@ -85,19 +72,20 @@ def headlines(contents: Contents) -> Iterator[Headline]:
 
 
 def _headlines_of_results(contents: Contents) -> Iterator[Headline]:
-  """Several metrics of one evaluation, or the papers' metric of each."""
-  for evaluation in contents.evaluations:
-    result, bm25 = evaluation.result, evaluation.systems.get(BM25)
-    metrics = benchmarks.paper_metrics(result.key)[-1:]
-    if len(contents.evaluations) == 1:
-      metrics = _ONE_SET
-    for metric in metrics:
+  """The papers' metrics of each evaluation."""
+  bm25 = {
+      key: result.metrics
+      for system in contents.systems if system.name == 'BM25'
+      for key, result in system.results.items()
+  }
+  for result in (evaluation.result for evaluation in contents.evaluations):
+    for metric in benchmarks.paper_metrics(result.key):
       if metric in result.metrics:
         where = set_name(result)
         if outdated := contents.outdated(result):
           where += f', {outdated.partition(", ")[0]}'
-        if bm25 is not None and metric in bm25.metrics:
-          where += f'; BM25 {_percent(bm25.metrics[metric])}'
+        if known := bm25.get(result.key):
+          where += f'; BM25 {_percent(known[metric])}'
         yield metric, _percent(result.metrics[metric]), where
 
 
@@ -123,9 +111,8 @@ def _join(names: Any) -> str:
 
 
 def card(contents: Contents) -> Iterator[tuple[str, str]]:
-  """Yields the rows of a model card: use, data, limits."""
-  macros, kind = contents.settings, contents.settings.get('OBJECTIVE', '')
-  yield 'Intended use', next(text for k, text in _USES.items() if k in kind)
+  """Yields the rows of a model card on its data."""
+  macros = contents.settings
   if lengths := ', '.join(
       f'{side} of {length} tokens at most'
       for side, name in (('queries', 'QUERY'), ('passages', 'PASSAGE'))
@@ -147,13 +134,6 @@ def card(contents: Contents) -> Iterator[tuple[str, str]]:
     for sentence in (describe_seen(facts), describe_copies(facts)):
       if sentence:
         yield '', sentence
-  limits = (
-      'Texts of another subject, language or length than those measured may be'
-      ' found less well. The model inherits the biases of its training data.'
-  )
-  if not contents.about:
-    limits += f' Write about licence, languages and known faults in {ABOUT}.'
-  yield 'Limits', limits
 
 
 def _sources(contents: Contents) -> Iterator[str]:

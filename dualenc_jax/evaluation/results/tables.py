@@ -26,7 +26,7 @@ from dualenc_jax.utils.table import (
 )
 
 _OTHER_METRICS = (
-    'P@1', 'MRR', 'MRR@10', 'nDCG@10', 'Recall@100',
+    'P@1', 'MRR', 'MRR@10', 'nDCG@10', 'MAP', 'Recall@10', 'Recall@100',
     *benchmarks.OPEN_NQ_METRICS,
 )
 # Metrics of the table of codecs: the first that there is, and the first recall.
