@@ -257,8 +257,8 @@ def describe(weights: Weights) -> str:
       f'{" x ".join(size.activations)}{guessed}',
       f'{len(weights.tensors)} tensors',
       dim,
-      f'queries of {usage.query_length} tokens after {usage.query_prefix!r}',
-      f'passages of {usage.passage_length} after {usage.passage_prefix!r}',
+      f'queries of {usage.query_length} tokens, passages of'
+      f' {usage.passage_length}',
   ]
   if own:
     facts.append(f'passages with their own {", ".join(own)}')

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from dualenc_jax.checkpoints import (
   checkpoint_reader,
-  exports,
   hugging_face,
   hugging_face_config,
   loading,
@@ -16,11 +15,19 @@ from dualenc_jax.checkpoints import (
   t5x,
   transforms,
 )
-from dualenc_jax.checkpoints.weights import USAGE, Weights
+from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
+from dualenc_jax.checkpoints.weights import (
+  infer_encoders,
+  USAGE,
+  Usage,
+  Weights,
+)
+from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.tensor_files.tensors import Tensor
+from dualenc_jax.utils.tensor_files import safetensors_file
+from dualenc_jax.utils.tensor_files.tensors import Tensor, unstack
 
 # Lengths and prefixes beside a form that has no place for them, in its folder
 # or the one above.
@@ -43,6 +50,33 @@ class _Format(NamedTuple):
   read_decoder: Callable[[Any], Mapping[str, Tensor]] | None = None
 
 
+def _read_artifact(path: pathlib.Path) -> Weights:
+  """Reads a jax.export artifact; UserError where a file has changed."""
+  manifest = artifact.Manifest.read(path)
+  artifact.check_files(path, manifest.model_files)
+  types = {'checkpoint_step?': int | None, f'{TRAINED_DIMS}?': [int]}
+  where = f'{path / artifact.FILE}: provenance'
+  json_file.check(manifest.provenance, types, where, 'Copy it again.')
+  tensors = unstack(safetensors_file.read(path / artifact.WEIGHTS))
+  query, passage = manifest.towers['query'], manifest.passages
+  return Weights(
+      'jax.export artifact',
+      str(path),
+      tensors,
+      *infer_encoders(
+          tensors, query.activations, getattr(passage, 'activations', None)
+      ),
+      Usage(
+          path / artifact.VOCABULARY, None, query.length, passage.length,
+          query.prefix, passage.prefix, manifest.prompts,
+          manifest.default_prompt,
+      ),
+      step=manifest.provenance.get('checkpoint_step'),
+      passage_tower=manifest.passage_tower,
+      trained_dims=tuple(manifest.provenance.get(TRAINED_DIMS, ())),
+  ).check()
+
+
 MODEL_DIR, SENTENCE_TRANSFORMERS = 'model_dir', 'sentence_transformers'
 HUGGING_FACE, T5X = 'hugging_face', 't5x'
 # In this order: a sentence-transformers folder is a Hugging Face folder, too.
@@ -57,7 +91,9 @@ _FORMATS = {
     HUGGING_FACE: _Format(
         hugging_face.matches, hugging_face.read, hugging_face.read_decoder
     ),
-    'artifact': _Format(exports.is_artifact, exports.read_artifact),
+    'artifact': _Format(
+        lambda path: (path / artifact.FILE).is_file(), _read_artifact
+    ),
     T5X: _Format(t5x.matches, t5x.read, t5x.read_decoder),
 }
 _EXPECTED = (

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 import dataclasses
 import json
 import pathlib
-import re
 from typing import Any
 
 from dualenc_jax.checkpoints import (
@@ -14,7 +13,7 @@ from dualenc_jax.checkpoints import (
   transforms,
 )
 from dualenc_jax.checkpoints.weights import PROJECTION, Usage, Weights
-from dualenc_jax.utils import files
+from dualenc_jax.utils import files, table
 from dualenc_jax.utils.tensor_files import safetensors_file
 
 # All versions of the library know its modules by these names.
@@ -212,16 +211,6 @@ def _make_notes(weights: Weights, own_transformer: bool) -> list[str]:
         ' SentenceTransformer(folder, truncate_dim=...) takes any of them;'
         ' compare by cosine then.'
     )
-  if usage.prompts:
-    notes.append(
-        f'Other prompts: {", ".join(map(_quote, usage.prompts))};'
-        ' `encode_query(queries, prompt_name=...)` takes one.'
-    )
-  if usage.query_prefix != usage.passage_prefix:
-    notes.append(
-        '`encode` puts the default prompt in front of a text, if there is one;'
-        ' `encode_query` and `encode_document` put those of the table.'
-    )
   return notes
 
 
@@ -244,9 +233,4 @@ def _model_card(weights: Weights, notes: list[str]) -> str:
 
 def _quote(prompt: str) -> str:
   """A prompt as JSON, which shows its spaces, for a cell of a table."""
-  if not prompt:
-    return 'none'
-  text = json.dumps(prompt, ensure_ascii=False).replace('|', r'\|')
-  # A fence as long as one within the text would end there.
-  fence = '`' * (1 + max(map(len, re.findall('`+', text)), default=0))
-  return f'{fence}{text}{fence}'
+  return table.escape_markdown(json.dumps(prompt, ensure_ascii=False))

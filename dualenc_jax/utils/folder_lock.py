@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import datetime
 import logging
 import os
@@ -14,47 +15,32 @@ from dualenc_jax.utils import files, untrusted
 from dualenc_jax.utils.errors import UserError
 
 _LOCK, _OWNER = '.lock', '.writer'
-_LONGEST = 1000  # Bytes of the description of an owner.
 _LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
 class FolderLock:
-  """The lock that this process holds on a folder."""
+  """The lock that this process, described by `owner`, holds on a folder."""
 
-  def __init__(self, folder: pathlib.Path):
-    """Describes the process; `take` writes this into the folder."""
-    self._folder = folder
-    # Containers may be alike in all but the time.
-    now = datetime.datetime.now().astimezone().isoformat(' ')
-    host = socket.gethostname()
-    self._owner = f'process {os.getpid()} on {host}, since {now}'
-
-  def take(self) -> None:
-    """Makes this process the owner of the folder."""
-    files.write(self._folder / _OWNER, self._owner)
+  folder: pathlib.Path
+  owner: str
 
   def check(self) -> None:
     """Raises UserError if the folder is gone or has another owner."""
     try:
-      owner = _read_owner(self._folder)
+      owner = _read_owner(self.folder)
     except (FileNotFoundError, NotADirectoryError):
-      problem = f'{self._folder} is gone: removed, moved or unmounted.'
+      problem = f'{self.folder} is gone: removed, moved or unmounted.'
     except OSError:
       return  # A server that is away for a moment.
     else:
-      if owner == self._owner:
+      if owner == self.owner:
         return
-      problem = f'{self._folder} has another writer: {owner}.'
+      problem = f'{self.folder} has another writer: {owner}.'
     raise UserError(
         f'{problem} The run has stopped. Put the folder back, or run the same'
         ' command again to start from what is there.'
     )
-
-  def release(self) -> None:
-    """Removes the owner from the folder, unless it is another one."""
-    with contextlib.suppress(OSError):
-      if _read_owner(self._folder) == self._owner:
-        (self._folder / _OWNER).unlink()
 
 
 @contextlib.contextmanager
@@ -75,18 +61,19 @@ def lock_folder(
     UserError: another process holds the lock; the message describes it.
   """
   files.make_folder(folder, instead)
+  # Containers may be alike in all but the time.
+  now = datetime.datetime.now().astimezone().isoformat(' ')
+  owner = f'process {os.getpid()} on {socket.gethostname()}, since {now}'
   with _locked(folder, activity, instead):
+    with contextlib.suppress(OSError):
+      _LOG.warning('%s: %s was killed; going on.', folder, _read_owner(folder))
+    files.write(folder / _OWNER, owner)
     try:
-      if owner := lock_owner(folder):
-        _LOG.warning('%s: %s was killed; going on.', folder, owner)
-      lock = FolderLock(folder)
-      lock.take()
-      try:
-        yield lock
-      finally:
-        lock.release()
+      yield FolderLock(folder, owner)
     finally:
       with contextlib.suppress(OSError):
+        if _read_owner(folder) == owner:
+          (folder / _OWNER).unlink()
         if os.listdir(folder) == [_LOCK]:
           os.unlink(folder / _LOCK)
 
@@ -98,14 +85,6 @@ def check_free(folder: pathlib.Path, activity: str, instead: str) -> None:
       pass
 
 
-def lock_owner(folder: pathlib.Path) -> str:
-  """The process that writes to a folder; '' if none or not known."""
-  try:
-    return _read_owner(folder)
-  except OSError:
-    return ''
-
-
 @contextlib.contextmanager
 def _locked(
     folder: pathlib.Path, activity: str, instead: str
@@ -115,7 +94,9 @@ def _locked(
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
-    owner = lock_owner(folder) or 'it is not known which'
+    owner = 'it is not known which'
+    with contextlib.suppress(OSError):
+      owner = _read_owner(folder)
     raise UserError(
         f'Another process {activity} in {folder}: {owner}. Wait for it, or give'
         f' {instead}.'
@@ -130,8 +111,5 @@ def _locked(
 
 def _read_owner(folder: pathlib.Path) -> str:
   """The description of a folder's owner; raises OSError if there is none."""
-  try:
-    content = untrusted.read(folder / _OWNER, _LONGEST)
-  except UserError as e:
-    return str(e)
-  return untrusted.escape_controls(content.decode('utf-8', 'replace'))
+  content = (folder / _OWNER).read_text(errors='replace')
+  return untrusted.escape_controls(content)

@@ -91,22 +91,16 @@ def machine_memory(
 ) -> int:
   """Bytes of physical memory, or the lowest limit of this process's groups.
 
-  Control groups, of version 1 or 2, are mounted at `cgroups`; `own` lists those
-  of this process, 'number:controllers:path' a line.
+  Control groups (version 2) are mounted at `cgroups`; `own` has that of this
+  process, '0::path'.
   """
   limits = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
   lines = own.read_text().splitlines() if own.exists() else []
-  for _, controllers, group in (line.split(':', 2) for line in lines):
-    if controllers == '':
-      root, name = cgroups, 'memory.max'
-    elif 'memory' in controllers.split(','):
-      root, name = cgroups / 'memory', 'memory.limit_in_bytes'
-    else:
-      continue
-    folder = root / group.lstrip('/')
+  for group in (line[3:] for line in lines if line.startswith('0::')):
+    folder = cgroups / group.lstrip('/')
     # A container may see its own group as the root of the mount.
-    for file in [f / name for f in (folder, *folder.parents)]:
-      if file.is_relative_to(root) and file.exists():
+    for file in [f / 'memory.max' for f in (folder, *folder.parents)]:
+      if file.is_relative_to(cgroups) and file.exists():
         text = file.read_text().strip()
         limits += [] if text == 'max' else [int(text)]
   return min(limits)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_towers
 
-from dualenc_jax.checkpoints import checkpoint_reader, exports, formats, loading
+from dualenc_jax.checkpoints import checkpoint_reader, formats, loading
 from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.models import describe, DualEncoder, Projection
 from dualenc_jax.parallel.partitioning import Partitioner
@@ -190,10 +190,9 @@ def test_an_artifact_is_read_unless_a_file_has_changed(tmp_path):
       prefixes=('find: ', 'code: '), apart=True, scan_layers=True
   )
   folder = tmp_path / 'new'
-  assert not exports.is_artifact(folder)
   serving.write(towers, folder)
-  assert exports.is_artifact(folder)
-  again = loading.load(exports.read_artifact(folder))
+  assert formats.detect(folder) == 'artifact'
+  again = loading.load(formats.read(folder))
   assert again.tokenizer.prefixes == towers.tokenizer.prefixes
   assert again.tokenizer.query_length == 12
   assert_equal(flat(again.params), apart(flat(towers.params)))
@@ -202,7 +201,7 @@ def test_an_artifact_is_read_unless_a_file_has_changed(tmp_path):
   with (folder / 'weights.safetensors').open('ab') as file:
     file.write(b'!')
   with pytest.raises(UserError, match='weights.safetensors has'):
-    exports.read_artifact(folder)
+    formats.read(folder)
 
 
 class Mine(DualEncoder):

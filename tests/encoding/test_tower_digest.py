@@ -13,7 +13,6 @@ import tiny_towers
 from dualenc_jax import Retriever
 from dualenc_jax.checkpoints import (
   conversion,
-  exports,
   formats,
   loading,
 )
@@ -131,7 +130,7 @@ def test_all_forms_of_a_model_have_the_same(tmp_path):
   towers = dataclasses.replace(towers, tokenizer=short)
   expected = {t: towers.tower_digest(t) for t in ('query', 'passage')}
   serving.write(towers, tmp_path / 'artifact', ('cpu',))
-  weights = exports.read_artifact(tmp_path / 'artifact')
+  weights = formats.read(tmp_path / 'artifact')
   for form in ('sentence_transformers', 't5x'):
     (tmp_path / form).mkdir()
     conversion.FORMS[form].write(weights, tmp_path / form)

@@ -37,7 +37,7 @@ def test_what_was_fetched_is_read_without_the_hub(hub, monkeypatch):
   hub_lib.data.cache_clear()
   monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:1')
   assert hub_lib.data('hf://org/set/train.csv') == first
-  with pytest.raises(SourceUnavailable, match='hf://org/new.*Connect'):
+  with pytest.raises(SourceUnavailable, match='hf://org/new cannot be fetched'):
     hub_lib.model('hf://org/new')
 
 
@@ -54,27 +54,23 @@ def test_pairs_and_texts(hub, tmp_path):
   cli.main(['data', 'check', path, f'--output_dir={tmp_path / "out"}'])
   report = json.loads((tmp_path / 'out/report.json').read_text())
   assert report['splits'][0]['rows'] == 1
-  with pytest.raises(UserError, match=r'is a data set.*docs\.jsonl'):
+  with pytest.raises(UserError, match='is a data set; expected a file'):
     Pairs(train='hf://org/set').check_split('train')
-  with pytest.raises(UserError, match="no doc.jsonl. Did you mean 'docs.jsonl"):
+  with pytest.raises(UserError, match='org/set has no doc.jsonl'):
     Texts('hf://org/set/doc.jsonl').check_split('corpus')
 
 
-@pytest.mark.parametrize('status, message', [
-    (None, 'no such model, or it is private'),
-    (403, 'asks for consent'),
-    (500, 'Connect|the hub answers 500'),
-])
-def test_what_the_hub_refuses(hub, status, message):
+@pytest.mark.parametrize('status', [None, 403, 500])
+def test_what_the_hub_refuses(hub, status):
   if status:
     hub.status['models/org/name'] = status
-  with pytest.raises(SourceUnavailable, match=f'hf://org/name.*{message}'):
+  with pytest.raises(SourceUnavailable, match='name cannot be.*log in'):
     hub_lib.model('hf://org/name')
 
 
 def test_paths_that_are_none(hub):
   hub.files['models/org/name'] = {'config.json': b'{}'}
-  with pytest.raises(SourceUnavailable, match='no such revision'):
+  with pytest.raises(SourceUnavailable, match='name@v9 cannot be fetched'):
     hub_lib.model('hf://org/name@v9')
   for path in ('hf://name', 'hf://org/name@', 'hf:///x/y'):
     with pytest.raises(UserError, match='not a path on the hub; expected'):

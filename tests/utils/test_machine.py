@@ -16,15 +16,6 @@ PHYSICAL = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 @pytest.mark.parametrize('own,files,expected', [
     ('0::/a/b', {'a/b/memory.max': 'max', 'memory.max': 'max'}, PHYSICAL),
     ('0::/a/b', {'a/b/memory.max': '5000', 'a/memory.max': '4000'}, 4000),
-    (
-        '3:cpu,cpuacct:/x\n2:memory:/m\n0::/',
-        {
-            'memory/m/memory.limit_in_bytes': '2000',
-            'memory/memory.limit_in_bytes': str(2**63 - 4096),
-            'cpu/memory.limit_in_bytes': '1',
-        },
-        2000,
-    ),
 ])
 def test_memory_of_a_machine_honours_control_groups(
     tmp_path, own, files, expected
