@@ -1,15 +1,14 @@
 """Compares models, or other systems, with a baseline on the tasks they share.
 
   dualenc compare BASELINE_DIR MODEL_DIR [MODEL_DIR ...]
-  dualenc compare bm25.trec.gz MODEL_DIR bm25.trec.gz+MODEL_DIR
-    --qrels=qrels/test.tsv
+  dualenc compare bm25.trec.gz MODEL_DIR --qrels=qrels/test.tsv
   dualenc compare my.trec --qrels=qrels/test.tsv
 
 The first system is the baseline. A system is a model_dir with results of
 `dualenc evaluate`, one result folder, or a TREC run file, plain or .gz.
 MODEL_DIR:bm25 and MODEL_DIR:hybrid are the baselines that were evaluated beside
 the model. With --qrels, run files (and the run.trec of folders) are measured
-anew, A+B fuses A and B by reciprocal ranks, and one system is measured alone.
+anew, and one system is measured alone.
 Tests are paired and two-sided.
 
 With --output_dir it writes this table as comparison.md and .tex, every number
@@ -64,7 +63,7 @@ def make_parser() -> flags.Parser:
   parser = flags.Parser('compare', __doc__)
   add = parser.add_argument
   add('systems', nargs='+', type=flags.path,
-      metavar='MODEL_DIR | RESULT_DIR | RUN_FILE[+RUN_FILE]',
+      metavar='MODEL_DIR | RESULT_DIR | RUN_FILE',
       help='two or more systems, the baseline first; one with --qrels')
   add('--qrels', type=flags.path, metavar='FILE',
       help="relevance judgements to measure run files by, in TREC's or BEIR's"

@@ -98,9 +98,9 @@ def test_run_files_of_result_folders(systems, tmp_path, capsys):
   (other / 'run.trec').write_text(text_of(runs['two']))
   bm25, path = str(tmp_path / 'bm25.trec.gz'), one / 'run.trec'
   # A file in a folder is called as its model.
-  compare.main([bm25, str(path), f'{bm25}+{path}', flag])
+  compare.main([bm25, str(path), flag])
   head = capsys.readouterr().out.splitlines()[1]
-  assert head.split() == ['Task', 'Metric', 'bm25', 'my_model', 'bm25+my_model']
+  assert head.split()[2:4] == ['bm25', 'my_model']
   with pytest.raises(UserError, match=f'has 2 run.trec with .* {other}'):
     compare.main([bm25, str(tmp_path / 'one'), flag])
 
@@ -142,23 +142,6 @@ def differences(tmp_path, *argv):
   return json.loads((tmp_path / 'comparison.json').read_text())['differences']
 
 
-def test_run_files_fused_by_hand(tmp_path):
-  for name, hits in (('one', 'abc'), ('two', 'dca')):
-    lines = [f'q Q0 {hit} 0 {3 - i} x\n' for i, hit in enumerate(hits)]
-    (tmp_path / name).write_text(''.join(lines))
-  # 1/61 + 1/63 of a is above 1/63 + 1/62 of c, then d of the second; b is the
-  # fourth, and the runs have three.
-  one, two = str(tmp_path / 'one'), str(tmp_path / 'two')
-  for gold, value in zip('acdb', (1, 1 / 2, 1 / 3, 0)):
-    (tmp_path / 'qrels').write_text(f'q 0 {gold} 1\n')
-    (row,) = differences(
-        tmp_path, one, f'{one}+{two}', f'--qrels={tmp_path / "qrels"}',
-        '--metrics=MRR',
-    )
-    assert row['model'] == 'one+two'
-    assert row['value'] == pytest.approx(value)
-
-
 def test_runs_of_different_depths_need_k(tmp_path, runs, capsys):
   deeper = tmp_path / 'deeper.trec'
   deeper.write_text(GOOD + 'q1 Q0 d7 3 1 x\n')
@@ -186,7 +169,6 @@ def test_what_is_refused(tmp_path, runs):
   for args, message in (
       ([a], 'two or more systems'),
       ([good, a, f'--qrels={qrels}'], 'a has no run.trec with queries of'),
-      ([a, f'{a}+{b}'], 'is fused of runs: give --qrels'),
       ([good, bad], 'good.trec is a run file: give --qrels'),
       (
           [good, bad, f'--qrels={good}'],

@@ -155,7 +155,7 @@ def test_queries_of_only_one_side_are_an_error(tmp_path):
 def test_a_metric_that_one_lacks(tmp_path):
   of_two(tmp_path, [0.5], [0.5])
   result_folders.of_column(tmp_path / 'c', 'P@1', [0.5])
-  with pytest.raises(UserError, match='none of the default metrics in common'):
+  with pytest.raises(UserError, match='none of these metrics in common'):
     compared(tmp_path, 'ac')
-  with pytest.raises(UserError, match='c has no MRR on pairs, unlike others'):
+  with pytest.raises(UserError, match='Choose --metrics of MRR, P@1'):
     compared(tmp_path, 'ac', metrics=['MRR'])

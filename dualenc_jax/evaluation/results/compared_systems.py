@@ -14,12 +14,8 @@ from dualenc_jax.evaluation.results.result_files import (
   Result,
   RUN,
 )
-from dualenc_jax.retrieval.search import hybrid
 from dualenc_jax.retrieval.search.ranking import sort_hits
 from dualenc_jax.utils.errors import UserError
-
-# A path, and a system that was evaluated with the model, '' for the model.
-_Part = tuple[pathlib.Path, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +37,7 @@ def read(
 
   Args:
     paths: folders with results of `dualenc evaluate`, with ':bm25', ':hybrid'
-      or ':rerank' at the end for these systems, or TREC run files;
-      'one.trec+other.trec' for several fused by reciprocal ranks.
+      or ':rerank' at the end for these systems, or TREC run files.
     names: the systems' names, where '{codec}' is replaced by the codec of each;
       None for those of their folders or files.
     qrels: judgements that run files, and the run.trec of folders, are measured
@@ -70,20 +65,15 @@ def read(
   if qrels is not None:
     judged = _read_judgements(qrels, relevance_level or 1)
   models = []
-  for path in paths:
-    parts = _split_parts(path)
-    for part, _ in parts:
-      if not part.exists():
-        raise UserError(f'{part} does not exist.')
+  for path, system in map(split_system, paths):
+    if not path.exists():
+      raise UserError(f'{path} does not exist.')
     if judged is not None:
-      runs = [_find_run(*part, judged) for part in parts]
-      models.append(_measure_runs(runs, judged, k))
-    elif len(parts) > 1 or parts[0][0].is_file():
-      kind = 'fused of runs' if len(parts) > 1 else 'a run file'
-      raise UserError(f'{path} is {kind}: give --qrels to measure it by.')
+      models.append(_measure_run(*_find_run(path, system, judged), judged, k))
+    elif path.is_file():
+      raise UserError(f'{path} is a run file: give --qrels to measure it by.')
     else:
-      ((folder, system),) = parts
-      models.append(result_files.read_model(folder, baseline=system))
+      models.append(result_files.read_model(path, baseline=system))
   results = [
       pathlib.Path(result.where).resolve()
       for model in models for result in model.results.values()
@@ -105,15 +95,7 @@ def _with_codec(name: str, model: Model) -> str:
   return name.replace('{codec}', ' '.join(sorted(every)))
 
 
-def _split_parts(path: pathlib.Path) -> list[_Part]:
-  """The parts of 'one.trec+other.trec'; a single one for any other path."""
-  whole = split_system(path)
-  if whole[0].exists():
-    return [whole]
-  return [split_system(pathlib.Path(part)) for part in str(path).split('+')]
-
-
-def split_system(path: pathlib.Path) -> _Part:
+def split_system(path: pathlib.Path) -> tuple[pathlib.Path, str]:
   """A folder or run, and the system after a colon, '' for none."""
   stem, _, system = str(path).rpartition(':')
   if system in result_files.SYSTEMS and not path.exists():
@@ -186,28 +168,18 @@ def _check_copies(result: Result) -> None:
     )
 
 
-def _measure_runs(
-    named: Sequence[tuple[str, pathlib.Path]], judged: _Judgements,
-    k: int | None,
+def _measure_run(
+    name: str, path: pathlib.Path, judged: _Judgements, k: int | None
 ) -> Model:
-  """The one result of a run, or of several fused."""
-  names, paths = zip(*named)
-  runs = list(map(trec.read_run, paths))
-  for path, other in zip(paths[1:], runs[1:]):
-    if not runs[0].keys() & other.keys():
-      raise UserError(
-          f'{paths[0]} and {path} have no query in common, so that there is'
-          ' nothing to fuse. Are they of the same data set?'
-      )
-  run = runs[0] if len(runs) == 1 else hybrid.fuse_runs(runs)
+  """The one result of a run."""
+  run = trec.read_run(path)
   if k is not None:
     run = {
         query: {hit: hits[hit] for hit in sort_hits(hits)[:k]}
         for query, hits in run.items()
     }
-  path = '+'.join(map(str, paths))
   try:
-    scores = metrics.evaluate_run(run, judged.qrels, path, judged.level)
+    scores = metrics.evaluate_run(run, judged.qrels, str(path), judged.level)
   except UserError as e:
     raise UserError(f'{path} with --qrels {judged.path}: {e}') from e
   key = Key('run', None, judged.path.stem, '')
@@ -217,5 +189,5 @@ def _measure_runs(
       'depth': k or max(map(len, run.values())),
       **({'relevance_level': judged.level} if judged.level > 1 else {}),
   }
-  result = Result(path, key, scores.means(), facts, lambda: scores)
-  return Model('+'.join(names), path, {key: result})
+  result = Result(str(path), key, scores.means(), facts, lambda: scores)
+  return Model(name, str(path), {key: result})

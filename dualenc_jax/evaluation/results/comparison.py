@@ -191,27 +191,21 @@ def _metrics_by_set(
     )
   chosen: dict[EvaluatedSet, list[str]] = {}
   for evaluated in sets:
-    lacking = {
-        metric: [m.where for m in models if evaluated.value(m, metric) is None]
-        for metric in known
+    common = {
+        metric for metric in known
+        if all(evaluated.value(model, metric) is not None for model in models)
     }
-    for metric in wanted:
-      if 0 < len(lacking[metric]) < len(models):
-        raise UserError(
-            f'{lacking[metric][0]} has no {metric} on {evaluated.name}, unlike'
-            ' others. Evaluate it again, or choose other --metrics.'
-        )
-    chosen[evaluated] = []
     of_papers = benchmarks.paper_metrics(evaluated.keys[0])
     defaults = [of_papers, benchmarks.OTHER_METRICS]
-    for choice in [wanted] if wanted else defaults:
-      chosen[evaluated] = chosen[evaluated] or [
-          metric for metric in choice if not lacking.get(metric, True)
-      ]
+    choices = (
+        [metric for metric in choice if metric in common]
+        for choice in ([wanted] if wanted else defaults)
+    )
+    chosen[evaluated] = next(filter(None, choices), [])
   if not any(chosen.values()):
     raise UserError(
-        'The results have none of the default metrics in common. Choose'
-        f' --metrics of {", ".join(known)}.'
+        'The results have none of these metrics in common. Choose --metrics of'
+        f' {", ".join(known)}.'
     )
   return chosen
 

@@ -13,7 +13,6 @@ from dualenc_jax.evaluation.results.result_files import (
   describe_copies,
   describe_outdated,
   describe_seen,
-  Key,
   Model,
 )
 from dualenc_jax.utils import figure as figure_lib, files, table as table_lib
@@ -157,23 +156,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         yield f'{model.name} on {name} is {what}: evaluate it again.'
       if copies := describe_copies(facts):
         yield f'{name}: {copies}'
-  for model in others:
-    sets = [
-        name for key, name in names.items()
-        if _dtype(model, key) != _dtype(baseline, key)
-    ]
-    if sets:
-      yield (
-          f'Embeddings of {model.name} have another dtype than those of'
-          f' {baseline.name} on {", ".join(sets)}.'
-      )
   yield from tables.mixed_notes(
       {m.name: [m.results[key] for key in names] for m in (baseline, *others)}
   )
-
-
-def _dtype(model: Model, key: Key) -> str:
-  return model.results[key].provenance.get('embedding_dtype') or 'float32'
 
 
 def _row(d: Difference) -> dict[str, Any]:
@@ -218,6 +203,7 @@ def _figure(
   if not others:
     order = sorted(range(len(shown)), key=lambda i: -percents[i])
     shown, percents = [shown[i] for i in order], sorted(percents, reverse=True)
+  rows = [_row(d) for d in shown]
   words = f'improvement of {metric} over {name} (%)'
   title = f'Relative {words}' if others else f'{first.name}: relative {words}'
   sets = list(dict.fromkeys(d.set_name for d in shown))
@@ -226,15 +212,7 @@ def _figure(
       title=title,
       caption=f'Relative {words} by set. Pale: may be chance (p \u2265'
       f' {_LEVEL}), by the randomization test with Holm correction.',
-      columns={
-          'set': [d.set_name for d in shown],
-          'split': [d.evaluated.split for d in shown],
-          'model': [d.model for d in shown],
-          'relative_improvement_percent': percents,
-          'baseline': [d.baseline_value for d in shown],
-          'value': [d.value for d in shown],
-          'p_holm': [d.p_holm for d in shown],
-      },
+      columns={name: [row[name] for row in rows] for name in rows[0]},
       inches=(6.4, 1.0 + 0.18 * len(shown) + 0.09 * len(sets)),
       draw=lambda canvas: _draw(canvas, shown, percents, sets, title),
   )

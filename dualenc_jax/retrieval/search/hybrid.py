@@ -11,7 +11,7 @@ A passage without a word of the query has no rank by BM25, and is no hit where
 BM25 has all the weight.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from dualenc_jax.retrieval.search import ranking
 from dualenc_jax.retrieval.search.bm25 import BM25, mask_unmatched
-from dualenc_jax.retrieval.search.ranking import rank_scores, Ranking, sort_hits
+from dualenc_jax.retrieval.search.ranking import rank_scores, Ranking
 from dualenc_jax.utils.errors import expect
 
 RRF = 'rrf'
@@ -123,26 +123,6 @@ def fuse_ranks(
     best = best[best >= 0]
     total[best] += 1 / (_CONSTANT + np.arange(1, len(best) + 1))
   return np.where(total > 0, total, -np.inf).astype(np.float32)
-
-
-def fuse_runs(
-    runs: Sequence[Mapping[str, Mapping[str, float]]],
-) -> dict[str, dict[str, float]]:
-  """Fuses TREC runs, query -> passage id -> score, by reciprocal ranks.
-
-  The result has at most as many hits a query as the deepest of the runs.
-  """
-  depth = max(len(hits) for run in runs for hits in run.values())
-  fused: dict[str, dict[str, float]] = {}
-  for run in runs:
-    for query, hits in run.items():
-      totals = fused.setdefault(query, {})
-      for rank, hit in enumerate(sort_hits(hits)[:_DEPTH], 1):
-        totals[hit] = totals.get(hit, 0.0) + 1 / (_CONSTANT + rank)
-  return {
-      query: {hit: totals[hit] for hit in sort_hits(totals)[:depth]}
-      for query, totals in fused.items()
-  }
 
 
 def check_weight(weight: float | str) -> None:
