@@ -172,10 +172,12 @@ def _propose_drops(names: Sequence[str]) -> str:
   """Expressions that match all of some names, a part or its layers each."""
   layers: dict[str, dict[str, None]] = {}
   for name in names:
-    part, number = re.match(r'([^/]*)(?:/layers_(\d+))?', name).groups()
-    layers.setdefault(part, {})[number] = None
+    part, _, rest = name.partition('/')
+    layer, _, _ = rest.partition('/')
+    number = layer.removeprefix('layers_')
+    layers.setdefault(part, {})['' if number == layer else number] = None
   patterns = [
-      f'{part}/.*' if None in numbers else
+      f'{part}/.*' if '' in numbers else
       f'{part}/layers_({"|".join(numbers)})/.*'
       for part, numbers in layers.items()
   ]

@@ -173,15 +173,6 @@ def read(path: pathlib.Path, step: int | None = None) -> Weights:
   return to_weights(open_checkpoint(path, candidate_steps(path, step)[0]))
 
 
-def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
-  """Reads decoder and head of a generator, by the names of `Seq2Seq`.
-
-  They are {} for another model, and those of the checkpoint that `read` opens.
-  """
-  checkpoint = open_checkpoint(path, candidate_steps(path, None)[0])
-  return _partition(checkpoint.tensors, 'decoder')[0]
-
-
 def restore(
     path: pathlib.Path, step: int | None, use: Callable[[Checkpoint], _T]
 ) -> _T:
@@ -233,8 +224,8 @@ def to_weights(checkpoint: Checkpoint) -> Weights:
   """A checkpoint as one of any form, without its optimizer.
 
   The encoder of a cross-encoder has no projection; the score head is among the
-  parameters of the loss. The encoder of a generator has none either, and
-  `read_decoder` has the other tensors. UserError for any other model.
+  parameters of the loss. The encoder of a generator has none
+  either. UserError for any other model.
   """
   meta = checkpoint.meta
   head, decoder, tensors = _partition(checkpoint.tensors, 'head', 'decoder')
@@ -250,6 +241,7 @@ def to_weights(checkpoint: Checkpoint) -> Weights:
       encoders.get('encoder') or infer_encoder(tensors),
       encoders.get('passage_encoder'),
       weights_lib.Usage().updated(meta['data'], checkpoint.model_dir),
+      read_decoder=lambda: decoder,
       left_out=dict.fromkeys(decoder, 'decoder'),
       loss={**checkpoint.loss, **head},
       step=meta['step'],

@@ -41,13 +41,10 @@ class _Format(NamedTuple):
   Attributes:
     matches: whether a path is of this form.
     read: its `Weights`.
-    read_decoder: decoder and head by the names of `Seq2Seq`, {} if it has none;
-      None for a form that never has one.
   """
 
   matches: Callable[[Any], bool]
   read: Callable[[Any], Weights]
-  read_decoder: Callable[[Any], Mapping[str, Tensor]] | None = None
 
 
 def _read_artifact(path: pathlib.Path) -> Weights:
@@ -81,20 +78,15 @@ MODEL_DIR, SENTENCE_TRANSFORMERS = 'model_dir', 'sentence_transformers'
 HUGGING_FACE, T5X = 'hugging_face', 't5x'
 # In this order: a sentence-transformers folder is a Hugging Face folder, too.
 _FORMATS = {
-    MODEL_DIR: _Format(
-        checkpoint_reader.is_model_dir, checkpoint_reader.read,
-        checkpoint_reader.read_decoder,
-    ),
+    MODEL_DIR: _Format(checkpoint_reader.is_model_dir, checkpoint_reader.read),
     SENTENCE_TRANSFORMERS: _Format(
         sentence_transformers.matches, sentence_transformers.read
     ),
-    HUGGING_FACE: _Format(
-        hugging_face.matches, hugging_face.read, hugging_face.read_decoder
-    ),
+    HUGGING_FACE: _Format(hugging_face.matches, hugging_face.read),
     'artifact': _Format(
         lambda path: (path / artifact.FILE).is_file(), _read_artifact
     ),
-    T5X: _Format(t5x.matches, t5x.read, t5x.read_decoder),
+    T5X: _Format(t5x.matches, t5x.read),
 }
 _EXPECTED = (
     'a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face folder of'
@@ -189,12 +181,10 @@ def read_with_decoder(
 ) -> tuple[Weights, Mapping[str, Tensor]]:
   """Reads a checkpoint as `read`, and its decoder and head by our names.
 
-  The latter are {} for an encoder alone. 'decoder/logits_dense/kernel' does not
-  exist where logits are by the token embeddings, over sqrt(E).
+  The latter are as of `Weights.read_decoder`.
   """
-  read_decoder = _FORMATS[detect(path)].read_decoder
-  decoder = read_decoder(_expand(path)) if read_decoder else {}
   weights = read(path)
+  decoder = weights.read_decoder()
   left_out = {
       name: reason
       for name, reason in weights.left_out.items()

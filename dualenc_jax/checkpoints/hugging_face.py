@@ -127,27 +127,21 @@ def read(path: pathlib.Path) -> Weights:
   weights = Weights(
       KIND, str(path), tensors, infer_encoder(tensors, activations),
       usage=tokenizer.read(folder), left_out=left_out,
+      read_decoder=lambda: _read_decoder(theirs, left_out, table, config),
   ).check()
   config_lib.check_sizes(config, weights.encoder, table.shape, where)
   return weights
 
 
-def read_decoder(path: pathlib.Path) -> dict[str, Tensor]:
-  """Reads decoder and head of a T5, by the names of `Seq2SeqRanker`.
-
-  They are {} for an encoder alone. 'decoder/logits_dense/kernel' does not exist
-  where logits are by the token embeddings, over sqrt(E).
-  """
-  folder = path if path.is_dir() else path.parent
-  refuse_pickle(path)
-  theirs = safetensors_file.read(path)
-  config = config_lib.read(folder)
-  table, left_out = _read_table(theirs, config, folder)
+def _read_decoder(
+    theirs: Mapping[str, Tensor], left_out: Mapping[str, str], table: Tensor,
+    config: Mapping[str, Any],
+) -> dict[str, Tensor]:
   decoder = {}
-  for name, tensor in theirs.items():
-    if name.startswith('decoder.') and name not in (*left_out, _UNUSED):
+  for name, reason in left_out.items():
+    if reason == 'decoder' and name != _UNUSED:
       ours = _to_ours(name)
-      decoder[ours] = _transpose(ours, tensor)
+      decoder[ours] = _transpose(ours, theirs[name])
   head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
   # A tied head of T5 1.1 is not scaled.
   if decoder and (head is not table or config_lib.is_head_tied(config) is None):

@@ -103,6 +103,7 @@ def read(path: str | os.PathLike[str]) -> Weights:
       str(path),
       tensors,
       *infer_encoders(tensors),
+      read_decoder=lambda: _read_decoder(targets),
       left_out=decoder | others,
       loss=loss,
       step=_read_step(tree.get('state/step')),
@@ -110,17 +111,11 @@ def read(path: str | os.PathLike[str]) -> Weights:
   ).check()
 
 
-def read_decoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-  """Reads decoder and head of a T5, by the names of `Seq2SeqRanker`.
-
-  They are {} for an encoder alone. 'decoder/logits_dense/kernel' does not exist
-  where logits are by the token embeddings, over sqrt(E).
-  """
-  tree = _read_tree(path)[2]
+def _read_decoder(targets: Mapping[str, Any]) -> dict[str, Tensor]:
   decoder = {
-      name.removeprefix('target/'): tensor
-      for name, tensor in tree.items()
-      if name.startswith('target/decoder/') and tensor is not None
+      name: tensor
+      for name, tensor in targets.items()
+      if name.startswith('decoder/') and tensor is not None
   }
   norm = decoder.get('decoder/decoder_norm/scale')
   return _unscan(decoder, {'decoder': norm.shape[0]}) if norm else {}

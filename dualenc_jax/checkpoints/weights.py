@@ -5,7 +5,7 @@ form that can be read can be written as any other.
 """
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
@@ -105,6 +105,9 @@ class Weights:
     encoder: sizes of the (query) encoder.
     passage_encoder: those of a passage encoder of its own.
     usage: how texts are tokenized.
+    read_decoder: opens decoder and head by the names of `Seq2Seq`, {} if it has
+      none. 'decoder/logits_dense/kernel' does not exist where logits are by the
+      token embeddings, over sqrt(E).
     left_out: tensors that are no part of a dual encoder, with the reason, such
       as 'decoder'.
     loss: parameters of the loss, 'loss/log_temperature'.
@@ -124,6 +127,7 @@ class Weights:
   encoder: T5Encoder
   passage_encoder: T5Encoder | None = None
   usage: Usage = Usage()
+  read_decoder: Callable[[], Mapping[str, Tensor]] = dict
   left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
   loss: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
   step: int | None = None

@@ -15,9 +15,9 @@ _PLACE = re.compile(
     r'(?:/(?P<inner>[^@]+))?'
 )
 # Copies of the same weights for other programs.
-_OTHERS = (
+_OTHERS = [
     'pytorch_model*.bin', '*.h5', '*.ot', '*.onnx', 'flax_model*', 'openvino/*'
-)
+]
 
 
 def is_on_hub(path: object) -> bool:

@@ -5,12 +5,13 @@ it leads to. The content of a file, though, leads to nothing outside of its
 folder.
 """
 
+import io
 import math
 import os
 import pathlib
 import re
 import stat
-from typing import Any, IO
+from typing import Any
 import zlib
 
 from dualenc_jax.utils.errors import UserError
@@ -42,7 +43,7 @@ def explain_path(path: Any) -> str:
   return f'{path} is not a regular file but {kind}'
 
 
-def open_file(path: Any, again: str = '') -> IO[bytes]:
+def open_file(path: Any, again: str = '') -> io.BufferedReader:
   """Opens a file to read, local or gs:// of etils, without waiting for others.
 
   `again`, here and below, is what the user can do about an error.
