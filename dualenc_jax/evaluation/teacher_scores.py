@@ -6,7 +6,7 @@ Scores are found by ids: order and gaps of a file mean nothing.
 
 import array
 from collections.abc import Callable, Iterable, Iterator
-import io
+import itertools
 import json
 import math
 import os
@@ -14,7 +14,7 @@ import pathlib
 
 import numpy as np
 
-from dualenc_jax.data.readers import qrels
+from dualenc_jax.data.readers import qrels, rows
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.encoding.teacher import Teacher
@@ -127,11 +127,9 @@ def _scores_of_teacher(
           )
         scores[places[done : done + len(block)]] = values
         done += len(block)
-        rows = (
-            [*map(trec.field, table.names(pair)), repr(value)]
-            for pair, value in zip(block, values.tolist())
-        )
-        out.write(''.join('\t'.join(row) + '\n' for row in rows))
+        for pair, value in zip(block, values.tolist()):
+          ids = map(trec.field, table.names(pair))
+          out.write('\t'.join([*ids, repr(value)]) + '\n')
         progress(len(block))
         out.flush()
         os.fsync(out.fileno())
@@ -194,34 +192,28 @@ class _ScoreTable:
 
 def read_scores(path: pathlib.Path) -> Iterator[Entry]:
   """Yields the scores of any file; raises UserError."""
-  entry = None
-  try:
-    file = untrusted.open_file(path, 'Give a file of scores.')
-    with io.TextIOWrapper(file, 'utf-8') as lines:
-      first = next(lines, '')
-      if first.count('\t') != 2 and len(first.encode().split()) == 6:
-        for query, hits in trec.read_run(path).items():
-          yield from ((query, passage, s) for passage, s in hits.items())
-        return
-      lines.seek(0)
-      for entry in _parse(lines, path):
-        yield entry
-  except OSError as e:
-    raise UserError(f'{path}: cannot read the scores: {e.strerror}.') from e
-  except UnicodeDecodeError as e:
-    raise UserError(
-        f'{path}: not a text file in UTF-8: {e.reason}. Expected lines of query'
-        ' id, passage id and score.'
-    ) from e
-  if entry is None:
+  lines = rows.lines(path)
+  number, first = next(lines, (0, b''))
+  if not number:
     raise UserError(f'{path} has no scores.')
+  if first.count(b'\t') != 2 and len(first.split()) == 6:
+    for query, hits in trec.read_run(path).items():
+      yield from ((query, passage, s) for passage, s in hits.items())
+    return
+  yield from _parse(itertools.chain([(number, first)], lines), path)
 
 
-def _parse(lines: Iterable[str], path: pathlib.Path) -> Iterator[Entry]:
+def _parse(
+    lines: Iterable[tuple[int, bytes]], path: pathlib.Path
+) -> Iterator[Entry]:
   """Yields the scores of TSV lines, whose columns a header may name."""
   width, *places = 3, 0, 1, 2
-  for number, line in enumerate(lines, start=1):
+  for number, content in lines:
     where = f'{path}:{number}'
+    try:
+      line = rows.decode(content)
+    except rows.BadRow as e:
+      raise UserError(f'{where}: {e}') from None
     if number == 1 and (header := qrels.header(where, line)):
       width, *places = header
       continue
@@ -257,5 +249,4 @@ def _kept_scores(
     )
   with files.writing(path, 'another --output_dir'):
     os.truncate(path, path.read_bytes().rfind(b'\n') + 1)
-  with open(path, encoding='utf-8') as lines:
-    return [*_parse(lines, path)]
+  return [*_parse(rows.lines(path), path)]

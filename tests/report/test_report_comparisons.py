@@ -34,7 +34,7 @@ def beside_it(folder, system, values):
 def test_bm25_is_the_baseline_where_it_was_measured(model):
   beside_it(model, 'bm25', [0.5] * 10)
   page = render(model)
-  assert 'MRR 100.0 % pairs, test; BM25 50.0 %' in page.text('top')
+  assert 'MRR 100.0 % pairs test; BM25 50.0 %' in page.text('top')
   text = page.text('comparison')
   assert 'my_model against BM25 (%)' in text
   # Of 10 equal steps up, 2 of the 2^10 flips are as good.

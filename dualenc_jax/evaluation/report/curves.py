@@ -90,19 +90,15 @@ class Chart(NamedTuple):
 def charts(runs: Mapping[str, Curves]) -> list[Chart]:
   """Charts of the known metrics, then of all others.
 
-  Several runs are drawn over each other, with a chart for each metric.
+  Several runs are drawn over each other, in a chart for each metric.
 
   Raises:
     ImportError: matplotlib is not installed.
   """
   groups: dict[str, list[str]] = {}
-  for title, words in _CHARTS.items():
+  for title, words in _CHARTS.items() if len(runs) == 1 else ():
     group, *names = words.split()
-    metrics = [f'{group}/{name}' for name in names]
-    if len(runs) > 1 and names[1:]:
-      groups |= {f'{title}: {_words(metric)}': [metric] for metric in metrics}
-    else:
-      groups[title] = metrics
+    groups[title] = [f'{group}/{name}' for name in names]
   known = {metric for metrics in groups.values() for metric in metrics}
   groups |= {m: [m] for run in runs.values() for m in run if m not in known}
   return [chart for item in groups.items() if (chart := _chart(*item, runs))]

@@ -1,16 +1,14 @@
 """The summary of a model: key numbers, its card, and what is missing."""
 
 from collections.abc import Iterator
-import re
 import shlex
-from typing import Any
 
 from dualenc_jax.evaluation.report.contents import CONFIG, Contents
 from dualenc_jax.evaluation.results import benchmarks
 from dualenc_jax.evaluation.results.result_files import (
   describe_copies,
   describe_seen,
-  Result,
+  size,
 )
 
 # The metrics of the headlines without an evaluation.
@@ -22,8 +20,6 @@ _SHOWN = (
     'LOSS MODEL OPTIMIZER BATCH_SIZE NUM_NEGATIVES LEARNING_RATE QUERY_LENGTH'
     ' PASSAGE_LENGTH DTYPE SEED INITIAL_CHECKPOINT_PATH'
 ).split()
-# Parameters of readers that name the data.
-_SOURCES = 'train|path|queries|dataset|folder|files|hard_negatives'
 # A number in large: its name, its text, and what it was measured on.
 Headline = tuple[str, str, str]
 
@@ -81,7 +77,7 @@ def _headlines_of_results(contents: Contents) -> Iterator[Headline]:
   for result in (evaluation.result for evaluation in contents.evaluations):
     for metric in benchmarks.paper_metrics(result.key):
       if metric in result.metrics:
-        where = set_name(result)
+        where = str(result.key)
         if outdated := contents.outdated(result):
           where += f', {outdated.partition(", ")[0]}'
         if known := bm25.get(result.key):
@@ -93,57 +89,19 @@ def _percent(share: float) -> str:
   return f'{100 * share:.1f} %'
 
 
-def set_name(result: Result) -> str:
-  """'pairs (held_out.jsonl), test': the set, by its files too."""
-  names, label = _join(result.provenance.get('files')), result.key.label
-  if names and names not in label:
-    label += f' ({names})'
-  return f'{label}, {result.key.split}'
-
-
-def _join(names: Any) -> str:
-  """Names of files as evaluations have them, by parameter."""
-  if isinstance(names, dict):
-    names = [*names.values()]
-  if isinstance(names, list):
-    return ', '.join(filter(None, map(_join, names)))
-  return str(names or '')
-
-
 def card(contents: Contents) -> Iterator[tuple[str, str]]:
   """Yields the rows of a model card on its data."""
-  macros = contents.settings
-  if lengths := ', '.join(
-      f'{side} of {length} tokens at most'
-      for side, name in (('queries', 'QUERY'), ('passages', 'PASSAGE'))
-      if (length := macros.get(f'{name}_LENGTH'))
-  ):
-    yield 'Input', f'{lengths}; longer ones are cut.'
-  trained = [contents.task, *_sources(contents)]
+  trained = contents.task
   examples = contents.meta.get('data', {}).get('examples')
-  if isinstance(examples, int):
-    trained.append(f'{examples:,} examples')
-  yield 'Trained on', ', '.join(filter(None, trained))
-  start = macros.get('INITIAL_CHECKPOINT_PATH', 'None').strip('\'"')
-  yield 'Started from', 'random values' if start == 'None' else start
+  if examples is not None:
+    trained += f', {examples:,} examples'
+  yield 'Trained on', trained
   for result in (evaluation.result for evaluation in contents.evaluations):
     facts = result.provenance
-    sizes = [(facts.get(name), name) for name in ('queries', 'passages')]
-    counts = ', '.join(f'{n:,} {name}' for n, name in sizes if n is not None)
-    yield 'Measured on', ': '.join(filter(None, [set_name(result), counts]))
+    yield 'Measured on', ': '.join(filter(None, [str(result.key), size(facts)]))
     for sentence in (describe_seen(facts), describe_copies(facts)):
       if sentence:
         yield '', sentence
-
-
-def _sources(contents: Contents) -> Iterator[str]:
-  """Yields the names of files and data sets that the task's reader has."""
-  reader = re.escape(contents.settings.get('TASK', '').strip('@()'))
-  pattern = rf'^{reader}\.(?:{_SOURCES}) = (?:\\\n\s*)?(.*)$'
-  for value in re.findall(pattern, contents.config, re.MULTILINE):
-    value = contents.settings.get(value[1:], value)
-    if value != 'None':
-      yield value.strip('\'"')
 
 
 def missing(contents: Contents) -> Iterator[tuple[str, str]]:
