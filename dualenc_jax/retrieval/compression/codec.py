@@ -23,7 +23,6 @@ from dualenc_jax.retrieval.compression.quantisers import (
   Floats,
   Hamming,
   Int8,
-  Levels,
   Signs,
 )
 from dualenc_jax.utils import finite, json_file
@@ -42,7 +41,7 @@ _PLAN = {
 }
 _PARTS = {
     part.__name__: part
-    for part in (Linear, Product, Floats, Int8, Levels, Signs, Hamming)
+    for part in (Linear, Product, Floats, Int8, Signs, Hamming)
 }
 
 @dataclasses.dataclass(frozen=True, eq=False)

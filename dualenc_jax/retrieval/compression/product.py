@@ -5,7 +5,7 @@ Q queries.
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,11 @@ class Product(quantisers.Quantiser):
 
   assign: Any
   score: Any
-  is_decoded: ClassVar[bool] = False
+
+  @property
+  def is_decoded(self) -> bool:
+    # Tables of single dims save nothing.
+    return self.score.shape[2] == 1
 
   @property
   def parts(self) -> int:
@@ -66,7 +70,7 @@ class Product(quantisers.Quantiser):
 
   def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
     numbers = unpack(codes, self.bits, self.parts, jnp)
-    if jax.default_backend() == 'cpu':
+    if jax.default_backend() == 'cpu' and not self.is_decoded:
       return self._by_tables(queries, numbers)
     return quantisers.dot(queries, self.values(numbers))
 

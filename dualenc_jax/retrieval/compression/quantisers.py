@@ -12,7 +12,6 @@ queries [Q, d] and codes [Q, n].
 """
 
 import dataclasses
-import functools
 from typing import Any, ClassVar
 
 import jax
@@ -49,7 +48,7 @@ class Quantiser:
 
   dtype: Any = 'uint8'
   is_exact: ClassVar[bool] = False
-  is_decoded: ClassVar[bool] = True
+  is_decoded: Any = True
 
   @property
   def norm_bound(self) -> float | None:
@@ -70,7 +69,7 @@ class Floats(Quantiser):
   dtype: str = dataclasses.field(
       default='float32', metadata={'static': True}
   )
-  is_decoded: ClassVar[bool] = False
+  is_decoded = False
 
   @property
   def width(self) -> int:
@@ -149,48 +148,6 @@ class Int8(Quantiser):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Levels(Quantiser):
-  """One of 2^b levels for each component, the same for all (Max 1960).
-
-  After a random rotation every component is about normal, so the levels that
-  are best for a normal distribution need no training (TurboQuant, 2025). Levels
-  are float32 [2^b], ascending; codes are packed, lowest bits first.
-  """
-
-  levels: Any
-  dim: int = dataclasses.field(metadata={'static': True})
-  bits: int = dataclasses.field(metadata={'static': True})
-
-  @classmethod
-  def for_normal(cls, dim: int, bits: int, deviation: float) -> 'Levels':
-    """The levels for normal components of mean 0 and this deviation."""
-    levels = normal_levels(bits) * deviation
-    return cls(levels.astype(np.float32), dim, bits)
-
-  @property
-  def width(self) -> int:
-    return -(-self.dim * self.bits // 8)
-
-  @property
-  def norm_bound(self) -> float:
-    greatest = np.abs(np.asarray(self.levels, np.float64)).max()
-    return float(greatest * np.sqrt(self.dim))
-
-  def encode(self, vectors: np.ndarray) -> np.ndarray:
-    levels = np.asarray(self.levels, np.float64)
-    between = ((levels[1:] + levels[:-1]) / 2).astype(np.float32)
-    return pack(np.searchsorted(between, vectors, 'right'), self.bits)
-
-  def decode(self, codes: np.ndarray) -> np.ndarray:
-    return np.asarray(self.levels)[unpack(codes, self.bits, self.dim)]
-
-  def scores(self, queries: jax.Array, codes: jax.Array) -> jax.Array:
-    numbers = unpack(codes, self.bits, self.dim, jnp)
-    return dot(queries, jnp.take(self.levels, numbers, mode='clip'))
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
 class Signs(Quantiser):
   """A bit for each component, 1 from 0 on; bits stand for +1 and -1.
 
@@ -235,7 +192,7 @@ class Hamming(Signs):
 
   dim: int = dataclasses.field(metadata={'static': True})
   is_exact: ClassVar[bool] = True
-  is_decoded: ClassVar[bool] = False
+  is_decoded = False
 
   def map_queries(self, queries: np.ndarray) -> np.ndarray:
     """The signs of queries, +1 or -1: float32 [Q, d]."""
@@ -299,36 +256,3 @@ def unpack(codes: Any, bits: int, count: int, xp: Any = np) -> Any:
   each = each.reshape(len(codes), -1)[:, : count * bits]
   each = each.reshape(len(codes), count, bits).astype(xp.int32)
   return xp.sum(each << xp.arange(bits)[None, None], axis=2, dtype=xp.int32)
-
-
-@functools.cache
-def normal_levels(bits: int) -> np.ndarray:
-  """The 2^bits values that N(0, 1) is best rounded to, in squared error.
-
-  Each is the mean of the numbers that are rounded to it, and these end in the
-  middle between it and the next one (Max 1960; Lloyd 1982). The values are
-  float64 [2^bits], ascending, symmetric and read-only.
-  """
-  # Slow to import, and seldom needed.
-  from scipy import optimize
-  from scipy.special import ndtr, ndtri
-
-  def errors(values):
-    """How far levels [n] are from the means of their cells."""
-    between = (values[1:] + values[:-1]) / 2
-    edges = np.concatenate([[-np.inf], between, [np.inf]])
-    density = np.exp(-(edges**2) / 2) / np.sqrt(2 * np.pi)
-    # From the nearer tail, where the distribution has all its digits.
-    mass = np.where(
-        edges[:-1] > 0, ndtr(-edges[:-1]) - ndtr(-edges[1:]),
-        ndtr(edges[1:]) - ndtr(edges[:-1]),
-    )
-    return values - (density[:-1] - density[1:]) / mass
-
-  count = 2**bits
-  # The density of the best levels is that of N(0, 3), for many of them.
-  start = np.sqrt(3) * ndtri((np.arange(count) + 0.5) / count)
-  values = optimize.root(errors, start, tol=1e-13).x
-  values = (values - values[::-1]) / 2
-  values.setflags(write=False)
-  return values

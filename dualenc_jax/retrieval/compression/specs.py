@@ -5,7 +5,7 @@
                    range for all
   pca:256          the 256 directions with most of the passages in them
   truncate:256     the first 256 dimensions, of length one (Matryoshka)
-  rotated:4        a random rotation and levels of 4 bits a dimension
+  rotated:4        a random rotation and 16 levels for every dimension
   pq:96            96 parts of 8 bits each; pq:96x6, of 6
   opq:96           the same after a rotation that is learnt for it
   sign             a bit a dimension, scored by the float query
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import dataclasses
 import pathlib
 import re
+import statistics
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,8 @@ from dualenc_jax.utils.errors import did_you_mean_or_known, expect, UserError
 FLOATS = {'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}
 # Vectors of the largest sample: 256 for each of 256 centroids.
 SAMPLE = 2**16
+# Vectors whose components are the sample of the levels of `rotated`.
+_LEVELS_FROM = 2**10
 # Candidates of the first of two steps, as in BPR.
 _RESCORED = 1000
 _BLOCK = 2**14
@@ -133,12 +136,18 @@ class Part(NamedTuple):
           high = np.full_like(high, high.max())
         return (), quantisers.Int8.from_ranges(low, high)
       case 'rotated':
-        rotation = linear.random_rotation(dim, seed)
-        # A rotation leaves the sum of squares as it is.
-        squares = np.square(training.sample(), dtype=np.float64)
-        return (Linear(rotation),), quantisers.Levels.for_normal(
-            dim, self.number, float(np.sqrt(squares.mean()))
+        rotation = Linear(linear.random_rotation(dim, seed))
+        # Rotated components are about normal, and all alike.
+        values = rotation(training.sample(_LEVELS_FROM)).reshape(-1, 1, 1)
+        count = 2**self.number
+        # The density of the best levels is near N(0, 3), for many of them.
+        normal = statistics.NormalDist(0, np.sqrt(3) * max(values.std(), 1e-30))
+        start = [normal.inv_cdf((i + 0.5) / count) for i in range(count)]
+        levels = kmeans.fit(
+            values, count, seed, 100, np.reshape(start, (1, count, 1))
         )
+        levels = np.tile(levels, (dim, 1, 1))
+        return (rotation,), Product(levels, levels)
       case 'pq':
         vectors = training.sample(256 * 2**self.bits)
         parts = vectors.reshape(len(vectors), self.number, -1)

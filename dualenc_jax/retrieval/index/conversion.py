@@ -26,7 +26,7 @@ import numpy as np
 
 from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.compression.product import Product
-from dualenc_jax.retrieval.compression.quantisers import Levels, Signs
+from dualenc_jax.retrieval.compression.quantisers import Signs
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
 from dualenc_jax.retrieval.index import faiss_index
 from dualenc_jax.retrieval.index.header import FILE, FORMAT
@@ -143,7 +143,7 @@ def _describe_codes(codec: Codec) -> dict[str, Any]:
   about = {'dtype': str(codec.code_dtype), 'rescored': codec.rescored}
   if isinstance(quantiser, Signs):
     about |= {'bits': 1, 'bit_order': 'big'}
-  elif isinstance(quantiser, Levels | Product):
+  elif isinstance(quantiser, Product):
     about |= {'bits': quantiser.bits, 'bit_order': 'little'}
   kind = type(quantiser).__name__
   return {**about, 'quantiser': kind, 'transforms': len(codec.transforms)}

@@ -81,8 +81,6 @@ def _index_of_codes(codec: Codec) -> Any:
       # A code c stands for low + range (c + 1/2) / 255.
       trained = [*low, *(np.float32(255) * step)]
       return _scalar_index('QT_8bit', len(low), trained)
-    case quantisers.Levels(levels=levels, dim=dim):
-      return _product_index(np.tile(np.asarray(levels)[:, None], (dim, 1, 1)))
     case Product(score=score):
       return _product_index(np.asarray(score))
     case quantisers.Signs(dim=dim) if codec.rescored or isinstance(
