@@ -50,6 +50,9 @@ _PAIR_FORMS = {
 }
 # Options that runs had, which are left out of their configs.
 _REMOVED = (
+    r'(LABEL_SMOOTHING|DISTANCE|MATRYOSHKA_WEIGHTS) = .*',
+    r'(losses|objectives)\.\w+\.(label_smoothing|distance) = .*',
+    r'losses\.Matryoshka\.weights = .*',
     r'data\.Grouped\..*', r'losses\.Hashed\.straight_through = .*',
     r'losses\.Similarity\.check_norms = .*',
     r'objectives\.JointPq\.refresh = .*',

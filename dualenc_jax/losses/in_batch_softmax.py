@@ -18,7 +18,7 @@ from dualenc_jax.losses.loss import (
   Similarity,
 )
 from dualenc_jax.losses.score_matrix import combine, Partition
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import UserError
 
 # Cosines as close as this are a tie, which is no hit: sums of another order
 # differ by a few 1e-7 in float32.
@@ -54,20 +54,10 @@ class InBatchSoftmax(Loss):
   Attributes:
     margin: subtracted from cos(q_i, p_i) (additive margin softmax, Yang et al.
       2019), in units of the cosine.
-    label_smoothing: share of the target spread evenly over all candidates of
-      the anchor that are not masked out, the positive among them.
   """
 
   bidirectional: bool = True
   margin: float = 0.0
-  label_smoothing: float = 0.0
-
-  def __post_init__(self):
-    expect(
-        0.0 <= self.label_smoothing < 1.0,
-        f'{type(self).__name__}.label_smoothing', self.label_smoothing,
-        'a value from 0 up to, not including, 1',
-    )
 
   def query_blocks(self) -> tuple[blocks.Block, ...]:
     """Returns the negatives of the anchors q_i."""
@@ -106,8 +96,7 @@ class InBatchSoftmax(Loss):
             f' the global batch size, {size}, above 1.'
         )
     partitions = blocks.partitions(
-        batch, {block for term in terms for block in term.blocks}, similarity,
-        totals=self.label_smoothing > 0.0,
+        batch, {block for term in terms for block in term.blocks}, similarity
     )
     positive = loss_lib.positive_similarity(batch)
 
@@ -131,20 +120,9 @@ class InBatchSoftmax(Loss):
     target = (positive - self.margin) / temperature
     if term.positive_in_denominator:
       # log(exp target + exp lse) - target, exact where that is nearly 0, too.
-      entropy = jax.nn.softplus(negatives.lse - target)
-    else:
-      entropy = negatives.lse - target
-    if self.label_smoothing:
-      # The target moves from the positive to the mean of all candidates.
-      if term.positive_in_denominator:
-        mean = (target + negatives.total) / (1.0 + negatives.count)
-      else:
-        mean = negatives.total / jnp.maximum(negatives.count, 1.0)
-      entropy += self.label_smoothing * (target - mean)
-    if not term.positive_in_denominator:
-      # An anchor whose candidates are all duplicates has no denominator.
-      entropy = jnp.where(negatives.count > 0, entropy, 0.0)
-    return entropy
+      return jax.nn.softplus(negatives.lse - target)
+    # An anchor whose candidates are all duplicates has no denominator.
+    return jnp.where(negatives.count > 0, negatives.lse - target, 0.0)
 
 
 def _metrics_of_negatives(

@@ -24,7 +24,7 @@ _HALVINGS = 4
 class Matryoshka(LossWrapper):
   """A loss over the first components of embeddings, of several dims at once.
 
-    L = sum_d weight_d * loss(first d components, of length one again)
+    L = sum_d loss(first d components, of length one again)
 
   Texts are encoded once; each dim's loss has the same parameters. The whole
   embeddings must be among the dims: without them the last components learn
@@ -34,12 +34,10 @@ class Matryoshka(LossWrapper):
   Attributes:
     dims: different whole numbers, D among them and none above it; None for D
       and its halves down to an eighth, D, D // 2, D // 4, D // 8.
-    weights: of the dims in the sum, as many; None for 1 each.
   """
 
   loss: Loss
   dims: Sequence[int] | None = None
-  weights: Sequence[float] | None = None
 
   def __post_init__(self):
     loss_lib.check('Matryoshka.loss', self.loss)
@@ -49,18 +47,11 @@ class Matryoshka(LossWrapper):
         'Matryoshka.dims', dims,
         'different whole numbers, such as (768, 384, 192, 96), or None',
     )
-    if self.weights is None:
-      return
-    count = _HALVINGS if dims is None else len(dims)
-    expect(
-        len(self.weights) == count and min(self.weights) > 0,
-        'Matryoshka.weights', self.weights,
-        f'{count} numbers above 0, one for each dim, or None',
-    )
 
   def chance(self, batch_size: int, num_negatives: int) -> float | None:
     chance = self.loss.chance(batch_size, num_negatives)
-    return None if chance is None else chance * sum(self._weights)
+    count = _HALVINGS if self.dims is None else len(self.dims)
+    return None if chance is None else chance * count
 
   def trained_dims(self, dim: int) -> tuple[int, ...]:
     return tuple(sorted(self._dims(dim), reverse=True))
@@ -69,26 +60,19 @@ class Matryoshka(LossWrapper):
       self, params: Params, batch: Embeddings, similarity: Similarity
   ) -> Result:
     whole = batch.query.shape[-1]
-    dims = self._dims(whole)
     value: Any = 0.0
     metrics, losses = {}, {}
-    for dim, weight in zip(dims, self._weights):
+    for dim in self._dims(whole):
       part, part_metrics = self.loss(
           params, first_components(batch, dim), similarity
       )
-      value += weight * part
+      value += part
       losses[f'{dim}/loss'] = part
       if dim == whole:
         metrics = part_metrics
     return value, {**metrics, **losses, 'loss': value}
 
-  @property
-  def _weights(self) -> Sequence[float]:
-    count = _HALVINGS if self.dims is None else len(self.dims)
-    return [1.0] * count if self.weights is None else self.weights
-
   def _dims(self, whole: int) -> Sequence[int]:
-    """Returns the dims in the order of the weights."""
     dims = self.dims
     if dims is None:
       dims = [whole // 2**i for i in range(_HALVINGS)]

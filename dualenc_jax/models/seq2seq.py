@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dualenc_jax.models import layers, t5_decoder, t5_encoder
 from dualenc_jax.models.dual_encoder import PAD, row_lengths
@@ -135,30 +134,21 @@ def encoder_decoder(
 
 
 def token_losses(
-    logits: jax.Array, targets: jax.Array, z_loss: float = 0.0,
-    label_smoothing: float = 0.0,
+    logits: jax.Array, targets: jax.Array, z_loss: float = 0.0
 ) -> jax.Array:
   """Cross-entropy of each token of targets [R, T], as T5X computes it.
 
   It is 0 at best, except for the z-loss: `z_loss` is a factor of the squared
-  logarithm of the partition function. Smoothing spreads a share of the
-  probability over all other tokens.
+  logarithm of the partition function.
   """
   log_z = jax.nn.logsumexp(logits, axis=-1)
-  size = logits.shape[-1]
   # A comparison, not a gather: its gradient is no scatter, and it needs no
   # logits of another device where the vocabulary is sharded.
-  tokens = jnp.arange(size, dtype=jnp.int32)[None, None]
+  tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
   of_target = jnp.sum(
       jnp.where(tokens == targets[:, :, None], logits, 0.0), axis=-1
   )
   losses = log_z - of_target
-  if label_smoothing:
-    low = label_smoothing / (size - 1)
-    high = 1.0 - label_smoothing
-    entropy = -(high * np.log(high) + label_smoothing * np.log(low))
-    of_all = jnp.sum(logits, axis=-1)
-    losses = log_z - (high - low) * of_target - low * of_all - entropy
   if z_loss:
     losses += z_loss * jnp.square(log_z)
   return losses

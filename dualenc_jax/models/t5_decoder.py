@@ -30,48 +30,6 @@ class Cache(NamedTuple):
   source_values: jax.Array
 
 
-class Attention(nn.Module):
-  """T5 multi-head attention of targets to themselves or to the source."""
-
-  features: int
-  num_heads: int
-  head_dim: int
-  dropout_rate: float = 0.0
-  dtype: str = 'float32'
-
-  def setup(self):
-    joined, axes = self.num_heads * self.head_dim, ('embed', 'joined_kv')
-    init = t5_encoder.ATTENTION_INIT
-    query_init = t5_encoder.query_init(self.head_dim)
-    self.query = layers.Dense(joined, axes, query_init, self.dtype)
-    self.key = layers.Dense(joined, axes, init, self.dtype)
-    self.value = layers.Dense(joined, axes, init, self.dtype)
-    self.out = layers.Dense(self.features, axes[::-1], init, self.dtype)
-
-  def _heads(self, x: jax.Array) -> jax.Array:
-    """[R, T, H * K] -> [R, T, H, K]."""
-    return x.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
-
-  def keys_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Keys and values: [R, T, E] -> [R, T, H, K] each."""
-    return self._heads(self.key(x)), self._heads(self.value(x))
-
-  def __call__(
-      self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array,
-      mask: jax.Array, dropout: Segments | None = None,
-  ) -> jax.Array:
-    """Attends from [R, T, E] to keys and values [R, S, H, K]: [R, T, E].
-
-    `dropout`, the texts of the keys, switches that of the weights on.
-    """
-    keep = t5_encoder.keep_weights(self, dropout)
-    query = self._heads(self.query(x))
-    y = t5_encoder.einsum_attention(
-        query, keys, values, bias, mask, self.dropout_rate, keep
-    )
-    return self.out(y.reshape(*x.shape[:-1], -1))
-
-
 class DecoderLayer(nn.Module):
   """Self-attention, attention to the source, and feed-forward, with residuals.
 
@@ -91,8 +49,8 @@ class DecoderLayer(nn.Module):
         self.features, self.num_heads, self.head_dim, self.dropout_rate,
         self.dtype,
     )
-    self.self_attention = Attention(*attention)
-    self.encoder_decoder_attention = Attention(*attention)
+    self.self_attention = t5_encoder.Attention(*attention)
+    self.encoder_decoder_attention = t5_encoder.Attention(*attention)
     self.mlp = layers.Mlp(
         self.mlp_dim, self.activations, self.dropout_rate, self.dtype
     )

@@ -176,49 +176,58 @@ class RelativePositionBias(nn.Module):
     return bias[None]
 
 
-class SelfAttention(nn.Module):
-  """T5 multi-head self-attention with 2-D kernels [E, H*K]."""
+class Attention(nn.Module):
+  """T5 multi-head attention to the same or to other texts.
 
+  Kernels are 2-D, [E, H*K]; `features` is E.
+  """
+
+  features: int
   num_heads: int
   head_dim: int
   dropout_rate: float = 0.0
   dtype: str = 'float32'
-  attention_fn: AttentionFn = dot_product_attention
+  attention_fn: AttentionFn = einsum_attention
   out_init: float = 1.0
 
-  @nn.compact
-  def __call__(
-      self, x: jax.Array, bias: jax.Array, mask: jax.Array,
-      dropout: Segments | None = None,
-  ) -> jax.Array:
-    """Maps [B, L, E] to [B, L, E].
+  def setup(self):
+    joined, axes = self.num_heads * self.head_dim, ('embed', 'joined_kv')
+    self.query = layers.Dense(
+        joined, axes, query_init(self.head_dim), self.dtype
+    )
+    self.key = layers.Dense(joined, axes, ATTENTION_INIT, self.dtype)
+    self.value = layers.Dense(joined, axes, ATTENTION_INIT, self.dtype)
+    self.out = layers.Dense(
+        self.features, axes[::-1], layers.scaled(ATTENTION_INIT, self.out_init),
+        self.dtype,
+    )
 
-    For bias and mask see `einsum_attention`. `dropout`, the texts of the rows,
+  def _heads(self, y: jax.Array) -> jax.Array:
+    """[R, T, H * K] -> [R, T, H, K]."""
+    # The kernel of TPUs takes heads joined; a constraint on an axis of heads
+    # would make copies.
+    y = nn.with_logical_constraint(y, ('batch', 'length', 'heads'))
+    return y.reshape(*y.shape[:-1], self.num_heads, self.head_dim)
+
+  def keys_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keys and values: [R, T, E] -> [R, T, H, K] each."""
+    return self._heads(self.key(x)), self._heads(self.value(x))
+
+  def __call__(
+      self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array,
+      mask: jax.Array, dropout: Segments | None = None,
+  ) -> jax.Array:
+    """Attends from [R, T, E] to keys and values [R, S, H, K]: [R, T, E].
+
+    For bias and mask see `einsum_attention`. `dropout`, the texts of the keys,
     switches dropout of the attention weights on.
     """
-    joined = self.num_heads * self.head_dim
-
-    def heads(name, kernel_init=ATTENTION_INIT):
-      y = layers.Dense(
-          joined, ('embed', 'joined_kv'), kernel_init=kernel_init,
-          dtype=self.dtype, name=name,
-      )(x)
-      # The kernel of TPUs takes heads joined; a constraint on an axis of heads
-      # would make copies.
-      y = nn.with_logical_constraint(y, ('batch', 'length', 'heads'))
-      return y.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
-
     keep = keep_weights(self, dropout)
     y = self.attention_fn(
-        heads('query', query_init(self.head_dim)), heads('key'),
-        heads('value'), bias, mask, self.dropout_rate, keep,
+        self._heads(self.query(x)), keys, values, bias, mask,
+        self.dropout_rate, keep,
     )
-    return layers.Dense(
-        x.shape[-1], ('joined_kv', 'embed'),
-        kernel_init=layers.scaled(ATTENTION_INIT, self.out_init),
-        dtype=self.dtype,
-        name='out',
-    )(y.reshape(*x.shape[:-1], joined))
+    return self.out(y.reshape(*x.shape[:-1], -1))
 
 
 class EncoderLayer(nn.Module):
@@ -241,10 +250,11 @@ class EncoderLayer(nn.Module):
     """Maps [R, L, E] to [R, L, E]."""
     x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
     y = layers.RMSNorm(dtype=self.dtype, name='pre_attention_layer_norm')(x)
-    y = SelfAttention(
-        self.num_heads, self.head_dim, self.dropout_rate, self.dtype,
-        self.attention_fn, self.residual_init, name='attention',
-    )(y, bias, mask, dropout)
+    attention = Attention(
+        x.shape[-1], self.num_heads, self.head_dim, self.dropout_rate,
+        self.dtype, self.attention_fn, self.residual_init, name='attention',
+    )
+    y = attention(y, *attention.keys_and_values(y), bias, mask, dropout)
     x = x + layers.Dropout(self.dropout_rate)(y, dropout)
     y = layers.RMSNorm(dtype=self.dtype, name='pre_mlp_layer_norm')(x)
     y = layers.Mlp(

@@ -14,7 +14,7 @@ from dualenc_jax.models.seq2seq import token_losses
 from dualenc_jax.objectives.encoding import map_cells
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.pairs import PairObjective
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,6 @@ class Generation(PairObjective):
 
   model: Seq2Seq
   z_loss: float = 1e-4
-  label_smoothing: float = 0.0
   micro_batch_size: int | None = None
   layout: Layout = Packed()
   outputs = 'queries'
@@ -45,10 +44,6 @@ class Generation(PairObjective):
           ' encoder-decoder. In gin, give architectures/encoder_decoder.gin'
           ' after the other architectures.'
       )
-    expect(
-        0.0 <= self.label_smoothing < 1.0, 'Generation.label_smoothing',
-        self.label_smoothing, 'a number from 0 up to, not including, 1',
-    )
 
   def batches(self, run: Run) -> Batches:
     for cache in run.caches:
@@ -107,7 +102,7 @@ class Generation(PairObjective):
     # Tokens beyond the last text weigh nothing.
     weights = jnp.pad(weights, ((0, 0), (0, 1)))
     weights = jnp.take_along_axis(weights, slots, axis=1)
-    losses = token_losses(logits, targets, self.z_loss, self.label_smoothing)
+    losses = token_losses(logits, targets, self.z_loss)
     correct = jnp.argmax(logits, axis=-1) == targets
     counted = losses, correct.astype(jnp.float32), 1.0
     return jnp.stack([jnp.sum(x * weights, axis=1) for x in counted], axis=1)

@@ -16,28 +16,18 @@ from dualenc_jax.objectives.frozen_passages import (
 )
 from dualenc_jax.objectives.objective import Key, Result
 from dualenc_jax.objectives.pairs import PairObjective
-from dualenc_jax.utils.errors import check_one_of
-
-DISTANCES = ('cosine', 'l2')
-# Added under the root, which has no derivative at 0.
-_EPSILON = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class Matching(PairObjective):
   """Embedding matching (EmbedDistill, Kim et al. 2023), of queries alone.
 
-  The mean over queries q of 1 - cos(E_Q(q), E_P(q)), or of
-  ||E_Q(q) - E_P(q)||_2, where E_P, the passage tower, is the teacher: frozen,
-  without dropout, as is the shared projection. Passages take no part, and an
-  index of them stays valid.
-
-  Attributes:
-    distance: 'cosine' or 'l2'.
+  The mean over queries q of 1 - cos(E_Q(q), E_P(q)), where E_P, the passage
+  tower, is the teacher: frozen, without dropout, as is the shared projection.
+  Passages take no part, and an index of them stays valid.
   """
 
   model: DualEncoder
-  distance: str = 'cosine'
   micro_batch_size: int | None = None
   layout: Layout = Packed()
   num_negatives = 0
@@ -47,7 +37,6 @@ class Matching(PairObjective):
 
   def __post_init__(self):
     self.check_options()
-    check_one_of('Matching.distance (DISTANCE)', self.distance, DISTANCES)
     check_separate_encoders('Matching', self.model)
 
   @property
@@ -68,11 +57,7 @@ class Matching(PairObjective):
         encode_cells, self.model, params, batch, self.micro_batch_size
     )
     cosines = jnp.sum(student * teacher, axis=-1)
-    distances = 1.0 - cosines
-    if self.distance == 'l2':
-      square = jnp.sum(jnp.square(student - teacher), axis=-1)
-      distances = jnp.sqrt(square + _EPSILON)
-    loss = jnp.mean(distances)
+    loss = jnp.mean(1.0 - cosines)
     metrics = {'loss': loss, 'cosine': jnp.mean(cosines)}
     # Both towers embed queries: passages take no part.
     return loss, {**encoding.effective_ranks(student, teacher), **metrics}

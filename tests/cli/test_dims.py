@@ -180,12 +180,11 @@ def test_a_dim_that_there_is_not(model, dim):
 
 
 @pytest.mark.slow
-def test_weights_and_dims_by_flags(tmp_path, capfd):
+def test_dims_by_flags(tmp_path, capfd):
   flags = tiny_run.flags(
       tmp_path,
       '--gin_file=losses/matryoshka.gin',
       '--gin.MATRYOSHKA_DIMS=(128, 16)',
-      '--gin.MATRYOSHKA_WEIGHTS=(1.0, 0.5)',
       # The wrapper takes whatever loss is given, before it or after.
       '--gin_file=losses/samtone.gin',
   )

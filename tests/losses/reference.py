@@ -41,7 +41,6 @@ class Result:
 class Options:
   temperature: float = 0.01
   margin: float = 0.0
-  label_smoothing: float = 0.0
   mask_duplicates: bool = True
   false_negative_margin: float = np.inf
 
@@ -208,16 +207,12 @@ def _add_term(
   if not counted.any():
     return 0.0  # Every candidate is masked out: there is no term.
 
-  # Cross-entropy of a target distribution: the positive, softened by an equal
-  # share of everything in the denominator.
-  smoothed = counted / counted.sum()
-  target = -o.label_smoothing * s @ smoothed - (1 - o.label_smoothing) * s[0]
   top = s[counted].max()
   exponentials = np.where(counted, np.exp(s - top), 0.0)
-  loss = top + np.log(exponentials.sum()) + target
+  loss = top + np.log(exponentials.sum()) - s[0]
 
-  ds = exponentials / exponentials.sum() - o.label_smoothing * smoothed
-  ds[0] -= 1 - o.label_smoothing
+  ds = exponentials / exponentials.sum()
+  ds[0] -= 1
   ds *= weight
   gradients[anchor[0]][anchor[1]] += ds @ c / o.temperature
   for (tower, row), d in zip(names, ds, strict=True):

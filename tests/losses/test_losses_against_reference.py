@@ -25,7 +25,7 @@ def run(embeddings, temperature):
   return jax.device_get(compiled()(params, embeddings))
 
 
-# Margin, label smoothing and counted duplicates: test_loss_options.py.
+# Margin and counted duplicates: test_loss_options.py.
 @pytest.mark.parametrize(
     'size, num_negatives, duplicates, temperature',
     [

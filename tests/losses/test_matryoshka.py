@@ -25,27 +25,27 @@ from dualenc_jax.utils.errors import UserError
 pytestmark = pytest.mark.devices(8)
 
 LEARNT = LearnableTemperature(0.1)
-# Not in order, one with a weight of its own.
-DIMS = {4: 1.0, 16: 0.5, 11: 2.0}
+DIMS = 4, 16, 11  # Not in order.
 
 
 def wrapped(name, implementation):
   loss, similarity = loss_cases.make(
       name, temperature=LEARNT, implementation=implementation, tile=3
   )
-  return Matryoshka(loss, (*DIMS,), (*DIMS.values(),)), similarity
+  return Matryoshka(loss, DIMS), similarity
 
 
 def check(got, name, batch):
   (value, metrics), (params, vectors) = got
   terms = loss_cases.LOSSES[name][1]
   want = reference.matryoshka(
-      batch, lambda part: terms(part, True), reference.Options(0.1), DIMS
+      batch, lambda part: terms(part, True), reference.Options(0.1),
+      dict.fromkeys(DIMS, 1.0),
   )
   np.testing.assert_allclose(value, want.value, rtol=2e-6)
   loss_cases.assert_gradients_close(params | vectors, want.gradients)
   np.testing.assert_allclose(
-      sum(w * metrics[f'{dim}/loss'] for dim, w in DIMS.items()), value, 1e-6
+      sum(metrics[f'{dim}/loss'] for dim in DIMS), value, 1e-6
   )
 
 
@@ -71,7 +71,7 @@ def test_metrics_are_those_of_the_whole_embeddings():
       lambda batch: [evaluate(x, Similarity(0.1), {}, batch) for x in losses]
   )(embeddings)
   assert only == value and of_only == {**alone, '16/loss': value}
-  # None are halves; a weight each of 1.
+  # None are halves.
   parts = [metrics.pop(f'{dim}/loss') for dim in (16, 8, 4, 2)]
   np.testing.assert_allclose(total, sum(parts), rtol=1e-6)
   assert {**metrics, 'loss': value} == alone and parts[0] == value
@@ -79,7 +79,7 @@ def test_metrics_are_those_of_the_whole_embeddings():
 
 def test_chance_is_that_of_all_dims():
   batch, _ = loss_cases.make_batch(12, 1, dim=4)
-  loss = Matryoshka(SamToNe(), (4, 3), (0.5, 2.0))
+  loss = Matryoshka(SamToNe(), (4, 3))
 
   def half(x):
     return np.full_like(x, 0.5)
@@ -106,7 +106,6 @@ def test_dims_are_told_through_sums():
     'options, size, message',
     [
         ({'dims': (16, 4, 4)}, 16, 'dims is .*expected different whole'),
-        ({'weights': (1.0, 2.0)}, 16, 'expected 4 numbers above 0'),
         ({'dims': (8, 4)}, 16, 'have 16 components. Expected 16 itself'),
         ({}, 7, 'have 7 components. Expected 7 itself'),
     ],

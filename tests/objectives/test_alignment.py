@@ -114,18 +114,13 @@ def test_alignment_is_the_softmax_over_all_passages(trained):
   assert metrics['accuracy'] == pytest.approx(hits, abs=1e-6)
 
 
-@pytest.mark.parametrize('distance', ['cosine', 'l2'])
-def test_matching_is_the_distance_of_queries(distance):
+def test_matching_is_the_distance_of_queries():
   model, params, batch = towers(dropout_rate=0.3)
-  objective = jax.jit(Matching(model, distance))
+  objective = jax.jit(Matching(model))
   value, metrics = objective(params, batch)
   own, there = (embed(model, params, batch, x) for x in ('query', 'passage'))
   cosines = np.sum(own * there, axis=1)
-  expected = {
-      'cosine': np.mean(1 - cosines),
-      'l2': np.mean(np.linalg.norm(own - there, axis=1)),
-  }[distance]
-  assert value == metrics['loss'] == pytest.approx(expected, 1e-5)
+  assert value == metrics['loss'] == pytest.approx(np.mean(1 - cosines), 1e-5)
   assert metrics['cosine'] == pytest.approx(cosines.mean(), 1e-5)
   # Dropout is of the query tower alone.
   _, other = objective(params, batch, jax.random.key(0))
@@ -141,7 +136,7 @@ def test_a_copy_has_nothing_to_learn():
   model, params, batch = towers()
   for part in ('token_embedder', 'encoder'):
     params[part] = params[f'passage_{part}']
-  objective = Matching(model, 'l2')
+  objective = Matching(model)
   function = jax.jit(jax.value_and_grad(lambda p: objective(p, batch)[0]))
   value, gradients = function(params)
   assert value < 2e-6
