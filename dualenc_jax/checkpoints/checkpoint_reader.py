@@ -223,9 +223,8 @@ def _partition(
 def to_weights(checkpoint: Checkpoint) -> Weights:
   """A checkpoint as one of any form, without its optimizer.
 
-  The encoder of a cross-encoder has no projection; the score head is among the
-  parameters of the loss. The encoder of a generator has none
-  either. UserError for any other model.
+  The encoder of a cross-encoder or of a generator has no projection; the score
+  head is among the parameters of the loss. UserError for any other model.
   """
   meta = checkpoint.meta
   head, decoder, tensors = _partition(checkpoint.tensors, 'head', 'decoder')

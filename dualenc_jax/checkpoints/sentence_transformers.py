@@ -1,6 +1,6 @@
 """Reads folders of the sentence-transformers library, without that library."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import logging
 import pathlib
@@ -112,9 +112,10 @@ def read(path: pathlib.Path) -> Weights:
     UserError: a file is damaged, or the towers compute something else than
       those of this library.
   """
-  if static := _read_static(path):
-    return static
-  towers = _read_towers(path)
+  modules = _read_modules(path)
+  if modules and modules[0][0] == 'StaticEmbedding':
+    return _read_static(path, modules)
+  towers = _route_towers(modules, path / MODULES)
   by_tower = {t: _read_tower(t, path) for t in dict.fromkeys(towers)}
   query, passage = (by_tower[tower] for tower in towers)
   joint = transforms.join_towers(query, passage, path)
@@ -132,12 +133,9 @@ def read(path: pathlib.Path) -> Weights:
   ).check()
 
 
-def _read_static(path: pathlib.Path) -> Weights | None:
-  """A bag, where the first module is a StaticEmbedding; None elsewhere."""
-  modules = _read_modules(path)
+def _read_static(path: pathlib.Path, modules: Sequence[_Module]) -> Weights:
+  """A bag, whose first module is a StaticEmbedding."""
   kinds = [kind for kind, _ in modules]
-  if not kinds or kinds[0] != 'StaticEmbedding':
-    return None
   if kinds[1:] not in ([], ['Normalize']):
     raise UserError(
         f'{path / MODULES} names the modules {", ".join(kinds)}; expected'
@@ -159,12 +157,13 @@ def _read_modules(path: pathlib.Path) -> list[_Module]:
   return modules
 
 
-def _read_towers(path: pathlib.Path) -> tuple[_Tower, _Tower]:
+def _route_towers(
+    modules: Sequence[_Module], file: pathlib.Path
+) -> tuple[_Tower, _Tower]:
   """The query and the passage tower; the same where nothing routes."""
-  file = path / MODULES
   query: list[_Module] = []
   passage: list[_Module] = []
-  for kind, folder in _read_modules(path):
+  for kind, folder in modules:
     routes = [(kind, folder)], [(kind, folder)]
     if kind in ('Router', 'Asym'):
       routes = _read_routes(folder)
@@ -271,8 +270,7 @@ def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
       transformer,
       kind=KIND,
       tensors={**transformer.tensors, PROJECTION: kernel},
-      left_out=_prefix_names(tower.transformer, path, transformer.left_out)
-      | _prefix_names(tower.dense, path, left_out),
+      left_out={**transformer.left_out, **left_out},
   )
 
 
@@ -299,14 +297,6 @@ def _read_dense(folder: pathlib.Path) -> tuple[Tensor, dict[str, str]]:
     )
   kernel = tensors[_KERNEL].transposed()
   return kernel, {} if bias is None else {_BIAS: 'zero'}
-
-
-def _prefix_names(
-    module: pathlib.Path, path: pathlib.Path, left_out: Mapping[str, str]
-) -> dict[str, str]:
-  """Names of tensors with the module's folder in front."""
-  folder = module.relative_to(path)
-  return {str(folder / name): reason for name, reason in left_out.items()}
 
 
 def read_length(transformer: pathlib.Path, task: str) -> int | None:

@@ -18,7 +18,6 @@ import numpy as np
 from dualenc_jax.checkpoints import assignment, formats, loading
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
 from dualenc_jax.checkpoints.weights import ENCODERS, SIZES, Weights
-from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils.errors import UserError
@@ -161,11 +160,11 @@ def missing(packages: Sequence[str]) -> list[str]:
 
 
 def our_encoder(weights: Weights) -> Encode:
-  """This library, on one device."""
+  """This library, on the devices of this host."""
 
   def encode(texts: Sequence[str]) -> np.ndarray:
     params, embedder = loading.place(
-        weights.model(), weights.tensors, weights.path, _OneDevice(), _ROWS
+        weights.model(), weights.tensors, weights.path, batch_size=_ROWS
     )
     model = LoadedModel(params, make_tokenizer(weights), embedder, {})
     # On a GPU float32 products are not exact by default.
@@ -176,16 +175,6 @@ def our_encoder(weights: Weights) -> Encode:
       ])
 
   return encode
-
-
-class _OneDevice(Partitioner):
-  """The CPU, whose memory is the largest, if JAX may use it."""
-
-  def devices(self) -> Sequence[jax.Device]:
-    try:
-      return jax.local_devices(backend='cpu')[:1]
-    except RuntimeError:
-      return jax.local_devices()[:1]
 
 
 def exported_encoder(folder: pathlib.Path) -> Encode:

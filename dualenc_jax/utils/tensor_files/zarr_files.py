@@ -5,7 +5,6 @@ Each is read whole or one entry of an axis at a time.
 
 from collections.abc import Mapping
 import functools
-import math
 import os
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
-from dualenc_jax.utils import json_file, machine, untrusted
+from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.tensor_files.tensors import DamageError, Tensor
 
 # The file of an array's metadata in its zarr folder.
@@ -69,7 +68,7 @@ def _read(
     _check_header(specification)
     array = ts.open(dict(specification), open=True, read=True).result()
     if array.shape == shape:
-      _check_sizes(array)
+      _check_chunks(array)
       return array[part].read().result()
   except Exception as e:  # Damage takes many forms; any of them is one.
     raise ValueError(first_line(e)) from e
@@ -87,15 +86,8 @@ def _check_header(specification: Mapping[str, Any]) -> None:
   json_file.parse(header.value, name)
 
 
-def _check_sizes(array: ts.TensorStore) -> None:
-  """Raises ValueError for an array or a chunk that is too large to unpack."""
-  dtype, memory = array.dtype.numpy_dtype, machine.machine_memory()
-  size = math.prod(array.shape) * dtype.itemsize
-  if size > memory:
-    raise ValueError(
-        f'it is {dtype} {array.shape}, {size:,} bytes; this machine has'
-        f' {memory:,}'
-    )
+def _check_chunks(array: ts.TensorStore) -> None:
+  """Raises ValueError for chunks that are too large to unpack."""
   chunks = array.chunk_layout.read_chunk.shape or ()
   if any((c or 0) > max(size, 1) for c, size in zip(chunks, array.shape)):
     raise ValueError(f'its chunks {chunks} are larger than it, {array.shape}')
