@@ -1,11 +1,10 @@
 """The assignment of a checkpoint's tensors to the parameters of a model."""
 
 from collections.abc import Mapping, Sequence
-import difflib
 import re
 
 from dualenc_jax.checkpoints.weights import list_first, Weights
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import did_you_mean, UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 RULES = 'INITIAL_CHECKPOINT_RULES'
@@ -99,10 +98,9 @@ def _apply_rules(
     compiled = _compile(RULES, pattern)
     matches = [m for name in shapes if (m := compiled.fullmatch(name))]
     if not matches:
-      near = difflib.get_close_matches(pattern, shapes, n=3, cutoff=0.3)
       raise UserError(
           f'{RULES}: {pattern!r} matches no parameter of this model. A rule'
-          f' must match the whole name, such as {", ".join(near or shapes)}.'
+          f' must match the whole name, such as {list_first(shapes)}.'
       )
     for match in matches:
       try:
@@ -110,10 +108,9 @@ def _apply_rules(
       except (re.error, IndexError) as e:
         raise UserError(f'{RULES}: {template!r} is wrong: {e}.') from e
       if source is not None and source not in tensors:
-        near = difflib.get_close_matches(source, tensors, n=3)
         raise UserError(
             f'{RULES}: {pattern!r} sends {match[0]} to {source}, which is not'
-            f' in {path}. It has {list_first(near or tensors)}.'
+            f' in {path}.{did_you_mean(source, tensors)}'
         )
       given.setdefault(match[0], source)
   return given

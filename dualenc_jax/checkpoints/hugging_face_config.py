@@ -39,8 +39,6 @@ _TYPES: dict[str, Any] = {
     'tie_word_embeddings?': bool | None,
     'transformers_version?': str | None,
 }
-# The version of transformers whose form is written.
-_VERSION = '5.23.0'
 
 
 def check_settings(
@@ -142,7 +140,7 @@ def is_head_tied(config: Mapping[str, Any]) -> bool | None:
 
 
 def make_config(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
-  """The config that T5EncoderModel.save_pretrained writes.
+  """The config of a T5EncoderModel, without the library's defaults.
 
   Token embeddings are [rows, width]. UserError where transformers has no such
   feed-forward block.
@@ -157,23 +155,11 @@ def make_config(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
     )
   return {
       'architectures': ['T5EncoderModel'],
-      'classifier_dropout': 0.0,
-      'dense_act_fn': _dense_act_fn(feed_forward),
-      'dropout_rate': 0.1,
-      'dtype': 'float32',
-      'eos_token_id': 1,
-      _FEED_FORWARD: feed_forward,
-      'initializer_factor': 1.0,
-      'is_decoder': False,
-      'is_encoder_decoder': False,
-      'is_gated_act': feed_forward.startswith('gated-'),
       'model_type': 't5',
-      'num_decoder_layers': encoder.num_layers,
-      'pad_token_id': 0,
+      'dtype': 'float32',
+      'is_encoder_decoder': False,
+      'use_cache': False,
+      _FEED_FORWARD: feed_forward,
       **_BUILT_IN,
       **_sizes(encoder, rows, width),
-      'scale_decoder_outputs': True,
-      'tie_word_embeddings': True,
-      'transformers_version': _VERSION,
-      'use_cache': False,
   }

@@ -35,8 +35,6 @@ _AGAIN = 'Copy the whole checkpoint again.'
 # The version of T5X's format since June 2021.
 _VERSION = 3
 _CHUNK_BYTES = 16 * 2**20
-# Chunks that are compressed side by side; their sum bounds the memory.
-_CHUNKS_AT_ONCE = 8
 
 
 def is_tree(folder: str | os.PathLike[str]) -> bool:
@@ -186,15 +184,12 @@ def _write_array(
           'compressor': {'id': 'gzip', 'level': 1},
       },
   }
-  block = rows * _CHUNKS_AT_ONCE
   try:
     out = ts.open(
         specification | {'kvstore': zarr_files.kvstore(checkpoint / inner)},
         create=True,
     ).result()
-    for start in range(0, len(array), block):
-      part = array[start : start + block]
-      out[start : start + len(part)].write(part).result()
+    out.write(array).result()
   except Exception as e:  # The error of a full disk has several classes.
     raise UserError(
         f'{checkpoint / inner} cannot be written: {zarr_files.first_line(e)}.'
