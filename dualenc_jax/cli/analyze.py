@@ -17,7 +17,7 @@ import importlib.util
 import pathlib
 
 from dualenc_jax.cli import config, flags, runtime, saved_run, task_selection
-from dualenc_jax.evaluation.analysis import figures, sample
+from dualenc_jax.evaluation.analysis import figures, vectors
 from dualenc_jax.evaluation.analysis.embedding_space import analyse, Analysis
 from dualenc_jax.evaluation.results import evaluate
 from dualenc_jax.utils import files, table as table_lib
@@ -77,7 +77,7 @@ def make_parser() -> flags.Parser:
       ' index of `dualenc encode` is used as it is')
   add('--output_dir', type=flags.path,
       help='folder of the results; required with several models')
-  add('--sample', type=flags.whole(sample.FEWEST), default=400,
+  add('--sample', type=flags.whole(vectors.FEWEST), default=400,
       help='number of queries, and of passages, on the maps (default'
       ' %(default)s, as in the papers)')
   add('--seed', type=flags.whole(0), default=0,

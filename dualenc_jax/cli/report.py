@@ -13,17 +13,16 @@ from collections.abc import Sequence
 import pathlib
 
 from dualenc_jax.cli import flags
-from dualenc_jax.evaluation.report import comparisons, contents, page
+from dualenc_jax.evaluation.report import contents, page
 from dualenc_jax.utils import files
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
   output = args.output_file or pathlib.Path(args.model_dir) / 'report.html'
-  found = contents.read(args.model_dir)
-  others = comparisons.read(pathlib.Path(args.model_dir), args.beside)
+  found = contents.read(args.model_dir, args.beside)
   # A text may have half a surrogate pair, which a page shows as '?'.
-  content = page.render(found, others).encode('utf-8', 'replace')
+  content = page.render(found).encode('utf-8', 'replace')
   files.make_folder(output.parent)
   files.write(output, content)
   size = f'{len(content) / 1e6:.2f} MB'

@@ -38,7 +38,6 @@ _THEIR_NAMES = {
     'Recall@100': 'recall_100',
     'Recall@1000': 'recall_1000',
 }
-NAMES = tuple(_THEIR_NAMES)
 _LOG = logging.getLogger(__name__)
 _NOTHING = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
 

@@ -12,12 +12,8 @@ import pytest
 import sklearn.decomposition
 import toy_set
 
-from dualenc_jax.evaluation.analysis import (
-  embedding_space,
-  figures,
-  sample as sample_lib,
-)
-from dualenc_jax.evaluation.analysis.vectors import Vectors
+from dualenc_jax.evaluation.analysis import embedding_space, figures
+from dualenc_jax.evaluation.analysis.vectors import draw, Vectors
 from dualenc_jax.utils import figure as figure_lib
 
 STEPS = {'one': 1200, 'two': 7}
@@ -27,7 +23,7 @@ LONG = 'a-model-name-that-is-longer-than-any-place-for-it-2026-final-version-2'
 @pytest.fixture(scope='module')
 def both():
   """Two models on the toy set, whose towers the first does not tell apart."""
-  sample = sample_lib.draw(toy_set.toy_set(), 1000, seed=3)
+  sample = draw(toy_set.toy_set(), 1000, seed=3)
   models = [
       toy_set.analysed(name, step, sample, 2 * i)
       for i, (name, step) in enumerate(STEPS.items())
@@ -84,7 +80,7 @@ def test_towers_are_told_apart_where_texts_differ(both):
   titles = [axis.get_title('left') for axis in
             drawn(figures.tsne_figure(both, 12)).axes]
   assert titles == ['one\nseparability not measured', 'two\nseparability 50.0%']
-  sample = sample_lib.draw(toy_set.toy_set(14, 14, judged=False), 1000)
+  sample = draw(toy_set.toy_set(14, 14, judged=False), 1000)
   towers = np.repeat(np.eye(2, dtype='float32'), 14, axis=0)
   vectors = toy_set.embed(sample, towers[:14], towers[14:])
   numbers = embedding_space.measure(vectors, sample)

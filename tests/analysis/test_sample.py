@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.evaluation.analysis import sample as sample_lib
+from dualenc_jax.evaluation.analysis import vectors
 from dualenc_jax.utils.errors import UserError
 
 
@@ -18,19 +18,19 @@ def arrays(sample):
 
 def test_random_queries_and_passages_of_the_whole_corpus():
   retrieval_set = toy_set.toy_set()
-  sample = sample_lib.draw(retrieval_set, 20)
+  sample = vectors.draw(retrieval_set, 20)
   assert len(sample.queries) == len(set(sample.queries)) == 20
   assert len(sample.passages) == len(set(sample.passages)) == 20
   assert sample.queries.tolist() != sorted(sample.queries)
-  assert arrays(sample_lib.draw(retrieval_set, 20)) == arrays(sample)
-  assert arrays(sample_lib.draw(retrieval_set, 20, seed=1)) != arrays(sample)
-  everything = sample_lib.draw(retrieval_set, 1000)
+  assert arrays(vectors.draw(retrieval_set, 20)) == arrays(sample)
+  assert arrays(vectors.draw(retrieval_set, 20, seed=1)) != arrays(sample)
+  everything = vectors.draw(retrieval_set, 1000)
   assert sorted(everything.queries) == list(range(toy_set.QUERIES))
   assert sorted(everything.passages) == list(range(toy_set.PASSAGES))
 
 
 def test_pairs_are_of_relevant_passages():
-  sample = sample_lib.draw(toy_set.toy_set(), 1000)
+  sample = vectors.draw(toy_set.toy_set(), 1000)
   assert len(sample.pair_queries) == 29
   for position, passage in zip(sample.pair_queries, sample.pair_passages):
     query = sample.queries[position]
@@ -44,7 +44,7 @@ def test_pairs_are_of_relevant_passages():
 
 
 def test_answers_only_and_too_few():
-  sample = sample_lib.draw(toy_set.toy_set(judged=False), 30)
+  sample = vectors.draw(toy_set.toy_set(judged=False), 30)
   assert not sample.has_pairs and not len(sample.pair_passages)
   with pytest.raises(UserError, match="'test', has 9 queries; expected at le"):
-    sample_lib.draw(toy_set.toy_set(9, 40, judged=False), 100)
+    vectors.draw(toy_set.toy_set(9, 40, judged=False), 100)

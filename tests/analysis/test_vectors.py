@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import toy_set
 
-from dualenc_jax.evaluation.analysis import (
-  embedding_space,
-  sample as sample_lib,
-)
+from dualenc_jax.evaluation.analysis import embedding_space, vectors
 from dualenc_jax.utils.errors import UserError
 
 
@@ -38,7 +35,7 @@ def test_rows_and_best_hits(embeddings, self_hits):
   if self_hits is not None:
     for query, judged in enumerate(retrieval_set.judgements):
       judged.pop(query + 5, None)
-  sample = sample_lib.draw(retrieval_set, 20)
+  sample = vectors.draw(retrieval_set, 20)
   found = toy_set.embed(sample, *embeddings)
   queries, passages = embeddings
   for rows, expected in (
@@ -53,7 +50,7 @@ def test_rows_and_best_hits(embeddings, self_hits):
 
 
 def test_vectors_in_half_precision_become_unit_vectors(embeddings):
-  sample = sample_lib.draw(toy_set.toy_set(), 20)
+  sample = vectors.draw(toy_set.toy_set(), 20)
   queries, passages = embeddings
   # Lengths of half precision's rounding, made large enough to see.
   stored = (passages * np.linspace(0.9, 1.1, len(passages))[:, None]).astype(
@@ -76,7 +73,7 @@ def test_vectors_in_half_precision_become_unit_vectors(embeddings):
 def test_positives_beside_what_is_retrieved_with_them(embeddings):
   """Figure 4 of PAIR, by plain loops."""
   retrieved = 7
-  sample = sample_lib.draw(toy_set.toy_set(), 1000, seed=3)
+  sample = vectors.draw(toy_set.toy_set(), 1000, seed=3)
   found = toy_set.embed(sample, *embeddings, retrieved=retrieved)
   queries, passages = (x.astype(np.float64) for x in embeddings)
   to_query, to_negatives = [], []
@@ -93,7 +90,7 @@ def test_positives_beside_what_is_retrieved_with_them(embeddings):
 
 
 def test_vectors_that_are_no_directions_are_named(embeddings):
-  sample = sample_lib.draw(toy_set.toy_set(), 1000)
+  sample = vectors.draw(toy_set.toy_set(), 1000)
   queries, passages = embeddings
   passages[[3, 8, 21, 33]] = np.nan
   with pytest.raises(UserError, match='Model one, passages: ') as error:

@@ -46,7 +46,7 @@ def test_two_models(tmp_path, capsys):
   flags = [f'--output_dir={output}']
   printed = run(capsys, tmp_path, 'a', 'b', *flags)
   assert printed[0] == 'b against a (%)'
-  assert printed[1].split() == 'Task Split Metric a b difference p'.split()
+  assert printed[1].split() == 'Task Metric a b difference p'.split()
   # Equal steps up of 10 queries: 2 of 2^10 flips are as good; twice, as there
   # are two tests.
   row = 'pairs test MRR 50.00 100.00 +50.00 0.0039'
@@ -85,7 +85,7 @@ def test_several_models_have_columns_side_by_side(tmp_path, capsys):
   flags = '--names={codec},B,C+{codec}', f'--output_dir={output}'
   printed = run(capsys, tmp_path, 'a', 'b', 'c', *flags)
   assert printed[0] == 'All against fp32 (%)'
-  assert printed[1].split() == 'Task Split Metric fp32 B C+pq:64'.split()
+  assert printed[1].split() == 'Task Metric fp32 B C+pq:64'.split()
   # 2 of 2^10 flips, of two models on two sets.
   row = 'pairs test MRR 50.00 100.00* 40.00*'
   assert printed[2].split() == row.split()
@@ -107,7 +107,7 @@ def test_results_of_older_steps_are_told(tmp_path, capsys):
   report_folder.checkpoint(report_folder.new(tmp_path / 'a'), 40_000)
   result_folders.of_column(tmp_path / 'b', 'MRR', [0.5])
   notes = ' '.join(run(capsys, tmp_path, 'a', 'b'))
-  said = 'a on pairs is of step 20,000, the newest checkpoint of step 40,000: '
+  said = 'a on pairs test is of step 20,000, the newest checkpoint of step 40,0'
   assert said in notes
 
 

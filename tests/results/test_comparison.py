@@ -24,7 +24,7 @@ def of_two(root, one, other, metric='MRR', **fields):
 def test_a_comparison_by_hand(tmp_path):
   of_two(tmp_path, [0.5, 0.5, 1.0, 0.0, 0.5], [1.0, 1.0, 0.5, 0.0, 1.0])
   (d,) = compared(tmp_path).differences
-  assert (d.set_name, d.metric, d.model) == ('pairs', 'MRR', 'b')
+  assert (d.set_name, d.metric, d.model) == ('pairs test', 'MRR', 'b')
   assert (d.baseline_value, d.value) == (0.5, 0.7)
   assert d.difference == pytest.approx(0.2)
   assert d.relative == pytest.approx(0.4)
@@ -69,11 +69,12 @@ def test_metrics_are_those_of_the_papers_or_as_asked_for(tmp_path):
     differences = compared(tmp_path, **options).differences
     return [(d.set_name, d.metric) for d in differences]
 
-  expected = [('MSMARCO', 'P@1'), ('MSMARCO', 'MRR'), ('NQ', 'nDCG@10')]
-  expected += [('pairs', metric) for metric in ('P@1', 'MRR', 'nDCG@10')]
+  names = 'MSMARCO validation', 'BEIR NQ test', 'pairs test'
+  expected = [(names[0], 'P@1'), (names[0], 'MRR'), (names[1], 'nDCG@10')]
+  expected += [(names[2], metric) for metric in ('P@1', 'MRR', 'nDCG@10')]
   assert asked() == expected
   wanted = ['Recall@100', 'MRR']
-  expected = [(name, m) for name in ('MSMARCO', 'NQ', 'pairs') for m in wanted]
+  expected = [(name, m) for name in names for m in wanted]
   assert asked(metrics=wanted) == expected
   with pytest.raises(UserError, match="no result has 'NDCG@10'.*'nDCG@10'"):
     asked(metrics=['NDCG@10'])
@@ -91,7 +92,8 @@ def test_sets_that_not_all_have_are_left_out_and_told(tmp_path):
         dataset='NaturalQuestions', split='validation',
     )
   comparison = compared(tmp_path, metrics=['nDCG@10'])
-  assert [d.set_name for d in comparison.differences] == ['NQ', 'BEIR NQ']
+  names = [d.set_name for d in comparison.differences]
+  assert names == ['NQ validation', 'BEIR NQ test']
   left_out = list(map(str, comparison.left_out))
   assert left_out == ['beir-fiqa test', 'beir-scifact test']
 
@@ -107,7 +109,7 @@ def test_cqadupstack_is_one_set_of_the_mean_of_its_parts(tmp_path):
           tmp_path / name, 'nDCG@10', values, task='beir', dataset=part
       )
   (d,) = compared(tmp_path).differences
-  assert d.set_name == 'CQADupStack'
+  assert d.set_name == 'BEIR CQADupStack test'
   assert d.baseline_value == pytest.approx(0.5)
   assert d.value == pytest.approx(0.5 + 0.25 / 12)
   assert (d.better, d.equal, d.worse) == (1, 40, 0)

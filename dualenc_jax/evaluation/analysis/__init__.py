@@ -5,6 +5,6 @@
 """
 
 from dualenc_jax.evaluation.analysis.embedding_space import analyse, Analysis
-from dualenc_jax.evaluation.analysis.sample import draw, Sample
+from dualenc_jax.evaluation.analysis.vectors import draw, Sample
 
 __all__ = ['analyse', 'Analysis', 'draw', 'Sample']

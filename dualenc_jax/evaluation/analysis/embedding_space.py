@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from dualenc_jax.evaluation.analysis import sample as sample_lib, vectors
-from dualenc_jax.evaluation.analysis.sample import Sample
-from dualenc_jax.evaluation.analysis.vectors import share_within, Vectors
+from dualenc_jax.evaluation.analysis import vectors
+from dualenc_jax.evaluation.analysis.vectors import (
+  Sample,
+  share_within,
+  Vectors,
+)
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index import build_for_model
@@ -63,7 +66,7 @@ def analyse(
     split: the split to sample.
     mapped: the queries on the maps. The sample has 5,000 queries, or as many as
       the maps if these have more.
-    seed: see `sample.draw`.
+    seed: see `vectors.draw`.
     index_dir: folder of an index of the whole corpus, which is made unless it
       exists; None keeps the embeddings in memory.
 
@@ -71,7 +74,7 @@ def analyse(
     UserError: too little data, or vectors that are not finite.
   """
   whole = RetrievalSet.of_split(experiment, split)
-  sample = sample_lib.draw(whole, max(mapped, _MEASURED), seed)
+  sample = vectors.draw(whole, max(mapped, _MEASURED), seed)
   _LOG.info('Passages of %s: %s.', name, f'{len(whole.corpus):,}')
   # The embeddings are analysed, whatever codec was trained with them.
   towers = dataclasses.replace(model, codec=None)

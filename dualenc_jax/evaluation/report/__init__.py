@@ -1,8 +1,8 @@
 """The report on a trained model: what is read, and the page made of it.
 
-`read` gathers the contents of a MODEL_DIR, `comparisons.read` those of other
-models, and `render` writes one HTML page that loads nothing. It needs neither
-JAX nor TensorFlow. Figures of the embedding space are made in `analysis/`.
+`read` gathers the contents of a MODEL_DIR and of others, and `render` writes
+one HTML page that loads nothing. It needs neither JAX nor TensorFlow. Figures
+of the embedding space are made in `analysis/`.
 """
 
 from dualenc_jax.evaluation.report.contents import Contents, read

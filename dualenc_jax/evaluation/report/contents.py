@@ -1,6 +1,6 @@
 """The contents of a MODEL_DIR that a report can show, as plain objects."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import datetime
 import pathlib
@@ -8,7 +8,12 @@ import re
 from typing import Any
 
 from dualenc_jax.evaluation.report import curves
-from dualenc_jax.evaluation.results import comparison, result_files
+from dualenc_jax.evaluation.results import (
+  compared_systems,
+  comparison,
+  comparison_files,
+  result_files,
+)
 from dualenc_jax.evaluation.results.result_files import (
   Model,
   read_result,
@@ -16,8 +21,10 @@ from dualenc_jax.evaluation.results.result_files import (
 )
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.table import Table
 
 CONFIG = 'config.gin'
+_BM25 = result_files.BASELINES[0]
 # The owner's words on a model: uses, licence, languages, faults.
 ABOUT = 'about.md'
 # Folders in a model_dir with results of a dim or of prompts.
@@ -63,9 +70,10 @@ class Contents:
     step: the newest checkpoint's step; None before the first.
     meta: the newest checkpoint's meta, without the config.
     saved: when the newest checkpoint was complete, UTC; None if unknown.
-    curves: see `curves.read`.
+    runs: training curves by name, the model's first; see `curves.read`.
     evaluations: result folders.
     systems: the model, BM25 and the like, with the results of these folders.
+    comparisons: tables of `dualenc compare`, one for each baseline.
     analyses: folders of figures.
     about: the owner's words, '' if missing.
     before_after: what training has changed, a sentence each.
@@ -78,9 +86,10 @@ class Contents:
   step: int | None
   meta: Mapping[str, Any]
   saved: datetime.datetime | None
-  curves: curves.Curves
+  runs: Mapping[str, curves.Curves]
   evaluations: list[Evaluation]
   systems: list[Model]
+  comparisons: list[Table]
   analyses: list[Analysis]
   about: str
   before_after: list[str]
@@ -110,11 +119,15 @@ class Contents:
     return result_files.compare_checkpoint(result, self.step, self.meta)
 
 
-def read(model_dir: str) -> Contents:
+def read(model_dir: str, others: Sequence[pathlib.Path] = ()) -> Contents:
   """Reads the files of a model_dir, or of a folder of dim or prompts in it.
 
+  The model is compared with the first of the others, and with BM25 where
+  `dualenc evaluate` has measured it beside the model.
+
   Raises:
-    UserError: it is not a model_dir, or a file in it is damaged.
+    UserError: it is not a model_dir, a file in it is damaged, or one of the
+      others has no results or those of other data.
   """
   folder = root = pathlib.Path(model_dir)
   # A folder of a dim or of prompts has only evaluations and analyses.
@@ -142,9 +155,10 @@ def read(model_dir: str) -> Contents:
       step=step,
       meta={} if step is None else result_files.read_meta(root, step),
       saved=_read_saved(saved) if saved.exists() else None,
-      curves=curves.read(root / curves.FILE),
+      runs=_read_runs([folder, *others], root),
       evaluations=[_read_evaluation(path.parent) for path in paths],
       systems=result_files.read_all(folder) if paths else [],
+      comparisons=list(_compare(folder, others)),
       analyses=[
           _read_analysis(path)
           for path in sorted(folder.glob('analysis/*/analysis.json'))
@@ -152,6 +166,45 @@ def read(model_dir: str) -> Contents:
       about=about.strip(),
       before_after=list(comparison.verdict_of_training(root)),
   )
+
+
+def _read_runs(
+    folders: Sequence[pathlib.Path], root: pathlib.Path
+) -> dict[str, curves.Curves]:
+  """The model's curves, and those of others that have any."""
+  names = compared_systems.distinct(
+      [path.resolve().name for path in folders], folders
+  )
+  runs = {names[0]: curves.read(root / curves.FILE)}
+  for name, other in zip(names[1:], folders[1:]):
+    if lines := curves.read(other / curves.FILE):
+      runs[name] = lines
+  return runs
+
+
+def _compare(
+    folder: pathlib.Path, others: Sequence[pathlib.Path]
+) -> Iterator[Table]:
+  for path in others:
+    if not result_files.find_results(*compared_systems.split_system(path)):
+      raise UserError(
+          f'--beside={path} has no results of `dualenc evaluate`. Give a'
+          f' model_dir, a result folder or MODEL_DIR:{_BM25}.'
+      )
+  ours = [
+      pathlib.Path(f'{folder}:{system}') if system else folder
+      for system in ('', *result_files.SYSTEMS)
+      if result_files.find_results(folder, system)
+  ]
+  if others and not ours:
+    raise UserError(f'{folder} has no results to compare: evaluate it first.')
+  bm25 = pathlib.Path(f'{folder}:{_BM25}')
+  groups = [[*others, *ours]] if others else []
+  if bm25 in ours and bm25 not in others[:1]:
+    groups.append([bm25, *ours])
+  for group in groups:
+    first, *models = compared_systems.read([*dict.fromkeys(group)])
+    yield comparison_files.make_table(comparison.compare(first, models))
 
 
 def _read_saved(path: pathlib.Path) -> datetime.datetime | None:

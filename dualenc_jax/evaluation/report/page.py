@@ -16,7 +16,6 @@ from markupsafe import Markup
 
 import dualenc_jax
 from dualenc_jax.evaluation.report import curves, summary
-from dualenc_jax.evaluation.report.comparisons import Comparisons
 from dualenc_jax.evaluation.report.contents import Contents
 from dualenc_jax.evaluation.report.summary import precise
 from dualenc_jax.evaluation.results import tables
@@ -28,9 +27,8 @@ _LARGEST = 2**26  # Bytes of a picture.
 _LEFT_OUT = ('notes', 'files', 'digests')
 
 
-def render(contents: Contents, others: Comparisons) -> str:
+def render(contents: Contents) -> str:
   """The page, the same for the same contents."""
-  runs = {others.name: contents.curves, **others.runs}
   can_draw = importlib.util.find_spec('matplotlib') is not None
   spaces = [
       (
@@ -60,10 +58,9 @@ def render(contents: Contents, others: Comparisons) -> str:
   }
   return environment.get_template('page.html').render(
       contents=contents,
-      others=others,
       tables=result_tables(contents),
-      charts=curves.charts(runs) if can_draw else None,
-      has_curves=any(runs.values()),
+      charts=curves.charts(contents.runs) if can_draw else None,
+      has_curves=any(contents.runs.values()),
       spaces=spaces,
       facts=_facts(contents),
       version=dualenc_jax.__version__,

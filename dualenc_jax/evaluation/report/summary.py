@@ -58,9 +58,10 @@ def headlines(contents: Contents) -> Iterator[Headline]:
   """Yields the first results, or else those of validation, and the loss."""
   results = list(_headlines_of_results(contents))[:_MOST]
   yield from results
+  curves = next(iter(contents.runs.values()))
   shown = [] if results else [f'validation/{name}' for name in _VALIDATION]
   for name in (*shown, 'train/loss'):
-    if curve := contents.curves.get(name):
+    if curve := curves.get(name):
       step, value = list(curve.items())[-1]
       group, _, metric = name.partition('/')
       text = _percent(value) if group == 'validation' else precise(value)

@@ -1,6 +1,6 @@
 """The sets that the papers' tables have, by their names and in their order."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 import dataclasses
 import enum
 from typing import Any
@@ -29,6 +29,12 @@ class EvaluatedSet:
   name: str
   split: str
   keys: tuple[Key, ...]
+
+  @property
+  def full_name(self) -> str:
+    """The name among sets of several benchmarks, some of which share names."""
+    prefix = 'BEIR ' * (self.benchmark is Benchmark.BEIR)
+    return f'{prefix}{self.name} {self.split}'.strip()
 
   def value(self, model: Model, metric: str) -> float | None:
     """A share of 0 to 1; None where a result or its metric is missing."""
@@ -138,23 +144,3 @@ def in_order(sets: Iterable[EvaluatedSet]) -> list[EvaluatedSet]:
     return number, order.index(name), name, evaluated.split
 
   return sorted({*sets}, key=place)
-
-
-def task_names(sets: Sequence[EvaluatedSet]) -> list[str]:
-  """Names of sets side by side, with BEIR's where another has the same."""
-  others = {s.name for s in sets if s.benchmark is not Benchmark.BEIR}
-  return [
-      f'BEIR {s.name}'
-      if s.benchmark is Benchmark.BEIR and s.name in others
-      else s.name
-      for s in sets
-  ]
-
-
-def distinct_names(sets: Sequence[EvaluatedSet]) -> list[str]:
-  """`task_names`, with the split where there are several of a task."""
-  names = task_names(sets)
-  return [
-      name if names.count(name) == 1 else f'{name} {evaluated.split}'
-      for name, evaluated in zip(names, sets)
-  ]

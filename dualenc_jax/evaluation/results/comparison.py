@@ -35,7 +35,6 @@ class Difference:
   """A model against the baseline, by one metric on one set.
 
   Attributes:
-    set_name: the set's name, distinct from those of other sets.
     baseline_value: a share of 0 to 1.
     better: queries on which the model has the greater value.
     p: of the paired randomization test.
@@ -43,7 +42,6 @@ class Difference:
   """
 
   evaluated: EvaluatedSet
-  set_name: str
   metric: str
   model: str
   baseline_value: float
@@ -53,6 +51,10 @@ class Difference:
   worse: int
   p: float
   p_holm: float = math.nan
+
+  @property
+  def set_name(self) -> str:
+    return self.evaluated.full_name
 
   @property
   def difference(self) -> float:
@@ -113,8 +115,8 @@ def compare(
     for model in models:
       _check_same(baseline.results[key], model.results[key])
   differences = [
-      _difference(evaluated, name, metric, baseline, model)
-      for evaluated, name in zip(sets, benchmarks.distinct_names(sets))
+      _difference(evaluated, metric, baseline, model)
+      for evaluated in sets
       for metric in by_set[evaluated]
       for model in models
   ]
@@ -211,8 +213,7 @@ def _metrics_by_set(
 
 
 def _difference(
-    evaluated: EvaluatedSet, name: str, metric: str, baseline: Model,
-    model: Model,
+    evaluated: EvaluatedSet, metric: str, baseline: Model, model: Model
 ) -> Difference:
   # Values of a set of several parts are weighted such that their mean is the
   # mean of the parts' means.
@@ -225,7 +226,6 @@ def _difference(
   one, other = np.concatenate(weighted).T
   return Difference(
       evaluated=evaluated,
-      set_name=name,
       metric=metric,
       model=model.name,
       baseline_value=math.fsum(one) / len(one),

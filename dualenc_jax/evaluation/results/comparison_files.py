@@ -6,8 +6,7 @@ import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.evaluation.results import benchmarks, tables
-from dualenc_jax.evaluation.results.benchmarks import EvaluatedSet
+from dualenc_jax.evaluation.results import tables
 from dualenc_jax.evaluation.results.comparison import Comparison, Difference
 from dualenc_jax.evaluation.results.result_files import (
   describe_copies,
@@ -34,13 +33,11 @@ def make_table(comparison: Comparison) -> Table:
   several = len(others) > 1
   columns = [model.name for model in (baseline, *others)]
   columns += [] if several else ['difference', 'p']
-  places: dict[tuple[EvaluatedSet, str], list[Difference]] = {}
+  places: dict[tuple[str, str], list[Difference]] = {}
   for d in comparison.differences:
-    places.setdefault((d.evaluated, d.metric), []).append(d)
-  sets = [evaluated for evaluated, _ in places]
-  split = any(evaluated.split for evaluated in sets)
+    places.setdefault((d.set_name, d.metric), []).append(d)
   rows: list[Row] = []
-  for task, group in zip(benchmarks.task_names(sets), places.values()):
+  for heads, group in places.items():
     d = group[0]
     cells = [_percent(d.baseline_value)]
     if several:
@@ -51,13 +48,12 @@ def make_table(comparison: Comparison) -> Table:
       p = d.p_holm
       cells += [_percent(d.value), f'{100 * d.difference:+.2f}']
       cells.append('<0.0001' if p < 0.0001 else f'{p:.4f}')
-    heads = (task, *[d.evaluated.split] * split, d.metric)
-    new = bool(rows) and d.evaluated != sets[len(rows) - 1]
+    new = bool(rows) and heads[0] != rows[-1].heads[0]
     rows.append(Row(heads, tuple(map(Cell, cells)), ruled=new))
   return Table(
       'comparison',
       f'{"All" if several else others[0].name} against {baseline.name} (%)',
-      ('Task', *['Split'] * split, 'Metric'),
+      ('Task', 'Metric'),
       tuple(('', name) for name in columns),
       tuple(rows),
       tuple(dict.fromkeys(_notes(comparison))),
@@ -165,7 +161,6 @@ def _row(d: Difference) -> dict[str, Any]:
   return {
       'task': d.set_name,
       'label': ' '.join(key.label for key in d.evaluated.keys),
-      'split': d.evaluated.split,
       'metric': d.metric,
       'model': d.model,
       'baseline_value': d.baseline_value,
