@@ -66,21 +66,19 @@ def paper_tables(models: _Models) -> list[Table]:
           'qa-retrieval',
           'Precision at 1 (P@1) (%) and mean reciprocal rank (MRR) (%) on QA'
           ' retrieval tasks',
-          'Model', models, qa, benchmarks.QA_METRICS,
-          (benchmarks.QA_NAMES, "SamToNe's table 1"),
+          models, qa, benchmarks.QA_METRICS, benchmarks.QA_NAMES,
       ),
       _paper_table(
           'beir', 'nDCG@10 (%) on the BEIR benchmark',
-          'Task', models, beir, benchmarks.BEIR_METRICS,
-          (benchmarks.BEIR_NAMES, 'BEIR'),
+          models, beir, benchmarks.BEIR_METRICS, benchmarks.BEIR_NAMES,
+          by_set=True,
       ),
       *[
           _paper_table(
               f'open-nq-{one.split}',
               'Retrieval accuracy (%) on open-domain Natural Questions'
               f' ({one.split})',
-              'Metric', models, [one],
-              benchmarks.OPEN_NQ_METRICS + benchmarks.QA_METRICS,
+              models, [one], benchmarks.OPEN_NQ_METRICS + benchmarks.QA_METRICS,
           )
           for one in open_nq
       ],
@@ -150,19 +148,19 @@ def _p_value(first: Result, result: Result, metric: str) -> str:
 
 
 def _paper_table(
-    name: str, title: str, head: str, models: _Models, sets: _Sets,
-    metrics: Sequence[str], averaged: tuple[Sequence[str], str] = ((), ''),
+    name: str, title: str, models: _Models, sets: _Sets,
+    metrics: Sequence[str], averaged: Sequence[str] = (), by_set: bool = False,
 ) -> Table:
   """A table of sets and metrics by model.
 
   Args:
     name: see `Table`.
     title: see `Table`.
-    head: the table's rows: 'Model', 'Task' or 'Metric'.
     models: models, of which those without a value are left out.
     sets: sets of one benchmark.
     metrics: metrics, of which those without a value are left out.
-    averaged: names of the sets of an average, and whose average it is.
+    averaged: names of the sets of the paper's average.
+    by_set: rows are sets, by the only metric; else models.
   """
   metrics = _known(models, sets, metrics)
   models = _with_any(models, sets, metrics)
@@ -170,33 +168,33 @@ def _paper_table(
   common = [
       s
       for s in sets
-      if s.name in averaged[0]
+      if s.name in averaged
       and all(s.value(m, k) is not None for m in models for k in metrics)
   ]
   notes = _notes(models, sets, metrics)
   if len(common) > 1:
-    heading, note = _describe_average(common, *averaged)
+    is_whole = len(common) == len(averaged)
+    heading = 'Average' if is_whole else f'Average of {len(common)}'
     entries += [(heading, metric, common) for metric in metrics]
-    notes += (note,)
+    names = ', '.join(s.name for s in common)
+    notes += (f'The average is over {names}, which all models have.',)
   if any(s.name == 'CQADupStack' for s in sets):
     notes += ('CQADupStack is the mean of its 12 parts.',)
   values = [
       [_mean(group, model, metric) for _, metric, group in entries]
       for model in models
   ]
-  if head == 'Model':
+  if by_set:
+    columns = tuple(('', model.name) for model in models)
+    rows = [
+        Row((set_name,), percents(column), ruled=group is common)
+        for (set_name, _, group), column in zip(entries, zip(*values))
+    ]
+  else:
     columns = tuple((set_name, metric) for set_name, metric, _ in entries)
     by_model = zip(models, percents_by_column(values))
     rows = [Row((model.name,), cells) for model, cells in by_model]
-  else:
-    columns = tuple(('', model.name) for model in models)
-    rows = [
-        Row(
-            (metric if head == 'Metric' else set_name,), percents(column),
-            ruled=group is common,
-        )
-        for (set_name, metric, group), column in zip(entries, zip(*values))
-    ]
+  head = 'Task' if by_set else 'Model'
   return Table(name, title, (head,), columns, tuple(rows), notes)
 
 
@@ -252,20 +250,6 @@ def _with_any(
 
 def _known(models: _Models, sets: _Sets, metrics: Sequence[str]) -> list[str]:
   return [m for m in metrics if _with_any(models, sets, [m])]
-
-
-def _describe_average(
-    common: _Sets, names: Sequence[str], whose: str
-) -> tuple[str, str]:
-  """A heading, with the number of sets if it is not the paper's, and a note."""
-  there = [s.name for s in common]
-  missing = [name for name in names if name not in there]
-  if not missing:
-    return 'Average', f'The average is over the {len(names)} sets of {whose}.'
-  return f'Average of {len(common)}', (
-      f'The average is over {", ".join(there)} only, which all models have;'
-      f' missing of the {len(names)} sets of {whose}: {", ".join(missing)}.'
-  )
 
 
 def _mean(sets: _Sets, model: Model, metric: str) -> float | None:
