@@ -11,7 +11,7 @@
 folder of save_to_disk with _id (or id), text (or passage, contents) and perhaps
 title, or TSV of id, text and perhaps title. An index is made shard by shard;
 after a kill the same command continues. Several machines share the work with
---multihost, or, on a shared folder, with --host_index and --host_count.
+--multihost.
 """
 
 import argparse
@@ -78,22 +78,17 @@ def main(argv: Sequence[str] | None = None) -> None:
       codec,
       args.shard_size,
       args.overwrite or is_own,
-      runtime.host(args),
+      runtime.host(),
   )
-  what = 'queries' if args.tower == 'query' else 'passages'
-  if runtime.all_done(args, build.finish):
-    print(f'{build.header.passages:,} {what} in {build.folder}.')
-    if args.tower == 'passage':
-      words = ['dualenc', 'search', f'--model_dir={args.model_dir}']
-      if not is_own:
-        words.append(f'--index_dir={build.folder}')
-      shown = escape(shlex.join([*words, 'a question']))
-      runtime.next_step(f'Next: {shown}')
-  else:
-    print(
-        f'{len(build.missing())} of {build.header.shards} shards are left to'
-        f' other hosts; the last of them completes {build.folder}.'
-    )
+  runtime.wait_for_shards(build.finish)
+  what = 'queries' if is_query else 'passages'
+  print(f'{build.header.passages:,} {what} in {build.folder}.')
+  if not is_query:
+    words = ['dualenc', 'search', f'--model_dir={args.model_dir}']
+    if not is_own:
+      words.append(f'--index_dir={build.folder}')
+    shown = escape(shlex.join([*words, 'a question']))
+    runtime.next_step(f'Next: {shown}')
 
 
 def make_parser() -> flags.Parser:
@@ -119,14 +114,12 @@ def make_parser() -> flags.Parser:
       " the model's own, else fp32)")
   add('--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
       help='rows per shard (default %(default)s)')
-  flags.add_hosts(parser)
   runtime.add_flags(parser)
   return parser
 
 
 def check_flags(args: argparse.Namespace) -> None:
   """Raises UserError for flags that do not go together."""
-  flags.check_hosts(args)
   unused = 'passage_prompt' if args.tower == 'query' else 'prompt'
   if getattr(args, unused) is not None:
     raise UserError(

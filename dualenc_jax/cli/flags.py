@@ -9,7 +9,7 @@ import re
 from typing import Any, NoReturn
 
 from dualenc_jax.utils import untrusted
-from dualenc_jax.utils.errors import did_you_mean, expect, UserError
+from dualenc_jax.utils.errors import did_you_mean, UserError
 
 # Help that several commands have.
 CANDIDATES = (
@@ -149,27 +149,3 @@ def add_equal_texts(parser: argparse.ArgumentParser) -> None:
       help='take passages of one text as one, with the highest grade of its'
       ' copies (default: each on its own)',
   )
-
-
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-  """Adds --host_index and --host_count."""
-  add = parser.add_argument
-  add('--host_index', type=whole(0), help='number of this machine, from 0')
-  add('--host_count', type=whole(), default=1,
-      help='number of machines that share the work (default %(default)s)')
-
-
-def check_hosts(args: argparse.Namespace) -> None:
-  """Raises UserError unless the index is one of that many."""
-  index, count = args.host_index, args.host_count
-  if getattr(args, 'multihost', False) and count > 1:
-    raise UserError(
-        'Give --multihost or --host_count: hosts of --multihost know their'
-        ' number.'
-    )
-  if index is None and count > 1:
-    raise UserError('--host_count needs --host_index, the number of this'
-                    ' machine.')
-  args.host_index = index or 0
-  expected = f'an index from 0 to --host_count={count} less one'
-  expect(0 <= args.host_index < count, '--host_index', index, expected)

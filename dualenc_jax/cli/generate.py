@@ -2,7 +2,7 @@
 
   dualenc generate --generator=doc2query --corpus=scifact/ --output_dir=adapted
   dualenc generate --generator=doc2query --corpus=corpus.jsonl
-    --queries_per_passage=3 --max_copied=0.8 --output_dir=adapted
+    --queries_per_passage=3 --output_dir=adapted
 
 --generator is a model_dir of runs/doc2query.gin, a T5X checkpoint, or a Hugging
 Face folder. --corpus is a folder in BEIR's layout or a file, as for `dualenc
@@ -12,7 +12,7 @@ Writes to OUTPUT_DIR, in the form of GPL and BEIR: corpus.jsonl,
 qgen-queries.jsonl and qgen-qrels/train.tsv, to train on with
 --gin_file=tasks/beir.gin --gin.BEIR_FOLDER=OUTPUT_DIR --gin.BEIR_PREFIX=qgen;
 report.md and generated.json; and shards of all generated queries, from which a
-killed run continues and other filters start. The queries of a passage depend on
+killed run continues. The queries of a passage depend on
 generator, text, id and seed alone.
 """
 
@@ -43,13 +43,13 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   sampling = _check_flags(args)
   runtime.start(args)
-  host = runtime.host(args)
+  host = runtime.host()
   folder = pathlib.Path(args.output_dir)
   passages, fingerprint = corpus.read(args.corpus)
   chosen, count = corpus.budget(passages, args.queries_per_passage, args.seed)
   generator = generators.load(
       args.generator, args.generator_vocabulary, args.passage_length,
-      args.batch_size, dtype=args.dtype,
+      args.batch_size,
   )
   written = Shards(
       folder / 'shards', chosen, count, sampling, args.query_length, args.seed
@@ -73,29 +73,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         '%s passages have more than %d tokens; what follows is not read.',
         f'{cut:,}', generator.passage_length,
     )
-  if not runtime.all_done(args, lambda: not written.missing()):
-    print(
-        f'{len(written.missing())} of {len(written)} shards are left to other'
-        f' hosts; the last of them completes {folder}.'
-    )
-    return
+  runtime.wait_for_shards(lambda: not written.missing())
   counts: Counter[str] = Counter()
-  queries = list(quality.keep(
-      written.read(), lambda i: chosen[i].text, args.max_copied, counts
-  ))
+  queries = list(quality.keep(written.read(), counts))
   if not queries:
     causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
     raise UserError(
-        f'No query is left: {causes}. Give another --max_copied; all generated'
-        f' queries are in {written.folder}.'
+        f'No query is left: {causes}. All are in {written.folder}; give another'
+        ' generator.'
     )
   # Joined hosts end together, so that all filter and the first writes.
-  if args.multihost and host.index:
+  if host.index:
     return
-  facts |= {
-      'max_copied': args.max_copied,
-      'command': shlex.join(['dualenc', 'generate', *(argv or ())]),
-  }
+  facts['command'] = shlex.join(['dualenc', 'generate', *(argv or ())])
   said = output.write(folder, chosen, queries, counts, facts, not in_place)
   print('\n'.join(said))
   print(f'Written to {folder}.')
@@ -131,29 +121,18 @@ def make_parser() -> flags.Parser:
       ' (default %(default)s)')
   add('--seed', type=flags.whole(0), default=0,
       help='random seed (default %(default)s)')
-  add('--max_copied', type=flags.number, default=1.0, metavar='SHARE',
-      help='leave out queries that copy more than this share of their words, in'
-      ' one piece, from the passage (default %(default)s; such as 0.8)')
   add('--batch_size', type=flags.whole(), metavar='N',
       help='queries that a device generates at once (default 64 on a CPU, else'
       ' 1024)')
-  add('--dtype', choices=['float32', 'bfloat16'],
-      help='dtype of activations (default as trained; float32 for released'
-      ' generators)')
   add('--overwrite', action='store_true',
       help='replace queries of another generator or corpus, and files that'
       ' others have made')
-  flags.add_hosts(parser)
   runtime.add_flags(parser)
   return parser
 
 
 def _check_flags(args: argparse.Namespace) -> Sampling:
   """How tokens are drawn; UserError for flags that do not go together."""
-  expect(
-      0 < args.max_copied <= 1, '--max_copied', args.max_copied,
-      'a share above 0, at most 1',
-  )
   if not args.temperature:
     if args.queries_per_passage not in (None, 1):
       raise UserError(
@@ -161,7 +140,7 @@ def _check_flags(args: argparse.Namespace) -> Sampling:
           f' --queries_per_passage={args.queries_per_passage}.'
       )
     args.queries_per_passage = 1
-  if args.overwrite and (args.multihost or args.host_count > 1):
+  if args.overwrite and args.multihost:
     raise UserError(
         'One host at a time may --overwrite: remove the folder shards of'
         ' --output_dir, and start all hosts without it.'
@@ -171,5 +150,4 @@ def _check_flags(args: argparse.Namespace) -> Sampling:
       args.passage_length, f'at most {LENGTHS[-1]}: cut passages into parts',
   )
   expect(args.seed < 2**32, '--seed', args.seed, 'less than 2^32')
-  flags.check_hosts(args)
   return Sampling(args.temperature, args.top_k or None, args.top_p)

@@ -76,24 +76,15 @@ def start(
     jax.config.update('jax_compilation_cache_dir', None)
 
 
-def host(args: argparse.Namespace) -> hosts.Host:
-  """This host's number among the hosts that share the work, after `start`.
-
-  The flags are those of `flags.add_hosts`, checked, and --multihost.
-  """
-  if args.multihost:
-    return hosts.Host(jax.process_index(), jax.process_count())
-  return hosts.Host(args.host_index, args.host_count)
+def host() -> hosts.Host:
+  """This host's number among the hosts that have joined, after `start`."""
+  return hosts.Host(jax.process_index(), jax.process_count())
 
 
-def all_done(args: argparse.Namespace, is_done: Callable[[], bool]) -> bool:
-  """Whether all hosts have done their share, by the folder that they share.
-
-  Hosts that have joined wait for the others, so that all see the whole.
-  """
-  while not (done := is_done()) and args.multihost:
+def wait_for_shards(is_done: Callable[[], bool]) -> None:
+  """Waits until all hosts have done their share, by the folder they share."""
+  while not is_done():
     time.sleep(_POLL_SECONDS)
-  return done
 
 
 def use_compilation_cache() -> None:

@@ -8,8 +8,9 @@ import tiny_beir
 import tiny_evaluation
 
 from dualenc_jax import Retriever
-from dualenc_jax.cli import encode, search
+from dualenc_jax.cli import encode, runtime, search
 from dualenc_jax.evaluation import evaluation
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
 
@@ -103,11 +104,14 @@ def test_other_candidates_of_the_same_index(model, index_of, capsys):
     retriever('fp32', 7)
 
 
-def test_it_is_gone_on_with(model, index_of, tmp_path):
-  encode.main([
-      f'--model_dir={model}', f'--index_dir={tmp_path / "shared"}',
-      '--codec=pq:4x2', '--shard_size=20', '--host_index=1', '--host_count=2',
-  ])
+def test_it_is_gone_on_with(model, index_of, tmp_path, monkeypatch):
+  with monkeypatch.context() as patch:
+    patch.setattr(runtime, 'host', lambda: Host(1, 2))
+    patch.setattr(runtime, 'wait_for_shards', lambda is_done: None)
+    encode.main([
+        f'--model_dir={model}', f'--index_dir={tmp_path / "shared"}',
+        '--codec=pq:4x2', '--shard_size=20',
+    ])
   first = (tmp_path / 'shared.partial' / 'codec.safetensors').read_bytes()
   index = encoded(model, tmp_path / 'shared', 'pq:4x2')
   assert (index.folder / 'codec.safetensors').read_bytes() == first

@@ -72,14 +72,6 @@ def test_the_index_holds_the_towers_vectors(model, whole):
   ]
 
 
-def test_two_hosts_without_each_other(model, whole, tmp_path, capsys):
-  run(model, tmp_path / 'index', '--host_index=1', '--host_count=2')
-  assert '3 of 5 shards are left to other hosts' in capsys.readouterr().out
-  run(model, tmp_path / 'index', '--host_index=0', '--host_count=2')
-  assert '96 passages in' in capsys.readouterr().out
-  assert tree(tmp_path / 'index') == tree(whole)
-
-
 @pytest.mark.slow
 def test_sigterm_ends_two_hosts_and_they_go_on(model, tmp_path):
   index, partial = tmp_path / 'index', tmp_path / 'index.partial'
@@ -131,8 +123,6 @@ def test_a_corpus_needs_no_files_of_the_task(model, tmp_path):
 @pytest.mark.parametrize(
     'flags, message',
     [
-        ('--host_index=2 --host_count=2', 'expected an index from 0 to'),
-        ('--multihost --host_count=2', 'Give --multihost or --host_count'),
         ('--tower=query', 'Give --index_dir'),
         ('--corpus=/none --index_dir=x', 'no file or folder /none'),
     ],

@@ -12,7 +12,6 @@ import two_hosts
 
 from dualenc_jax.cli import main as cli
 from dualenc_jax.data.readers import Beir
-from dualenc_jax.data.text.words import words
 from dualenc_jax.pipelines.generation import (
   corpus as corpus_lib,
   quality,
@@ -109,20 +108,16 @@ def test_files_are_those_of_gpl(written, corpus):
   assert '1 of' not in facts['counts']
 
 
-def test_two_hosts_write_what_one_writes(
+def test_a_killed_run_goes_on_with_the_same_result(
     generator, corpus, written, tmp_path, capsys
 ):
-  out, flags = tmp_path / 'shared', [THREE, '--host_count=2']
-  assert run(generator, corpus, out, *flags, '--host_index=1') == 0
-  assert '2 of 3 shards are left to other hosts' in capsys.readouterr().out
-  assert run(generator, corpus, out, *flags, '--host_index=0') == 0
-  # The eighth, which is of a shard of this host.
-  assert '1 passages have more than 64 tokens' in capsys.readouterr().err
-  assert contents(out) == contents(written)
-  # Killed, a run goes on with the same result.
-  for name in (*FILES, 'shards/00001.jsonl'):
+  out = tmp_path / 'killed'
+  shutil.copytree(written, out)
+  for name in (*FILES, 'shards/00000.jsonl'):
     (out / name).unlink()
   assert run(generator, corpus, out, THREE) == 0
+  # The eighth, which is of that shard.
+  assert '1 passages have more than 64 tokens' in capsys.readouterr().err
   assert contents(out) == contents(written)
 
 
@@ -167,12 +162,11 @@ def test_some_passages_have_the_queries_they_have_among_all(
 
 def test_queries_that_are_left_out_are_counted():
   texts = [(0, 'what is it'), (0, ''), (0, 'What is it?'), (1, 'what is it')]
-  texts += [(1, 'the cat sat'), (1, 'who sat on it')]
   queries = [Query(p, i, text, -1.0, True) for i, (p, text) in enumerate(texts)]
   counts = Counter()
-  kept = quality.keep(queries, lambda _: 'There the cat sat.', 0.8, counts)
-  assert [query.number for query in kept] == [0, 3, 5]
-  assert sorted(counts.values()) == [1, 1, 1]
+  kept = quality.keep(queries, counts)
+  assert [query.number for query in kept] == [0, 3]
+  assert sorted(counts.values()) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -180,9 +174,7 @@ def test_queries_that_are_left_out_are_counted():
     [
         (['--seed=1'], 'seed: 0 -> 1'),
         (['--passage_length=513'], 'expected at most 512'),
-        (['--overwrite', '--host_count=2', '--host_index=0'], 'One host'),
         (['--temperature=0'], '--queries_per_passage=3'),
-        (['--max_copied=1.5'], '--max_copied is 1.5'),
     ],
 )
 def test_other_queries_and_odd_flags_are_refused(
@@ -229,9 +221,8 @@ def test_bad_corpora_are_named(generator, tmp_path, capsys, lines, message):
 def test_what_is_no_query_is_told():
   passages = [f'one two three four {i}' for i in range(50)]
   for queries, message in (
-      (['', '', '', 'c'], 'are empty'),
+      (['', '', '', 'c'], "are '', whatever the passage says"),
       (['a', 'a', 'a', 'c'], "are 'a', whatever the passage says"),
-      (['two three', 'Three, four', 'one', 'why'], 'are copied from'),
   ):
     pairs = [(query, passage) for passage in passages for query in queries]
     assert message in quality.find_problem(pairs)
@@ -255,18 +246,6 @@ def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):
   assert (tmp_path / 'shards' / '00000.jsonl').stat().st_mtime_ns == stamp
   (tmp_path / 'shards' / shards.FACTS).unlink()
   assert run(generator, tmp_path, tmp_path, flag) == 2
-
-
-def test_copies_are_spans_of_the_passage():
-  passage = ' '.join(words('The cat sat, on the mat; it slept.'))
-  for query, share, expected in (
-      ('The cat sat on the mat', 0.8, True),
-      ('why did the cat sit on the mat', 0.8, False),
-      ('cat on mat', 0.5, False),
-      ('cat', 0.8, True),
-  ):
-    found = quality.is_copied(words(query), f' {passage} ', share)
-    assert found == expected, query
 
 
 def test_gpls_budget():

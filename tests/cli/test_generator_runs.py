@@ -55,7 +55,7 @@ def test_what_is_loaded_writes_it(trained, tmp_path):
   assert cli.main([
       'generate', f'--generator={trained}', f'--corpus={words}',
       f'--output_dir={out}', '--temperature=0', '--queries_per_passage=1',
-      '--max_copied=1', '--batch_size=8',
+      '--batch_size=8',
   ]) == 0
   found = {}
   for line in (out / 'shards' / '00000.jsonl').read_text().splitlines():

@@ -118,7 +118,7 @@ def load(
     path: str | os.PathLike[str],
     vocabulary: str | os.PathLike[str] | None = None,
     length: int | None = None, batch_size: int | None = None,
-    partitioner: Partitioner | None = None, dtype: str | None = None,
+    partitioner: Partitioner | None = None,
 ) -> Generator:
   """A generator on the devices of a mesh.
 
@@ -132,8 +132,6 @@ def load(
     batch_size: as of `Writer`.
     partitioner: the mesh and its rules; None for the devices of this host, all
       of which get all parameters.
-    dtype: of activations, 'float32' or 'bfloat16'; None for what it was trained
-      with, else float32.
 
   Raises:
     UserError: it has no decoder, or cannot be read; or the vocabulary is
@@ -145,7 +143,7 @@ def load(
     facts = dict(checkpoint.meta['model'])
     checkpoint_reader.check_kind(facts, checkpoint_reader.GENERATOR, path)
     facts.pop(checkpoint_reader.GENERATOR)
-    model = _of_dtype(checkpoint_reader.build_model(facts, str(path)), dtype)
+    model = checkpoint_reader.build_model(facts, str(path))
     tokenizer = checkpoint.tokenizer()
     if length is not None:
       tokenizer = dataclasses.replace(tokenizer, passage_length=length)
@@ -171,7 +169,7 @@ def load(
   )
   stack = released_models.make_decoder(weights, decoder)
   embedder = TokenEmbedder(*weights.tensors[EMBEDDING].shape)
-  model = _of_dtype(Seq2Seq(embedder, weights.encoder, stack), dtype)
+  model = Seq2Seq(embedder, weights.encoder, stack)
   tensors = {**weights.tensors, **decoder}
   params = loading.place_params(model, tensors, weights.path, mesh)
   provenance = released_models.provenance(
@@ -179,12 +177,3 @@ def load(
   )
   writer = Writer(model, mesh, batch_size)
   return Generator(params, tokenizer, writer, provenance)
-
-
-def _of_dtype(model: Seq2Seq, dtype: str | None) -> Seq2Seq:
-  """The same model with other activations; None for those it has."""
-  if dtype is None:
-    return model
-  stacks = (s.clone(dtype=dtype) for s in (model.encoder, model.decoder))
-  encoder, decoder = stacks
-  return model.clone(encoder=encoder, decoder=decoder)

@@ -9,7 +9,6 @@ import numpy as np
 
 from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.qrels import cell
-from dualenc_jax.pipelines.generation import quality
 from dualenc_jax.pipelines.generation.corpus import Passage
 from dualenc_jax.pipelines.generation.generator import Query
 from dualenc_jax.utils import files
@@ -45,7 +44,7 @@ def write(
     with_corpus: False where the folder's corpus is the one that was read.
 
   Returns:
-    The lines of a table of counts, and warnings.
+    The lines of a table of counts.
   """
   if with_corpus:
     files.write_json_lines(folder / CORPUS, map(_row, passages))
@@ -94,7 +93,7 @@ def _count_table(
     queries: Sequence[Query],
     counts: Mapping[str, int],
 ) -> Iterator[str]:
-  """A table of counts and means, and warnings."""
+  """A table of counts and means."""
   yield '| | |'
   yield '|---|---|'
   with_some = {query.passage for query in queries}
@@ -105,20 +104,10 @@ def _count_table(
       **{f'left out: {cause}': count for cause, count in counts.items()},
   }.items():
     yield f'| {what} | {count:,} |'
-  texts = [passage.text for passage in passages]
-  found = quality.self_retrieval(texts, queries)
-  if found is not None:
-    yield (
-        f'| whose passage is among the best {quality.DEPTH} of'
-        f' {found.passages:,} by BM25, of {found.queries:,} queries |'
-        f' {found.share:.1%} (chance: {found.chance:.1%}) |'
-    )
   chances = [query.log_probability for query in queries]
   cut = np.mean([not query.ended for query in queries])
   yield f'| queries that were cut | {cut:.1%} |'
   yield f'| log-probability a token, median | {np.median(chances):.2f} |'
-  if found is not None and found.warning:
-    yield '\n' + found.warning
 
 
 def _row(passage: Passage) -> dict[str, str]:

@@ -103,7 +103,7 @@ class Shards:
     """Generates this host's missing shards; returns how many passages were cut.
 
     Raises:
-      UserError: the queries of the first are empty, copied, or all the same.
+      UserError: the queries of the first are empty, or all the same.
     """
     own = [i for i in self.missing() if i % host.count == host.index]
     total = sum(len(self.passages_of(i)) for i in own) * self.count
