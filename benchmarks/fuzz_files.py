@@ -242,7 +242,7 @@ def _multireqa(folder: pathlib.Path) -> Reader:
   )
 
   def task(strict):
-    return MultiReQA('SQuAD', str(folder), tolerance=1.0, strict=strict)
+    return MultiReQA('SQuAD', str(folder), strict=strict)
 
   return _of_tasks(paths, task, 'validation', 'corpus')
 
@@ -259,7 +259,7 @@ def _dpr(folder: pathlib.Path) -> Reader:
 def _msmarco(folder: pathlib.Path) -> Reader:
   names = 'collection', 'queries.train', 'qrels.train'
   paths = _copied(folder, 'msmarco', *(f'{name}.tsv' for name in names))
-  task = MsMarco(root=str(folder), tolerance=1.0)
+  task = MsMarco(root=str(folder))
   return Reader(
       paths, lambda: _all(task.examples('train'), task.examples('corpus'))
   )

@@ -27,7 +27,7 @@ from dualenc_jax.data import (
   Tokenizer,
   Vocabulary,
 )
-from dualenc_jax.data.readers import beir_sets, multireqa
+from dualenc_jax.data.readers import beir, multireqa
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import default_cache_dir
 
@@ -51,7 +51,6 @@ def register(
     test_file: str | None = None,
     roots: Sequence[str] = ('stdlib',),
     strict: bool = True,
-    tolerance: float | None = None,
 ) -> str | None:
   """Registers all tasks, in place of those that were registered before.
 
@@ -65,17 +64,11 @@ def register(
     test_file: the same.
     roots: of python_code.
     strict: as of the readers.
-    tolerance: the same; None for the benchmarks' own.
   """
   if tokenizer is None:
     path = os.environ.get('DUALENC_VOCABULARY', 'python_code_8k')
     tokenizer = Tokenizer(Vocabulary(path), 64, 256)
   files = dict(zip(_SPLITS, (train_file, validation_file, test_file)))
-
-  def judged(reader: Callable[..., Dataset], **options: Any) -> Dataset:
-    if tolerance is not None:
-      options['tolerance'] = tolerance
-    return below(reader, **options)
 
   def below(reader: Callable[..., Dataset], **options: Any) -> Dataset:
     root = data_root or os.environ.get('DUALENC_DATA_ROOT')
@@ -98,18 +91,18 @@ def register(
         lambda: below(readers.OpenNQ),
         readers.OpenNQ().splits(),
     )
-    yield 'msmarco', lambda: judged(readers.MsMarco), (*_SPLITS, 'corpus')
+    yield 'msmarco', lambda: below(readers.MsMarco), (*_SPLITS, 'corpus')
     for dataset in multireqa.SETS:
       yield (
           multireqa_name(dataset),
-          lambda dataset=dataset: judged(readers.MultiReQA, dataset=dataset),
+          lambda dataset=dataset: below(readers.MultiReQA, dataset=dataset),
           readers.MultiReQA(dataset).splits(),
       )
-    for dataset, published in beir_sets.SETS.items():
+    for dataset in beir.SETS:
       yield (
           'beir_' + dataset.replace('-', '_').replace('/', '_'),
-          lambda dataset=dataset: judged(readers.Beir, dataset=dataset),
-          (*published.splits, 'corpus'),
+          lambda dataset=dataset: below(readers.Beir, dataset=dataset),
+          (*_SPLITS, 'corpus'),
       )
 
   folder = cache_dir or default_cache_dir() / 'tokens'
@@ -121,9 +114,9 @@ def register(
     )
   # By the published numbers of pairs: counting would read all of them.
   rates = {
-      multireqa_name(dataset): float(qa_set.train.joined)
+      multireqa_name(dataset): float(qa_set.train_pairs)
       for dataset, qa_set in multireqa.SETS.items()
-      if qa_set.train
+      if qa_set.train_pairs
   }
   for end in ('', TOKENIZED):
     seqio_adapter.register_mixture(

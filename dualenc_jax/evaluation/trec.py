@@ -15,6 +15,7 @@ import urllib.parse
 import numpy as np
 
 from dualenc_jax.data.readers import qrels as qrels_reader, rows
+from dualenc_jax.data.readers.files import lines
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.retrieval.search.ranking import Ranking
 from dualenc_jax.utils import files, untrusted
@@ -70,7 +71,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
   """
   path = pathlib.Path(path)
   run: dict[str, dict[str, float]] = {}
-  for number, line in rows.lines(path):
+  for number, line in lines(path):
     try:
       query_id, passage_id, score = _parse(line)
       hits = run.setdefault(query_id, {})

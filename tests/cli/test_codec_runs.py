@@ -162,7 +162,7 @@ def test_an_index_of_codes_is_evaluated(model, table, tmp_path):
   index = tmp_path / 'index'
   encode.main([
       f'--model_dir={model}', '--gin_file=tasks/beir.gin',
-      '--gin.BEIR_SET=scifact', '--gin.BEIR_TOLERANCE=1.0',
+      '--gin.BEIR_SET=scifact',
       f'--gin.DATA_ROOT={model.parent / "data"}', f'--index_dir={index}',
       '--codec=opq:4x2',
   ])

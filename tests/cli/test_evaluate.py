@@ -17,7 +17,7 @@ import tiny_towers
 import tiny_weights
 
 from dualenc_jax.cli import config, convert, evaluate, task_selection, train
-from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers import beir
 from dualenc_jax.data.readers.python_code import split_of
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.models import TokenEmbedder
@@ -40,8 +40,6 @@ def data(tmp_path) -> pathlib.Path:
 
 def run(model, tmp_path, *flags, data=None):
   """Evaluates into a folder of the test's own, which it returns."""
-  if any('beir/' in flag for flag in flags):
-    flags = ['--gin.BEIR_TOLERANCE=1.0', *flags]
   evaluate.main([
       f'--model_dir={model}',
       f'--output_dir={tmp_path / "results"}',
@@ -56,16 +54,15 @@ def names_in(folder):
 
 
 def test_several_sets_and_the_papers_table(model, data, capsys):
-  for part in beir_sets.CQADUPSTACK_PARTS:
+  for part in beir.CQADUPSTACK_PARTS:
     folder = data / 'beir' / part
     tiny_beir.make(len(part), passages=7, queries=2).write(folder)
   evaluate.main([
       f'--model_dir={model}', f'--gin.DATA_ROOT={data}',
-      '--gin.BEIR_TOLERANCE=1.0',
       '--tasks=beir/scifact,beir/cqadupstack,beir/scifact',
   ])
   folder = model / 'evaluation'
-  parts = [part.replace('/', '-') for part in beir_sets.CQADUPSTACK_PARTS]
+  parts = [part.replace('/', '-') for part in beir.CQADUPSTACK_PARTS]
   written = [f'beir-{name}-test' for name in ('scifact', *parts)]
   assert names_in(folder) == sorted([*written, 'tables.md', 'tables.tex'])
   printed = capsys.readouterr().out
@@ -96,7 +93,7 @@ def test_output_dir_of_one_set_and_of_several(model, data, tmp_path):
   assert shlex.split(alone.pop('command')) == [
       'dualenc', 'evaluate', f'--model_dir={model}',
       f'--output_dir={tmp_path / "results"}', f'--gin.DATA_ROOT={data}',
-      '--gin.BEIR_TOLERANCE=1.0', '--tasks=beir/scifact',
+      '--tasks=beir/scifact',
   ]
   assert one == alone
   assert names_in(folder / 'beir-nfcorpus-test') == written
@@ -218,7 +215,7 @@ def test_a_set_and_a_folder_in_place_of_each_other(model, data, tmp_path):
   ]
   train.build(config.parse_args(train.make_parser(), [
       *flags, '--gin_file=tasks/beir.gin', '--gin.BEIR_SET=scifact',
-      '--gin.BEIR_TOLERANCE=1.0', f'--gin.DATA_ROOT={data}',
+      f'--gin.DATA_ROOT={data}',
       f'--model_dir={learnt}',
   ]))
   (learnt / 'config.gin').write_text(config.operative_config())

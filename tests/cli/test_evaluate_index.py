@@ -45,7 +45,7 @@ def make_index(model, folder, *more):
   """What a user would do to have the corpus encoded ahead."""
   encode.main([
       f'--model_dir={model}', '--gin_file=tasks/beir.gin',
-      '--gin.BEIR_SET=scifact', '--gin.BEIR_TOLERANCE=1.0',
+      '--gin.BEIR_SET=scifact',
       f'--gin.DATA_ROOT={model.parent / "data"}', f'--index_dir={folder}',
       *more,
   ])

@@ -54,7 +54,6 @@ def flags(tiny, output, teacher, *more):
       f'--run={folder / "run.trec"}',
       '--tasks=beir',
       f'--gin.BEIR_FOLDER={folder / "beir"}',
-      '--gin.BEIR_TOLERANCE=1.0',
       '--split=test',
       f'--depth={DEPTH}',
       f'--output_dir={output}',

@@ -9,7 +9,7 @@ import pytest
 from dualenc_jax.data import readers, SeqioTask, Vocabulary
 from dualenc_jax.data.columns import STANDARD
 from dualenc_jax.data.dataset import Dataset, rows
-from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers import beir
 from dualenc_jax.data.readers.multireqa import SETS
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
@@ -53,7 +53,6 @@ def registry(data_root):
 
   tasks.register(
       roots=(str(data_root / 'code'),),
-      tolerance=1.0,
       cache_dir=str(data_root / 'tokens'),
   )
   patch = pytest.MonkeyPatch()
@@ -66,7 +65,7 @@ def registry(data_root):
 
 def readers_by_task(root: pathlib.Path) -> dict[str, Dataset]:
   """What training reads, made without seqio."""
-  options = {'data_root': str(root), 'tolerance': 1.0}
+  options = {'data_root': str(root)}
   file = str(root / 'pairs.jsonl')
   return {
       'msmarco': readers.MsMarco(**options),
@@ -99,7 +98,7 @@ def read(registry, name, split, lengths=None):
 
 def test_all_names_are_registered(registry):
   names = {*registry.TaskRegistry.names(), *registry.MixtureRegistry.names()}
-  sets = {f'beir_{name.translate(SAFE)}' for name in beir_sets.SETS}
+  sets = {f'beir_{name.translate(SAFE)}' for name in beir.SETS}
   sets |= {f'multireqa_{name.lower()}' for name in SETS}
   wanted = {*NAMES, *sets, 'open_nq', 'multireqa'}
   wanted.discard('multireqa_naturalquestions')

@@ -76,7 +76,7 @@ def flags(
       f'--model_dir={model}', f'--tasks={tasks}',
       f'--gin.DATA_ROOT={data or model.parent / "data"}',
       f'--output_dir={output}', '--no_baselines',
-      *(['--gin.BEIR_TOLERANCE=1.0'] if 'beir' in tasks else []), *more,
+      *more,
   ]
 
 

@@ -1,31 +1,22 @@
-"""BEIR's sets: their conventions, and counts that are not the published."""
+"""BEIR's sets and their conventions."""
 
 import csv
-import logging
-import shutil
 
-from reading import column, DATA, judged, objects, refused
+from reading import column, judged, objects, refused
 
-from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers import beir
 from dualenc_jax.data.readers.beir import Beir
 from dualenc_jax.utils.errors import SourceUnavailable
 
-TOY = DATA / 'beir' / 'toy'
-
 
 def test_conventions():
-  self_hits = {n for n, row in beir_sets.SETS.items() if row.self_hits}
-  assert self_hits == {'arguana', 'quora'}
   assert Beir(dataset='quora').self_hits
   assert not Beir(dataset='scifact').self_hits
   assert not Beir(folder='x').self_hits
   assert Beir(dataset='msmarco').evaluated == 'validation'
   assert Beir(dataset='fever').evaluated == 'test'
   assert Beir(dataset='cqadupstack/tex').evaluated == 'test'
-  assert len(set(beir_sets.CQADUPSTACK_PARTS)) == 12
-  # Of all parts together, as BEIR's README has them.
-  parts = [beir_sets.SETS[n] for n in beir_sets.parts('cqadupstack')]
-  assert sum(part.splits['test'][0] for part in parts) == 13145
+  assert len(set(beir.CQADUPSTACK_PARTS)) == 12
   message = '12 data sets', 'cqadupstack/android'
   refused(lambda: Beir(dataset='cqadupstack'), *message)
 
@@ -37,36 +28,6 @@ def test_missing_sets_say_where_to_get_them(tmp_path):
       lambda: gis.check_split('test'), f'{tmp_path}/beir/cqadupstack/gis',
       '/BEIR/datasets/cqadupstack.zip (5,344 MB)', error=SourceUnavailable,
   )
-
-
-def test_other_counts_than_the_published_ones(tmp_path, caplog):
-  caplog.set_level(logging.INFO)
-  shutil.copytree(TOY, tmp_path / 'beir' / 'scifact')
-
-  def reader(**options):
-    return Beir(dataset='scifact', data_root=str(tmp_path), **options)
-
-  counts = '2 queries, published 300', '4 judgements, published 339'
-  refused(lambda: reader().examples('test'), *counts, '--gin.BEIR_TOLERANCE')
-  corpus = '5 passages, published 5,183'
-  # A part of a set is read when one says so; its counts are logged.
-  assert len(list(reader(tolerance=1.0).examples('test'))) == 4
-  assert corpus in caplog.text
-  # It is a share of the published count.
-  share = 1 - 5 / 5183
-  assert list(reader(tolerance=share + 1e-9).examples('corpus'))
-  refused(lambda: reader(tolerance=share - 1e-9).examples('corpus'), corpus)
-
-
-def test_notes_and_titles_of_sets(tmp_path):
-  for name in ('webis-touche2020', 'fiqa'):
-    shutil.copytree(TOY, tmp_path / name)
-  touche = Beir(dataset='webis-touche2020', root=str(tmp_path))
-  refused(lambda: touche.examples('test'), '2,962 of grades -2 to 5')
-  # Titles of sets that have none are left out.
-  fiqa = Beir(dataset='fiqa', root=str(tmp_path), tolerance=1.0)
-  first, *_ = fiqa.examples('corpus')
-  assert first['passage'] == 'The moon pulls the sea twice a day.'
 
 
 def expected(folder, split):

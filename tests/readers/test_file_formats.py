@@ -121,18 +121,15 @@ def test_arrow_folders(tmp_path):
     ('a.csv', ['anchor', 'positive', 'negative_1', 'negative_2']),
     ('a.jsonl', ['anchor', 'positive', 'negative_1']),
 ])
-def test_aliases_are_proposed_with_the_flag_that_takes_them(
-    tmp_path, columns, name
-):
+def test_aliases_stand_for_missing_columns(tmp_path, caplog, columns, name):
   cells = [f'text {i}' for i in range(len(columns))]
   path = tmp_path / name
   if name == 'a.csv':
     write(path, [columns, cells])
   else:
     path.write_text(json.dumps(dict(zip(columns, cells))))
-  proposal = f"'{columns[1]}' for 'passage'"
-  refused(lambda: read(path), 'Did you mean ', proposal, 'COLUMN_ALIASES=True')
-  assert read(path, column_aliases=True) == [cells]
+  assert read(path) == [cells]
+  assert f"'{columns[1]}' as 'passage'" in caplog.text
 
 
 TABLE = 'query,passage\nq,p\n'

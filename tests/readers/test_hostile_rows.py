@@ -6,14 +6,14 @@ import pytest
 from reading import refused, write
 
 from dualenc_jax.data import readers
-from dualenc_jax.data.readers import MsMarco, OpenNQ, Pairs, text_files, Texts
+from dualenc_jax.data.readers import files, MsMarco, OpenNQ, Pairs, Texts
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.teacher_scores import read_scores
 
 READ = {
     'corpus.jsonl': lambda path: [*Texts(str(path)).examples('corpus')],
     'pairs.jsonl': lambda path: [*Pairs(train=str(path)).examples('train')],
-    'array.json': lambda path: [*readers.text_files.elements(path)],
+    'array.json': lambda path: [*readers.files.elements(path)],
     'qrels.tsv': readers.qrels.read,
     'qrels.json': readers.qrels.read,
     'run.trec': trec.read_run,
@@ -22,7 +22,7 @@ READ = {
     'nq-test.qa.csv': lambda path: [*OpenNQ(str(path.parent)).examples('test')],
     'mrqa.jsonl': lambda path: [*readers.multireqa.contexts(path)],
     'collection.tsv': lambda path: [
-        *MsMarco(root=str(path.parent), tolerance=1.0).examples('corpus')
+        *MsMarco(root=str(path.parent)).examples('corpus')
     ],
 }
 
@@ -64,7 +64,7 @@ def test_a_key_twice(tmp_path):
 
 
 def test_a_packed_file_that_is_one_line(tmp_path, monkeypatch):
-  monkeypatch.setattr(text_files, 'LONGEST_LINE', 2**20)
+  monkeypatch.setattr(files, 'LONGEST_LINE', 2**20)
   long = b'a' * (2**20 + 1)
   path = write(tmp_path / 'a.jsonl.gz', {'_id': 1, 'text': 'a'}, long)
   message = 'gz:2: a line of more than 1 MiB'

@@ -31,7 +31,7 @@ def toy(tmp_path):
 
 
 def make(root, **options):
-  return MsMarco(root=str(root), **{'tolerance': 1.0, **options})
+  return MsMarco(root=str(root), **options)
 
 
 def test_official_files():

@@ -16,7 +16,7 @@ GRANITE = 'Granite is a pale rock.'
 
 def negatives(path, **options):
   """Hard negatives of the pairs (100, 0), (101, 1) and (101, 4)."""
-  options = {'root': str(TOY), 'tolerance': 1.0, **options}
+  options = {'root': str(TOY), **options}
   reader = MsMarco(hard_negatives=str(path), **options)
   return column(reader.examples('train'), 'negatives')
 

@@ -8,7 +8,7 @@ import pytest
 from reading import column, DATA, refused, write
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers import Pairs, text_files
+from dualenc_jax.data.readers import files, Pairs
 from dualenc_jax.data.readers.open_nq import OpenNQ
 from dualenc_jax.utils.errors import SourceUnavailable
 
@@ -167,9 +167,9 @@ def test_an_array_in_blocks_of_any_size(tmp_path, size):
       '\ufeff' + json.dumps(values, separators=(',', ':')),
   ):
     path.write_text(text, encoding='utf-8')
-    assert list(text_files.elements(path, size)) == [*enumerate(values, 1)]
+    assert list(files.elements(path, size)) == [*enumerate(values, 1)]
   path.write_text(' [ ] ')
-  assert list(text_files.elements(path, size)) == []
+  assert list(files.elements(path, size)) == []
 
 
 @pytest.mark.parametrize('text, message', [
@@ -181,4 +181,4 @@ def test_an_array_in_blocks_of_any_size(tmp_path, size):
 def test_what_is_not_an_array(tmp_path, text, message):
   path = tmp_path / 'a.json'
   path.write_text(text)
-  refused(lambda: text_files.elements(path), f'a.json, after {message}')
+  refused(lambda: files.elements(path), f'a.json, after {message}')

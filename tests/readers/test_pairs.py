@@ -169,7 +169,7 @@ def test_weights_of_training_alone(tmp_path):
 
 @pytest.mark.parametrize('line, reason', [
     ('{"query": "q"', 'not JSON'),
-    ({'pos': 1}, "no column 'query' or 'passage'. "),
+    ({'label': 1}, "no column 'query' or 'passage'. "),
     (GOOD | {'passage': ' \n\t'}, "'passage' is empty"),
     (GOOD | {'query': 3}, "'query' holds int, not a string"),
     (b'{"query": "\xff", "passage": "p"}', 'not UTF-8'),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import result_folders
 
-from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers import beir
 from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.evaluation.results.comparison import compare
 from dualenc_jax.utils.errors import UserError
@@ -101,7 +101,7 @@ def test_sets_that_not_all_have_are_left_out_and_told(tmp_path):
 def test_cqadupstack_is_one_set_of_the_mean_of_its_parts(tmp_path):
   """However many queries a part has, it counts as much as another."""
   for name, step in (('a', 0.0), ('b', 0.25)):
-    for i, part in enumerate(beir_sets.CQADUPSTACK_PARTS):
+    for i, part in enumerate(beir.CQADUPSTACK_PARTS):
       # One part of 30 queries and 11 of 1; only the last is better.
       values = [0.5] * (30 if i == 0 else 1)
       values[0] += step * (i == 11)

@@ -5,7 +5,7 @@ import re
 import pytest
 import result_folders
 
-from dualenc_jax.data.readers import beir_sets
+from dualenc_jax.data.readers import beir
 from dualenc_jax.evaluation.results import result_files, tables
 from dualenc_jax.utils import table as table_lib
 from dualenc_jax.utils.table import Cell, Row, Table
@@ -113,7 +113,7 @@ BEIR = {
 }
 
 
-def beir_values(column, parts=beir_sets.CQADUPSTACK_PARTS):
+def beir_values(column, parts=beir.CQADUPSTACK_PARTS):
   values = {name: row[column] for name, row in BEIR.items()}
   mean = values.pop('cqadupstack')
   # Parts around their mean: -5.5 to 5.5.
@@ -122,7 +122,7 @@ def beir_values(column, parts=beir_sets.CQADUPSTACK_PARTS):
 
 
 def test_table_2_of_samtone(tmp_path):
-  assert {*BEIR} == {*beir_sets.NAMES} - {'msmarco'}
+  assert {*BEIR} == {*beir.NAMES} - {'msmarco'}
   models = [
       beir_model(tmp_path, name, beir_values(i))
       for i, name in enumerate(['SDE', 'SamToNe'])
@@ -173,7 +173,7 @@ def test_rankings_of_documents_are_in_none_of_the_papers_tables(tmp_path):
 
 
 def test_a_part_of_cqadupstack_that_is_missing_is_told(tmp_path):
-  parts = beir_sets.CQADUPSTACK_PARTS
+  parts = beir.CQADUPSTACK_PARTS
   whole = beir_model(tmp_path, 'whole', {p: 10.0 for p in parts} | {'nq': 30})
   part = beir_model(
       tmp_path, 'part', {p: 20.0 for p in parts[1:]} | {'nq': 40, 'fiqa': 50}

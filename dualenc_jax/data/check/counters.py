@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.data.check.summary import Lengths, Texts
-from dualenc_jax.data.readers import cells
+from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.rows import Occurrences, SHOWN
 from dualenc_jax.data.text.tokenizer import UNK, Vocabulary
 from dualenc_jax.utils import untrusted
@@ -183,7 +183,7 @@ class TextCounter:
       self._questions += text.rstrip().endswith(_QUESTION_MARKS)
       if text and not text.strip():
         self._found['blank'].add(place(i))
-      if self._look_for_lists and cells.is_list(text):
+      if self._look_for_lists and rows.is_list(text):
         self._found['lists'].add(place(i))
       if len(text) >= LONG_WORD and any(
           len(word) >= LONG_WORD and _LONG_WORD.search(word)

@@ -1,13 +1,46 @@
-"""The sets of the BEIR benchmark, or folders like them."""
+"""The sets of the BEIR benchmark, or folders like them.
+
+Names are those of the README of github.com/beir-cellar/beir.
+"""
 
 from collections.abc import Mapping
 import dataclasses
 import pathlib
 
 from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.readers import beir_sets
 from dualenc_jax.data.readers.judged_texts import CORPUS, JudgedTexts, Layout
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import did_you_mean, UserError
+
+_URL = 'https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets'
+# Each data set has a corpus of its own, and figures of cqadupstack are means.
+CQADUPSTACK_PARTS = tuple(f'cqadupstack/{part}' for part in (
+    'android', 'english', 'gaming', 'gis', 'mathematica', 'physics',
+    'programmers', 'stats', 'tex', 'unix', 'webmasters', 'wordpress',
+))
+# Megabytes of the zip file of each set; 0 if it may not be passed on.
+SETS: Mapping[str, int] = {
+    'msmarco': 1082, 'trec-covid': 74, 'nfcorpus': 2, 'bioasq': 0, 'nq': 498,
+    'hotpotqa': 654, 'fiqa': 18, 'signal1m': 0, 'trec-news': 0, 'robust04': 0,
+    'arguana': 4, 'webis-touche2020': 227, 'quora': 16, 'dbpedia-entity': 639,
+    'scidocs': 142, 'fever': 1237, 'climate-fever': 1229, 'scifact': 3,
+    **dict.fromkeys(CQADUPSTACK_PARTS, 5344),
+}
+NAMES = tuple(sorted({*SETS, 'cqadupstack'} - {*CQADUPSTACK_PARTS}))
+# Sets whose queries are passages, too, under the same ids.
+_SELF_HITS = ('arguana', 'quora')
+
+
+def parts(name: str) -> tuple[str, ...]:
+  """The members of SETS whose mean a set's figures are; raises UserError."""
+  if name == 'cqadupstack':
+    return CQADUPSTACK_PARTS
+  if name in SETS:
+    return (name,)
+  known = (*SETS, *NAMES)
+  raise UserError(
+      f'BEIR has no data set {name!r}.{did_you_mean(name, known)} Data sets:'
+      f' {", ".join(NAMES)}.'
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,13 +53,11 @@ class Beir(JudgedTexts):
   `qrels.read` knows. All files may be .gz. A passage is (title + ' ' +
   text).strip(), as in BEIR's own models.
 
-  A set of the benchmark is in <root>/<dataset>/; its counts are compared with
-  the published ones.
+  A set of the benchmark is in <root>/<dataset>/.
 
   Attributes:
-    dataset: a key of `beir_sets.SETS`.
-    folder: a folder in BEIR's layout in place of a set of the benchmark; no
-      counts are compared.
+    dataset: a key of `SETS`.
+    folder: a folder in BEIR's layout in place of a set of the benchmark.
     prefix: 'qgen' reads qgen-queries.jsonl and qgen-qrels/, as made by BEIR's
       query generation and by GPL.
   """
@@ -39,8 +70,11 @@ class Beir(JudgedTexts):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.dataset is not None:
-      beir_sets.one(self.dataset)
+    if self.dataset is not None and len(names := parts(self.dataset)) > 1:
+      raise UserError(
+          f'{self.dataset} is {len(names)} data sets, of which its figures are'
+          f' the means. Read one at a time: {", ".join(names)}.'
+      )
 
   def select_datasets(self, name: str | None = None) -> list[Dataset]:
     """The parts of the 18 sets of the paper's average, or of one set.
@@ -56,10 +90,12 @@ class Beir(JudgedTexts):
           self, folder=None, prefix='', files=None,
           hard_negatives=None, scores=False,
       )
+    # The paper's average leaves msmarco out: on it models are trained.
+    names = [n for n in NAMES if n != 'msmarco'] if name is None else [name]
     return [
         dataclasses.replace(of_set, dataset=part)
-        for one in (beir_sets.ZERO_SHOT if name is None else (name,))
-        for part in beir_sets.parts(one)
+        for one in names
+        for part in parts(one)
     ]
 
   @property
@@ -71,35 +107,14 @@ class Beir(JudgedTexts):
 
   @property
   def self_hits(self) -> bool:
-    return self._set.self_hits
+    return self.dataset in _SELF_HITS
 
   @property
   def evaluated(self) -> str:
-    return self._set.evaluated
-
-  def check_split(self, split: str) -> None:
-    if self.dataset is not None and not self.prefix and not self.files:
-      published = (*self._set.splits, CORPUS)
-      # A file of one's own may make another split of a set.
-      if split not in published and split not in self.splits():
-        raise self.missing_split(split, published)
-    super().check_split(split)
+    return 'validation' if self.dataset == 'msmarco' else 'test'
 
   def name(self) -> str:
     return self.folder or f'beir/{self.dataset}'
-
-  def allowance(self) -> tuple[float, str]:
-    return self._set.tolerance, self._set.note
-
-  def published(self, split: str) -> Mapping[str, int]:
-    counts = self._set.published(split)
-    if self.prefix:  # Queries and judgements are the user's own.
-      counts = {k: n for k, n in counts.items() if k == 'passages'}
-    return counts
-
-  @property
-  def titles(self) -> bool:
-    return self._set.titles
 
   @property
   def layout(self) -> Layout:
@@ -125,11 +140,13 @@ class Beir(JudgedTexts):
       return pathlib.Path(self.folder or '').expanduser(), (
           'Give a folder with corpus.jsonl, queries.jsonl and qrels/*.tsv.'
       )
+    hint = (
+        'Its texts may not be passed on:'
+        ' github.com/beir-cellar/beir/tree/main/examples/dataset says where to'
+        ' ask for them.'
+    )
+    if size := SETS[self.dataset]:
+      file = f'{_URL}/{self.dataset.split("/")[0]}.zip'
+      hint = f'Unpack {file} ({size:,} MB) there.'
     root = self._root()
-    return root and root / self.dataset, beir_sets.hint(self.dataset)
-
-  @property
-  def _set(self) -> beir_sets.BeirSet:
-    if self.dataset is None:
-      return beir_sets.OWN_FOLDER
-    return beir_sets.one(self.dataset)
+    return root and root / self.dataset, hint

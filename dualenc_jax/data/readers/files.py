@@ -1,19 +1,179 @@
-"""Files of data sets: where they are, what identifies them."""
+"""Files of data sets: opened, read as streams, found and identified."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
+import functools
+import gzip
 import hashlib
+import io
 import os
 import pathlib
+import re
+from typing import Any
+import zlib
 
 from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.readers import text_files
-from dualenc_jax.utils import untrusted
-from dualenc_jax.utils.errors import SourceUnavailable
+from dualenc_jax.utils import json_file, untrusted
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
 # A file beyond this is fingerprinted by its size and blocks spread over it.
 WHOLE = 2**28
 _BLOCKS, _BLOCK = 64, 2**20
+_DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+# Bytes: a packed file of a megabyte may be a line of a gigabyte.
+LONGEST_LINE = 2**26
+_UTF_16 = re.compile(rb'\xff\xfe|\xfe\xff|(\0[^\0]){4}|([^\0]\0){4}', re.DOTALL)
+NOT_UTF8 = (
+    'not UTF-8. Convert the file, from Latin-1 perhaps: iconv -f WINDOWS-1252'
+    ' -t UTF-8 OLD > NEW'
+)
+_SPACE = re.compile(r'[ \t\r\n]*')
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[Any]:
+  """Yields a binary file as it is; UserError where it cannot be read."""
+  try:
+    file = untrusted.open_file(path, 'Give a file.')
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror or e}.') from e
+  with file:
+    yield file
+
+
+@contextlib.contextmanager
+def unpacked(path: pathlib.Path) -> Iterator[Any]:
+  """Yields a binary file, unpacked where its name ends with .gz."""
+  with opened(path) as file:
+    yield gzip.GzipFile(fileobj=file) if path.suffix == '.gz' else file
+
+
+def lines(
+    path: pathlib.Path, blank: bool = False
+) -> Iterator[tuple[int, bytes]]:
+  """Yields (number from 1 on, line without its end) of a plain or .gz file.
+
+  A byte order mark is left out, and so are blank lines unless `blank`.
+
+  Raises:
+    UserError: damaged or truncated gzip, a line without an end, or UTF-16.
+  """
+  with unpacked(path) as stream:
+    number = 0
+    read = functools.partial(stream.readline, LONGEST_LINE + 1)
+    try:
+      for number, line in enumerate(iter(read, b''), 1):
+        if len(line) > LONGEST_LINE:
+          raise UserError(
+              f'{path}:{number}: a line of more than {LONGEST_LINE >> 20} MiB.'
+              ' Expected one row per line.'
+          )
+        line = line.rstrip(b'\r\n')
+        if number == 1:
+          check_encoding(path, line)
+          line = line.removeprefix(b'\xef\xbb\xbf')
+        if blank or line.strip():
+          yield number, line
+    except _DAMAGED_GZIP as error:
+      raise UserError(
+          f'{path} is a damaged gzip file, after line {number}: {error}. Copy'
+          ' or download it again.'
+      ) from error
+
+
+def elements(
+    path: pathlib.Path, size: int = 2**20, longest: int = 2**26
+) -> Iterator[tuple[int, Any]]:
+  """Yields (number from 1 on, element) of an array in a plain or .gz file.
+
+  Memory holds about two elements and the `size` characters that are read at a
+  time. An element that is not whole after `longest` is not JSON.
+
+  Raises:
+    UserError: damaged gzip, a file that is cut off, not UTF-8, or not an array.
+  """
+  decode = json_file.DECODER.raw_decode
+  count, text, at = 0, '', 0  # `text` is read on where `at` comes to its end.
+
+  def error(what: str) -> UserError:
+    return UserError(
+        f'{path}, after {count:,} elements: {what}. Expected a JSON array. If'
+        ' the file was cut off, copy or download it again.'
+    )
+
+  def grow() -> bool:
+    """Reads on; False at the end of the file."""
+    nonlocal text, at
+    try:
+      # As much again as is left, so that a long value is not parsed often.
+      block = stream.read(max(size, len(text) - at))
+    except UnicodeDecodeError as failed:
+      check_encoding(path, failed.object)
+      raise error(NOT_UTF8) from None
+    except _DAMAGED_GZIP as damage:
+      raise error(f'a damaged gzip file: {damage}') from damage
+    if block:
+      text, at = text[at:] + block, 0
+    return bool(block)
+
+  def peek() -> str:
+    """The next character that is not white space; '' at the end."""
+    nonlocal at
+    while True:
+      space = _SPACE.match(text, at)
+      at = space.end() if space else at
+      if at < len(text) or not grow():
+        return text[at : at + 1]
+
+  def take(*expected: str) -> str:
+    nonlocal at
+    found = peek()
+    if found not in expected:
+      wanted = ' or '.join(map(repr, expected))
+      raise error(f'expected {wanted}, found {found!r}')
+    at += 1
+    return found
+
+  with (
+      unpacked(path) as f,
+      io.TextIOWrapper(f, 'utf-8-sig') as stream,
+  ):
+    take('[')
+    more = peek() != ']'
+    while more:
+      peek()
+      try:
+        value, end = decode(text, at)
+        json_file.check_depth(text[at:end], value)
+      except json_file.RepeatedKey as failed:
+        raise error(str(failed)) from None
+      except (ValueError, RecursionError) as failed:
+        if len(text) - at > longest or not grow():
+          reason = getattr(failed, 'msg', None) or str(failed)
+          raise error(f'not JSON ({reason})') from None
+        continue
+      # A number may go on in the next block, after as much as 'e-'.
+      if len(text) - end < 3 and grow():
+        continue
+      at = end
+      count += 1
+      yield count, value
+      more = take(',', ']') == ','
+    if not count:
+      take(']')
+    if peek():
+      raise error('expected nothing after the array')
+
+
+def check_encoding(path: pathlib.Path, begin: bytes) -> None:
+  """Raises UserError where a file of text begins as in UTF-16."""
+  if _UTF_16.match(begin):
+    raise UserError(
+        f'{path}:1: the file is in UTF-16, as Excel\'s "Unicode text" is.'
+        ' Expected UTF-8. Save it so, or convert it: iconv -f UTF-16 -t UTF-8'
+        ' OLD > NEW.'
+    )
 
 
 class FilesDataset(Dataset):
@@ -78,7 +238,7 @@ def fingerprint(paths: Sequence[pathlib.Path]) -> str:
   for path in paths:
     size = path.stat().st_size
     digest.update(f'{size}\0'.encode())
-    with text_files.opened(path) as stream:
+    with opened(path) as stream:
       if size <= WHOLE:
         digest.update(hashlib.file_digest(stream, 'sha256').digest())
         continue

@@ -113,8 +113,6 @@ class JudgedTexts(FilesDataset):
       rows the second, and the log says how many.
     judged_ids: what the judgements to evaluate on judge: 'passages', or
       'documents' of which the passages are parts, whose rows have no text.
-    tolerance: share by which counts may differ from the published ones; None
-      for the benchmark's own. 1.0 takes any part of a data set.
   """
 
   FILES = ('files', 'folder', 'hard_negatives')
@@ -131,7 +129,6 @@ class JudgedTexts(FilesDataset):
   scores: bool = False
   strict: bool = True
   judged_ids: str = 'passages'
-  tolerance: float | None = None
 
   # Also the name of the folder below `data_root`.
   task_name = ''
@@ -146,10 +143,6 @@ class JudgedTexts(FilesDataset):
       raise UserError(
           f'scores are those of hard negatives. Give a file, {flag}.'
       )
-    expect(
-        self.tolerance is None or self.tolerance >= 0, 'tolerance',
-        self.tolerance, 'a share, 0.0 or more',
-    )
     for name in self.files or ():
       if name not in (known := self.layout.names):
         raise UserError(
@@ -166,22 +159,9 @@ class JudgedTexts(FilesDataset):
   def folder_and_hint(self) -> tuple[pathlib.Path | None, str]:
     """The folder of the files, None if none is given, and where to get them."""
 
-  @abc.abstractmethod
-  def published(self, split: str) -> Mapping[str, int]:
-    """Published counts by name of a split, as far as they are known."""
-
-  def allowance(self) -> tuple[float, str]:
-    """By what share counts may differ from the published ones, and why."""
-    return 0.0, ''
-
   def name(self) -> str:
     """The name of the data set in messages."""
     return self.task_name
-
-  @property
-  def titles(self) -> bool:
-    """Whether titles go in front of passages."""
-    return True
 
   @property
   def evaluated(self) -> str:
@@ -213,20 +193,18 @@ class JudgedTexts(FilesDataset):
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields pairs in the order of the judgements, or the corpus in its own.
 
-    Raises UserError for bad rows, ids that are unknown or occur twice, other
-    counts than the published ones, or a positive among hard negatives.
+    Raises UserError for bad rows, ids that are unknown or occur twice, and a
+    positive among hard negatives.
     """
     self.check_split(split)
     if split == CORPUS:
-      for row in self._passages(split):
+      for row in self._texts(CORPUS, split):
         yield example(
             passage=row.text, passage_id=row.id, name=row.name,
             location=row.location,
         )
       return
     qrels = self._qrels(split)
-    num_queries = len({judgement.query_id for judgement in qrels.judgements})
-    self._compare(split, queries=num_queries, judgements=qrels.rows)
     training = split == 'train'
     judged = tuple(j for j in qrels.judgements if not training or j.grade > 0)
     # The judgements come first, so that of the corpus only texts that they, or
@@ -241,11 +219,11 @@ class JudgedTexts(FilesDataset):
       if negatives is not None:
         tables.enter_context(negatives)
       query_ids = IdSet(judgement.query_id for judgement in judged)
-      queries = table(self._texts(self.layout.queries, split), query_ids)
+      queries = table(self._texts('queries', split), query_ids)
       passages = None
       if training or self.judged_ids != 'documents':
         passage_ids = IdSet(_passage_ids(judged, negatives))
-        passages = table(self._passages(split), passage_ids)
+        passages = table(self._texts(CORPUS, split), passage_ids)
       yield from self._pairs(
           qrels, judged, queries, passages, negatives, training
       )
@@ -330,37 +308,15 @@ class JudgedTexts(FilesDataset):
   def _qrels(self, split: str) -> Qrels:
     return read(self._find(self.layout.qrels.format(split)), self.strict)
 
-  def _texts(self, key: str, split: str) -> Iterator[Row]:
-    """Yields the texts of a file, each id once."""
-    path = self._find(key.format(split))
-    is_corpus = key == self.layout.corpus
+  def _texts(self, kind: str, split: str) -> Iterator[Row]:
+    """Yields the passages, or the queries of a split, each id once."""
+    layout = self.layout
+    key = layout.corpus if kind == CORPUS else layout.queries.format(split)
     read = functools.partial(
-        texts.read, path, CORPUS if is_corpus else 'queries', self.strict,
-        'tsv' if self.layout.is_tsv else 'jsonl', columns=('id', 'text'),
-        titles=is_corpus and self.titles,
+        texts.read, self._find(key), kind, self.strict,
+        'tsv' if layout.is_tsv else 'jsonl', columns=('id', 'text'),
     )
     return unique(read, self.strict)
-
-  def _passages(self, split: str) -> Iterator[Row]:
-    count = 0
-    for count, row in enumerate(self._texts(self.layout.corpus, split), 1):
-      yield row
-    self._compare(split, passages=count)
-
-  def _compare(self, split: str, **found: int) -> None:
-    """Compares counts with published ones, but not those of files given."""
-    given = self.files or {}
-    own = {'passages'} if self.layout.corpus in given else set()
-    if self.layout.qrels.format(split) in given:
-      own |= {'queries', 'judgements'}
-    usual, note = self.allowance()
-    rows.compare_counts(
-        f'{self.name()}, split {split!r}',
-        found,
-        {k: n for k, n in self.published(split).items() if k not in own},
-        usual if self.tolerance is None else self.tolerance,
-        f'--gin.{self.task_name.upper()}_TOLERANCE=1.0 (tolerance)', note,
-    )
 
   def _negatives(
       self, split: str, judged: Iterable[Judgement]

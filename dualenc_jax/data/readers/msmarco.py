@@ -4,7 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 import pathlib
 
-from dualenc_jax.data.readers.judged_texts import CORPUS, JudgedTexts, Layout
+from dualenc_jax.data.readers.judged_texts import JudgedTexts, Layout
 
 _URL = 'https://msmarco.z22.web.core.windows.net/msmarcoranking'
 _HINT = (
@@ -14,14 +14,6 @@ _HINT = (
     f' 2019, is {_URL}/msmarco-test2019-queries.tsv.gz and'
     ' https://trec.nist.gov/data/deep/2019qrels-pass.txt.'
 )
-# Counts of the catalogue of ir_datasets (ir-datasets.com/msmarco-passage.html).
-_PASSAGES = {'passages': 8_841_823}
-_PUBLISHED: Mapping[str, Mapping[str, int]] = {
-    'train': {'queries': 502_939, 'judgements': 532_761, **_PASSAGES},
-    'validation': {'queries': 6_980, 'judgements': 7_437, **_PASSAGES},
-    'test': {'queries': 43, 'judgements': 9_260, **_PASSAGES},
-    CORPUS: _PASSAGES,
-}
 _NAMES: Mapping[str, tuple[str, ...]] = {
     'collection': ('collection.tsv',),
     'train_queries': ('queries.train.tsv',),
@@ -52,8 +44,7 @@ class MsMarco(JudgedTexts):
   collection.tsv has lines of passage id and passage, queries.*.tsv of query id
   and query, separated by tabs, or in the order of a first line of names, see
   `tables.are_names`; qrels are of any form that `qrels.read` knows.
-  All may be .gz, and lie in a folder collectionandqueries/. Counts are compared
-  with the published ones.
+  All may be .gz, and lie in a folder collectionandqueries/.
 
   Splits are train, validation (the 6,980 queries of dev.small), test (TREC Deep
   Learning 2019) and corpus.
@@ -61,11 +52,7 @@ class MsMarco(JudgedTexts):
 
   task_name = 'msmarco'
   evaluated = 'validation'
-  titles = False
   layout = _LAYOUT
 
   def folder_and_hint(self) -> tuple[pathlib.Path | None, str]:
     return self._root(), _HINT
-
-  def published(self, split: str) -> Mapping[str, int]:
-    return _PUBLISHED[split]

@@ -1,9 +1,9 @@
 """Question -> sentence that answers it, from MRQA and MultiReQA."""
 
 import array
-import collections
 from collections.abc import Iterator, Mapping
 import dataclasses
+import logging
 import pathlib
 import re
 import sys
@@ -13,27 +13,13 @@ from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.readers import files, rows
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.rows import BadRow
-from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
-_ANSWERED = 'questions with a positive'
 _MRQA = 'https://s3.us-east-2.amazonaws.com/mrqa/release/v2'
 _CANDIDATES = (
     'https://github.com/google-research-datasets/MultiReQA/raw/master/data'
 )
 _URLS = {'BioASQ': 'http://participants-area.bioasq.org/MRQA2019/'}
-
-
-class Published(NamedTuple):
-  """Sizes of the two files that a split is joined from, and of the join.
-
-  `joined` counts questions with an answer in a candidate, of train their pairs
-  with such candidates; None where no figure is known.
-  """
-
-  questions: int
-  candidates: int
-  joined: int | None
 
 
 class QASet(NamedTuple):
@@ -42,18 +28,13 @@ class QASet(NamedTuple):
   Attributes:
     name: MultiReQA's, of its folder and in front of its candidate ids.
     mrqa_name: name of MRQA's file, without its ending.
-    train: None for a set that is only tested on.
-    evaluation: the development set of MRQA, MultiReQA's test set.
+    train_pairs: pairs of train by Guo et al. 2021; 0 for a set that is only
+      tested on.
   """
 
   name: str
   mrqa_name: str
-  train: Published | None
-  evaluation: Published
-
-  def published(self, split: str) -> Published:
-    """Sizes of the files of 'train' or of any other split."""
-    return self.train if split == 'train' and self.train else self.evaluation
+  train_pairs: int = 0
 
   def files(self, split: str) -> list[tuple[list[str], str]]:
     """MRQA's file and MultiReQA's of a split: paths, and where to get it.
@@ -63,7 +44,7 @@ class QASet(NamedTuple):
     may be in a clone of it.
     """
     folder = 'train' if split == 'train' else 'dev'
-    folders = [folder] if self.train else [folder, 'test']
+    folders = [folder] if self.train_pairs else [folder, 'test']
     names = dict.fromkeys([self.mrqa_name, self.name])
     paths = [f'mrqa/{f}/{n}.jsonl.gz' for f in folders for n in names]
     url = f'{_MRQA}/{folder}/{self.mrqa_name}.jsonl.gz'
@@ -75,29 +56,20 @@ class QASet(NamedTuple):
     ]
 
 
-def _read_sets() -> dict[str, QASet]:
-  """The sets of multireqa.tsv, which has a line a split.
-
-  Questions are those of MRQA's README, but 5,901 of HotpotQA's development set,
-  which its mended file has (5,904 before). Candidates are lines of the files;
-  for TextbookQA MultiReQA's README has 3,701, but the file repeats the contexts
-  that several questions share. Joined: Guo et al. 2021 (MultiReQA). In
-  NaturalQuestions' evaluation alone a sentence that stands in several contexts
-  is a candidate of one of them: of 12,836 contexts 7,157 have any.
-  """
-  text = pathlib.Path(__file__).with_suffix('.tsv').read_text('utf-8')
-  sizes: dict[tuple[str, str], dict[str, Published]] = {}
-  for line in text.splitlines()[1:]:
-    name, split, mrqa, *cells = line.split('\t')
-    numbers: list[Any] = [int(cell) if cell else None for cell in cells]
-    sizes.setdefault((name, mrqa), {})[split] = Published(*numbers)
-  return {
-      name: QASet(name, mrqa, of.get('train'), of['evaluation'])
-      for (name, mrqa), of in sizes.items()
-  }
-
-
-SETS: Mapping[str, QASet] = _read_sets()
+SETS: Mapping[str, QASet] = {
+    qa_set.name: qa_set
+    for qa_set in (
+        QASet('NaturalQuestions', 'NaturalQuestionsShort', 106_521),
+        QASet('SQuAD', 'SQuAD', 87_133),
+        QASet('TriviaQA', 'TriviaQA-web', 335_659),
+        QASet('SearchQA', 'SearchQA', 629_160),
+        QASet('HotpotQA', 'HotpotQA', 104_973),
+        QASet('BioASQ', 'BioASQ'),
+        QASet('RelationExtraction', 'RelationExtraction'),
+        QASet('TextbookQA', 'TextbookQA'),
+        QASet('DuoRC', 'DuoRC.ParaphraseRC'),
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,16 +84,11 @@ class MultiReQA(FilesDataset):
   question and positive. Both of these are ranked over corpus, all sentences of
   their file.
 
-  When a split has been read to its end its counts are logged beside the
-  published ones.
-
   Attributes:
     dataset: NaturalQuestions, SQuAD, TriviaQA, SearchQA, HotpotQA; to test on,
       BioASQ, RelationExtraction, TextbookQA, DuoRC.
     root: folder of the files; None for `multireqa` in data_root.
     data_root: folder of the benchmarks' folders.
-    tolerance: by what share of the published one a count may differ. How the
-      published pairs were counted is not published, thus not 0 by default.
     strict: whether the first bad row, and the first candidate that does not
       match its context, is an error; else they are left out and the log says
       how many, by reason.
@@ -132,7 +99,6 @@ class MultiReQA(FilesDataset):
   dataset: str
   root: str | None = None
   data_root: str | None = None
-  tolerance: float = 0.02
   strict: bool = True
 
   def __post_init__(self):
@@ -148,12 +114,12 @@ class MultiReQA(FilesDataset):
 
   @property
   def evaluated(self) -> str:
-    return 'test' if self._set.train is None else 'validation'
+    return 'validation' if SETS[self.dataset].train_pairs else 'test'
 
   def splits(self) -> tuple[str, ...]:
-    if self._set.train is None:
-      return 'test', 'corpus'
-    return 'train', 'validation', 'corpus'
+    if SETS[self.dataset].train_pairs:
+      return 'train', 'validation', 'corpus'
+    return 'test', 'corpus'
 
   def corpus_split(self, split: str) -> str | None:
     return None if split in ('train', 'corpus') else 'corpus'
@@ -165,24 +131,21 @@ class MultiReQA(FilesDataset):
     root = files.task_folder('multireqa', self.root, self.data_root)
     mrqa, candidates = (
         files.find(root, names, 'multireqa', hint)
-        for names, hint in self._set.files(split)
+        for names, hint in SETS[self.dataset].files(split)
     )
     return mrqa, candidates
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
     """Yields pairs, or the sentences of 'corpus', in the order of MRQA's file.
 
-    Files that are bad, do not match or have other counts than the published
-    ones are a UserError.
+    Files that are bad or do not match are a UserError.
     """
-    mrqa_path, candidate_path = self.paths(split)
-    counts = collections.Counter({'pairs': 0, _ANSWERED: 0})
-    candidates = Candidates(candidate_path, self.dataset, self.strict)
-    joined = join(mrqa_path, candidates, self.strict)
-    for line, context, found in joined:
-      counts['questions'] += len(context.questions)
-      counts['candidates'] += len(found)
-      location = f'{mrqa_path}:{line}'
+    path, candidates = self.paths(split)
+    questions = answered = 0
+    for line, context, found in join(
+        path, candidates, self.dataset, self.strict
+    ):
+      location = f'{path}:{line}'
       if split == 'corpus':
         for candidate in found:
           yield example(
@@ -197,8 +160,8 @@ class MultiReQA(FilesDataset):
             if any(c.start <= start and end <= c.end
                    for start, end in question.spans)
         ]
-        counts[_ANSWERED] += bool(positives)
-        counts['pairs'] += len(positives)
+        questions += 1
+        answered += bool(positives)
         for candidate in positives:
           yield example(
               question.text,
@@ -206,24 +169,10 @@ class MultiReQA(FilesDataset):
               query_id=question.id, passage_id=candidate.id,
               location=location,
           )
-    self._check_counts(split, counts)
-
-  def _check_counts(self, split: str, counts: collections.Counter) -> None:
-    sizes = self._set.published(split)
-    published = {'questions': sizes.questions, 'candidates': sizes.candidates}
-    found: dict[str, int] = counts
-    if split == 'corpus':
-      found = {name: counts[name] for name in published}
-    elif sizes.joined is not None:
-      published['pairs' if split == 'train' else _ANSWERED] = sizes.joined
-    rows.compare_counts(
-        f'multireqa, {self.dataset}, {split}', found, published, self.tolerance,
-        '--gin.MULTIREQA_TOLERANCE=1.0 (tolerance)',
-    )
-
-  @property
-  def _set(self) -> QASet:
-    return SETS[self.dataset]
+    if questions:
+      logging.getLogger(__name__).info(
+          '%s: %d of %d questions have a positive.', path, answered, questions
+      )
 
 
 class Question(NamedTuple):
@@ -245,79 +194,12 @@ class Context(NamedTuple):
 class Candidate(NamedTuple):
   """The sentence [start, end) of a context.
 
-  Its id is '<set>_<question id>/<question id>/..._<number>'; `line` is of the
-  file of candidates.
+  Its id is '<set>_<question id>/<question id>/..._<number>'.
   """
 
   id: str
   start: int
   end: int
-  line: int
-
-
-class Candidates:
-  """Candidates by context; about 25 bytes a sentence and 500 a context.
-
-  A context is known by the first question that the ids of its candidates name.
-  """
-
-  def __init__(self, path: pathlib.Path, name: str, strict: bool = True):
-    """Reads a file of the set `name`; `strict` is as of `rows.parse_lines`."""
-    self.path = path
-    self._name = name
-    self._pattern = re.compile(
-        rf'{re.escape(name)}_([^/]+(?:/[^/]+)*)/(_[0-9]+(?:_[0-9]+)*)'
-    )
-    # All questions by the first one, then labels, and (start, end, line) one
-    # after the other.
-    self._contexts: dict[str, tuple[str, list[str], array.array]] = {}
-    self._count = 0
-    for line, ((_, labels, offsets), label, start, end) in rows.parse_lines(
-        path, self._parse, strict
-    ):
-      labels.append(sys.intern(label))
-      offsets.extend((start, end, line))
-      self._count += 1
-
-  def __len__(self) -> int:
-    return self._count
-
-  def __iter__(self) -> Iterator[str]:
-    """The first questions of the contexts."""
-    return iter(self._contexts)
-
-  def __contains__(self, question: str) -> bool:
-    return question in self._contexts
-
-  def questions(self, first: str) -> list[str]:
-    """Ids of all questions of a context, in the order of its ids."""
-    return self._contexts[first][0].split('/')
-
-  def in_context(self, first: str) -> list[Candidate]:
-    """The candidates of a context, in the order of the file."""
-    questions, labels, offsets = self._contexts[first]
-    prefix = f'{self._name}_{questions}/'
-    places = zip(labels, *[iter(offsets)] * 3)
-    return [Candidate(prefix + label, s, e, n) for label, s, e, n in places]
-
-  def _parse(self, line: bytes) -> tuple[Any, str, int, int]:
-    """Sentences of the context so far: label, start and end."""
-    row = rows.json_object(line)
-    match = self._pattern.fullmatch(rows.text(row, 'candidate_id'))
-    if match is None:
-      form = f"'{self._name}_<question id>/<question id>/..._<number>'"
-      raise BadRow(f"'candidate_id' is not of the form {form}")
-    start, end = row.get('response_start'), row.get('response_end')
-    if not (type(start) is type(end) is int and 0 <= start < end < 2**31):
-      raise BadRow("'response_start' and '..._end' are no sentence's offsets")
-    questions, label = match.groups()
-    first = questions.partition('/')[0]
-    context = self._contexts.get(first)
-    if context is None:
-      context = self._contexts[first] = questions, [], array.array('i')
-    elif context[0] != questions:
-      raise BadRow('the first question of the id is of another context')
-    return context, label, start, end
 
 
 def contexts(
@@ -330,63 +212,88 @@ def contexts(
 
 
 def join(
-    path: pathlib.Path, candidates: Candidates, strict: bool = True
+    path: pathlib.Path, candidates: pathlib.Path, name: str, strict: bool = True
 ) -> Iterator[tuple[int, Context, list[Candidate]]]:
   """Yields (line, context, its candidates) of MRQA's file, read once.
 
   A context may have no candidates. A candidate belongs to the context that has
-  all questions of its id, once in the file, and lies within it.
+  all questions of its id, and lies within it.
 
   Args:
     path: MRQA's file.
-    candidates: of the same set and split.
+    candidates: MultiReQA's file of the same set and split.
+    name: the set.
     strict: whether the first bad line, and the first candidate that belongs
       to no context, is an error; else they are left out and the log says how
       many, by reason.
   """
   faults = rows.Faults(strict, 'candidates')
 
-  def mismatch(reason: str, detail: str, *wrong: Candidate) -> None:
-    for candidate in wrong:
-      faults.add(
-          reason, f'{candidates.path}:{candidate.line}',
-          # The ids of contexts of 30 questions fill a screen.
-          f'candidate {untrusted.quote(candidate.id)} does not match {path}:'
-          f" {detail}. Expected files of the same set and split, MRQA's of its"
-          ' release v2',
-      )
+  def mismatch(reason: str, line: int, detail: str, count: int) -> None:
+    faults.add(
+        reason, f'{candidates}:{line}',
+        f'the candidate does not match {path}: {detail}. Expected files of the'
+        " same set and split, MRQA's of its release v2", count,
+    )
 
-  lines: dict[str, int] = {}
+  sentences = _read_candidates(candidates, name, strict)
   for line, context in contexts(path, strict):
     names = {question.id for question in context.questions}
-    found: dict[str, Candidate] = {}
-    for first in [q.id for q in context.questions if q.id in candidates]:
-      of_context = candidates.in_context(first)
-      missing = set(candidates.questions(first)) - names
-      if first in lines:
-        where = f'question {first!r} is in lines {lines[first]} and {line}'
-        mismatch('the context occurs twice', where, *of_context)
+    found: list[Candidate] = []
+    for first in [q.id for q in context.questions if q.id in sentences]:
+      ids, labels, offsets = sentences[first]
+      if not names.issuperset(ids.split('/')):
         continue
-      lines[first] = line
-      if missing:
-        where = f'line {line} has {first!r}, but no question {min(missing)!r}'
-        mismatch('the context has other questions', where, *of_context)
-        continue
-      for candidate in of_context:
-        if candidate.end > len(context.text):
+      del sentences[first]
+      for label, start, end, at in zip(labels, *[iter(offsets)] * 3):
+        if end > len(context.text):
           where = f'it ends after the context in line {line}'
-          mismatch('beyond the end of the context', where, candidate)
-        elif before := found.get(candidate.id):
-          where = f'its id is in line {before.line}, too'
-          mismatch('the candidate occurs twice', where, candidate)
+          mismatch('beyond the end of the context', at, where, 1)
         else:
-          found[candidate.id] = candidate
-    yield line, context, list(found.values())
-  for first in candidates:
-    if first not in lines:
-      where = f'there is no question {first!r}'
-      mismatch('the context is missing', where, *candidates.in_context(first))
-  faults.warn(candidates.path, len(candidates), f' that do not match {path}')
+          found.append(Candidate(f'{name}_{ids}/{label}', start, end))
+    yield line, context, found
+  for first, (_, labels, offsets) in sentences.items():
+    where = f'no context has {first!r} and the other questions of its id'
+    mismatch('the context is missing', offsets[2], where, len(labels))
+  faults.warn(candidates)
+
+
+# Ids of the questions of a context, then of each candidate of it the label and,
+# one after the other, start, end and line.
+_Sentences = tuple[str, list[str], array.array]
+
+
+def _read_candidates(
+    path: pathlib.Path, name: str, strict: bool
+) -> dict[str, _Sentences]:
+  """Candidates by the first question of their context: 25 bytes each."""
+  pattern = re.compile(
+      rf'{re.escape(name)}_([^/]+(?:/[^/]+)*)/(_[0-9]+(?:_[0-9]+)*)'
+  )
+  found: dict[str, _Sentences] = {}
+
+  def parse(line: bytes) -> tuple[_Sentences, str, int, int]:
+    row = rows.json_object(line)
+    match = pattern.fullmatch(rows.text(row, 'candidate_id'))
+    if match is None:
+      form = f"'{name}_<question id>/<question id>/..._<number>'"
+      raise BadRow(f"'candidate_id' is not of the form {form}")
+    start, end = row.get('response_start'), row.get('response_end')
+    if not (type(start) is type(end) is int and 0 <= start < end < 2**31):
+      raise BadRow("'response_start' and '..._end' are no sentence's offsets")
+    ids, label = match.groups()
+    first = ids.partition('/')[0]
+    context = found.setdefault(first, (ids, [], array.array('i')))
+    if context[0] != ids:
+      raise BadRow('the first question of the id is of another context')
+    return context, label, start, end
+
+  for line, (context, label, start, end) in rows.parse_lines(
+      path, parse, strict
+  ):
+    context[1].append(sys.intern(label))
+    context[2].extend((start, end, line))
+  return found
 
 
 def _parse_context(line: bytes) -> Context | None:

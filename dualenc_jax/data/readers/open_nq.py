@@ -9,7 +9,7 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers import cells, files, rows, tables, text_files
+from dualenc_jax.data.readers import files, rows, tables
 from dualenc_jax.data.readers.files import FilesDataset
 
 _URL = 'https://dl.fbaipublicfiles.com/dpr/'
@@ -115,7 +115,7 @@ class OpenNQ(FilesDataset):
     bare = 0
     faults = rows.Faults(self.strict, 'negatives')
     for number, (pair, false_negatives) in rows.parse_rows(
-        path, text_files.elements(path), _parse_pair, self.strict
+        path, files.elements(path), _parse_pair, self.strict
     ):
       location = f'{path}:{number}'
       bare += not pair
@@ -219,7 +219,7 @@ def _answers(answers: Any) -> list[str]:
 def _cells(line: bytes) -> list[str]:
   """Tab-separated cells, quoted as Python's csv does; raises rows.BadRow."""
   try:
-    (row,) = cells.csv_reader([rows.decode(line)], delimiter='\t')
+    (row,) = tables.csv_reader([rows.decode(line)], delimiter='\t')
   except csv.Error as error:
     raise rows.BadRow(f'not CSV: {error}') from None
   return row

@@ -8,7 +8,7 @@ from typing import Any
 
 from dualenc_jax.data.columns import Column, TEACHER_SCORES, WEIGHTS
 from dualenc_jax.data.dataset import example
-from dualenc_jax.data.readers import cells, rows, tables
+from dualenc_jax.data.readers import rows, tables
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import hub, untrusted
@@ -43,7 +43,9 @@ class Pairs(FilesDataset):
   equal except for whitespace around it, is bad by default. Rows are not
   compared with each other; `dualenc data check` does that.
 
-  The attributes down to negative_scores name columns. Columns from negatives on
+  The attributes down to negative_scores name columns; where query, passage or
+  negatives are missing, the names of `tables.ALIASES` are taken for them, and
+  the log says so. Columns from negatives on
   may be missing in a file, unless called otherwise than by default; None leaves
   one out. Training alone reads weights and scores. The arguments train,
   validation and test are the files of the splits.
@@ -61,8 +63,6 @@ class Pairs(FilesDataset):
     format: a name in `tables.FORMATS`; None tells by `tables.format_of`.
     columns: names of the columns of TSV and CSV files without a first line of
       names, in order; those of no use may have any name.
-    column_aliases: take the names of `tables.ALIASES` where query,
-      passage and negatives are missing.
     list_cells: read texts that are lists, of JSON or Python, as lists: what
       there is in a column of CSV. Not of queries.
     strict: whether the first bad row is an error that names file and line, in
@@ -90,7 +90,6 @@ class Pairs(FilesDataset):
   test: str | None = None
   format: str | None = None
   columns: Sequence[str] | None = None
-  column_aliases: bool = False
   list_cells: bool = False
   strict: bool = True
 
@@ -129,25 +128,25 @@ class Pairs(FilesDataset):
     table = self._table(path)
     unseen, columns = self._required(), table.columns
     if columns is not None:
+      self._log_columns(path, columns)
       names = self._aliases(columns)
       columns = [names.get(name, name) for name in columns]
       self._check_columns(path, columns)
-      self._warn_of_unread(path, columns)
       unseen = {}
 
     def parse(raw: Any) -> tuple[list[dict[str, Any]], int]:
       nonlocal columns
       row = table.parse(raw)
-      if names := self._aliases(row):
-        row = {names.get(name, name): value for name, value in row.items()}
       if columns is None:
         columns = list(row)
-        self._warn_of_unread(path, columns)
+        self._log_columns(path, columns)
+      if names := self._aliases(row):
+        row = {names.get(name, name): value for name, value in row.items()}
       for attribute in [a for a in unseen if self._find(row, a)]:
         del unseen[attribute]
       if self.list_cells:
         row = {
-            name: value if name == self.query else cells.read_list(name, value)
+            name: value if name == self.query else rows.read_list(name, value)
             for name, value in row.items() if self._wants(name)
         }
       return self._pairs(row)
@@ -163,7 +162,7 @@ class Pairs(FilesDataset):
             f'{self.passage!r} is among its hard negatives, {self.negatives!r}',
             location, count=false_negatives,
         )
-      if any(map(cells.is_list, _texts(pairs))):
+      if any(map(rows.is_list, _texts(pairs))):
         lists.add(location)
       for pair in pairs:
         yield pair | {'location': location}
@@ -236,10 +235,10 @@ class Pairs(FilesDataset):
   def _table(self, path: pathlib.Path) -> tables.Table:
     return tables.open_table(path, self.format, self.columns, self._wants)
 
-  def _aliases(self, columns: Collection[str]) -> dict[str, str]:
+  def _aliases(self, columns: Collection[str]) -> Mapping[str, str]:
     """The names that columns are read by which have others; by alias."""
-    wanted = self.column_aliases
-    return tables.renaming(columns, vars(self)) if wanted else {}
+    own = self.query, self.passage, self.negatives
+    return tables.renaming(tuple(columns), own)
 
   def _required(self) -> dict[str, str]:
     """Names of the columns that a file must have, by attribute."""
@@ -253,6 +252,9 @@ class Pairs(FilesDataset):
   def _wants(self, column: str) -> bool:
     """Whether a file's column of this name is read."""
     column = self._aliases([column]).get(column, column)
+    return self._uses(column)
+
+  def _uses(self, column: str) -> bool:
     return any(self._find([column], attribute) for attribute in _COLUMNS)
 
   def _find(self, columns: Collection[str], attribute: str) -> list[str]:
@@ -280,24 +282,25 @@ class Pairs(FilesDataset):
       self, lacking: Mapping[str, str], columns: Collection[str]
   ) -> str:
     """Says which columns are missing, by attribute, and how to name them."""
-    meant = tables.did_you_mean(columns, vars(self)) or ''.join(
-        did_you_mean(name, columns) for name in lacking.values()
-    )
+    meant = ''.join(did_you_mean(name, columns) for name in lacking.values())
     flags = ', '.join(f'--gin.{name.upper()}_COLUMN=...' for name in lacking)
     return (
         f'no column {" or ".join(map(repr, lacking.values()))}.{meant} Give the'
         f' right names with {flags}'
     )
 
-  def _warn_of_unread(self, path: pathlib.Path, columns: Sequence[str]) -> None:
+  def _log_columns(self, path: pathlib.Path, columns: Sequence[str]) -> None:
     """Hard negatives under another name would be missed in silence."""
-    unread = [name for name in columns if not self._wants(name)]
+    names = self._aliases(columns)
+    if names:
+      pairs = ', '.join(f'{old!r} as {new!r}' for old, new in names.items())
+      _LOG.warning('%s: reads the columns %s.', path, pairs[:200])
+    unread = [n for n in columns if n not in names and not self._uses(n)]
     if unread:
       _LOG.warning(
           '%s: columns that are not read: %s. --gin.NEGATIVES_COLUMN=... names'
-          ' hard negatives, and so on for the others of tasks/pairs.gin.%s',
+          ' hard negatives, and so on for the others of tasks/pairs.gin.',
           path, ', '.join(unread)[:200],
-          tables.did_you_mean(columns, vars(self)),
       )
 
   def _file(self, split: str) -> pathlib.Path:
@@ -331,9 +334,7 @@ class Pairs(FilesDataset):
     return path
 
 
-_NO_COLUMNS = (
-    *_SPLITS, 'format', 'columns', 'column_aliases', 'list_cells', 'strict'
-)
+_NO_COLUMNS = (*_SPLITS, 'format', 'columns', 'list_cells', 'strict')
 # The attributes that name a column, with their defaults.
 _COLUMNS = {
     field.name: field.default

@@ -9,7 +9,7 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from dualenc_jax.data.readers import rows
+from dualenc_jax.data.readers import files, rows
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import UserError
@@ -74,7 +74,7 @@ def read(path: pathlib.Path, strict: bool = True) -> Qrels:
   header that lacks one of the three columns or has it twice, and a run are a
   UserError.
   """
-  numbered = rows.lines(path)
+  numbered = files.lines(path)
   first = list(itertools.islice(numbered, 1))
   if first and first[0][1].lstrip().startswith(b'{'):
     found = _json_rows(path)
@@ -193,7 +193,7 @@ def _is_trec(path: pathlib.Path) -> bool:
   """
   return all(
       line.count(b'\t') != 2 or _may_be_trec(line.split())
-      for _, line in rows.lines(path)
+      for _, line in files.lines(path)
   )
 
 
@@ -214,7 +214,7 @@ def _grade(value: Any) -> int:
 def _json_rows(
     path: pathlib.Path,
 ) -> Iterator[tuple[int, tuple[str, str, int]]]:
-  content = b'\n'.join(line for _, line in rows.lines(path))
+  content = b'\n'.join(line for _, line in files.lines(path))
   try:
     for query_id, passages in rows.json_object(content).items():
       if not isinstance(passages, dict):

@@ -1,22 +1,26 @@
 """Rows of source files: parsed and checked; bad rows stop or are counted."""
 
+import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import contextvars
 import dataclasses
+import io
 import logging
 import math
 import pathlib
+import re
+import tokenize
 from typing import Any, TypeVar
 
-from dualenc_jax.data.readers import text_files
-from dualenc_jax.data.readers.text_files import lines
+from dualenc_jax.data.readers import files
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 
 S = TypeVar('S')
 T = TypeVar('T')
 SHOWN = 3
+_LIST = re.compile(r'''\[\s*(["'].*["']\s*,?\s*)?\]''', re.DOTALL)
 
 
 class BadRow(Exception):
@@ -117,7 +121,7 @@ def parse_lines(
     path: pathlib.Path, parse: Callable[[bytes], T], strict: bool = True
 ) -> Iterator[tuple[int, T]]:
   """`parse_rows` of the lines of a plain or .gz file that are not blank."""
-  return parse_rows(path, lines(path), parse, strict)
+  return parse_rows(path, files.lines(path), parse, strict)
 
 
 def parse_rows(
@@ -151,44 +155,12 @@ def parse_rows(
   faults.warn(path, bad + good)
 
 
-def compare_counts(
-    what: str,
-    found: Mapping[str, int],
-    published: Mapping[str, int],
-    tolerance: float,
-    flag: str,
-    note: str = '',
-) -> None:
-  """Logs counts of a benchmark as it was read beside the published ones.
-
-  Raises:
-    UserError: one differs by more than `tolerance`, a share of the published
-      count, which `flag` sets; `note` says what else to know.
-  """
-  wrong = []
-  for name, count in found.items():
-    line, known = f'{count:,} {name}', published.get(name)
-    if known is not None:
-      line += f', published {known:,}'
-      if tolerance < 1 and abs(count - known) > tolerance * known:
-        wrong.append(line)
-    logging.getLogger(__name__).info('%s: %s.', what, line)
-  faults = Faults(strict=True)
-  if wrong and faults.stops:
-    raise UserError(
-        f'{what}: {"; ".join(wrong)}; the tolerance is {tolerance:g}. {note}'
-        f' Download it again, or allow any part of it: {flag}.'
-    )
-  for line in wrong:
-    faults.add(line, what)
-
-
 def decode(line: bytes) -> str:
   """UTF-8; raises BadRow."""
   try:
     return line.decode('utf-8')
   except UnicodeDecodeError:
-    raise BadRow(text_files.NOT_UTF8) from None
+    raise BadRow(files.NOT_UTF8) from None
 
 
 def json_object(line: bytes) -> dict[str, Any]:
@@ -327,3 +299,48 @@ def _as_many(
   if len(values) != count:
     raise BadRow(f'{name!r} holds {len(values)} {what} for {count} texts')
   return values
+
+
+def is_list(text: str) -> bool:
+  """Whether a text is a list of texts in quotes, or of none, by its looks."""
+  text = text.strip()
+  return text[:1] == '[' and bool(_LIST.fullmatch(text))
+
+
+def parse_list(text: str) -> Any:
+  """The value that a text is in JSON, else as a literal of Python; raises
+  ValueError for neither, and for two texts without a comma between them."""
+  try:
+    return json_file.loads(text)
+  except (UserError, ValueError):
+    pass
+  try:
+    value = ast.literal_eval(text)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    kinds = [t.type for t in tokens if t.type != tokenize.NL]
+  except (SyntaxError, RecursionError, MemoryError) as error:
+    raise ValueError(str(error)) from None
+  # Python makes one text of two.
+  if (tokenize.STRING,) * 2 in zip(kinds, kinds[1:]):
+    raise ValueError('no comma between two texts')
+  return value
+
+
+def read_list(name: str, value: Any) -> Any:
+  """The list that a value of a column is as text, else the value itself.
+
+  Raises BadRow for a list of texts that is of neither JSON nor Python, as
+  NumPy prints them.
+  """
+  if not isinstance(value, str) or value.strip()[:1] != '[':
+    return value
+  try:
+    found = parse_list(value.strip())
+  except ValueError as error:
+    if is_list(value):
+      raise BadRow(
+          f'{name!r} is not a list of JSON or Python ({error}); write it as'
+          ' JSON, ["a", "b"]'
+      ) from None
+    return value
+  return found if isinstance(found, list) else value

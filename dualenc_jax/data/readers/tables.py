@@ -1,6 +1,13 @@
 """Files of rows with named columns, of each format a stream."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 import contextlib
 import csv
 import functools
@@ -9,17 +16,19 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from dualenc_jax.data.readers import cells, rows, text_files
+from dualenc_jax.data.readers import files, rows
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
 # Limits for Parquet: rows, and bytes of texts, decoded at a time; bytes read at
 # a time.
 _ROWS, _TEXTS, _BUFFER = 256, 2**28, 2**20
+# Bytes of a TSV's begin that tell whether its cells are in quotes.
+_SAMPLE = 2**24
 # Lists the files of a folder that `save_to_disk` wrote.
 _STATE = 'state.json'
 _SAVE_AGAIN = 'Save the data set again with save_to_disk.'
-# By what they mean here; the first that a file has is taken.
+# By the usual name; the first that a file has stands for a missing one.
 ALIASES: Mapping[str, Sequence[str]] = {
     'query': ('query', 'anchor', 'question'),
     'passage': ('passage', 'positive', 'pos', 'document', 'context', 'answer'),
@@ -66,7 +75,7 @@ def tsv(
   Without a first line of names a row must have the first `needed` of `columns`,
   None for all. `split` is for other cells.
   """
-  return _cells(path, columns, rows.lines(path), split or _plain, needed)
+  return _cells(path, columns, files.lines(path), split or _plain, needed)
 
 
 def _plain(line: bytes) -> list[str]:
@@ -79,7 +88,7 @@ def csv_file(
     unused: Any = None,
     delimiter: str | None = None,
 ) -> Table:
-  """Cells in quotes where they need them, as of `cells.numbered`."""
+  """Cells in quotes where they need them, as of `_csv_rows`."""
 
   def checked(row: list[str] | csv.Error) -> list[str]:
     if isinstance(row, csv.Error):
@@ -88,7 +97,103 @@ def csv_file(
       rows.decode(cell.encode('utf-8', 'surrogateescape'))
     return row
 
-  return _cells(path, columns, cells.numbered(path, delimiter), checked)
+  return _cells(path, columns, _csv_rows(path, delimiter), checked)
+
+
+def csv_reader(lines: Iterable[str], **options: Any) -> Any:
+  """`csv.reader` of cells as long as a line may be."""
+  # For the process: its own limit, 128 KiB, is less than many documents have.
+  csv.field_size_limit(files.LONGEST_LINE)
+  return csv.reader(lines, **options)
+
+
+def _csv_rows(
+    path: pathlib.Path, delimiter: str | None
+) -> Iterator[tuple[int, list[str] | csv.Error]]:
+  """Yields (its first line's number, cells) of each row that is not blank.
+
+  A cell may go over several lines; `""` in one is a quote. Bytes that are not
+  UTF-8 are lone surrogates. A line that is not a row is the error that says
+  why, and reading goes on in the next line. Without a delimiter it is the
+  comma, semicolon or tab that the first line has most of. Errors are those of
+  `files.lines`.
+  """
+  number = 0
+
+  def lines() -> Iterator[str]:
+    nonlocal number
+    for number, line in files.lines(path, blank=True):
+      yield line.decode('utf-8', 'surrogateescape') + '\n'
+
+  stream = lines()
+  first = next(stream, None)
+  if first is None:
+    return
+  found = csv_reader(
+      itertools.chain([first], stream),
+      delimiter=delimiter or max(',;\t', key=first.count),
+      strict=True,
+  )
+  start = 1
+  while True:
+    row: list[str] | csv.Error
+    try:
+      row = next(found)
+    except StopIteration:
+      return
+    except csv.Error as error:
+      row = error
+    if row:
+      yield start, row
+    start = number + 1
+
+
+def _is_quoted(path: pathlib.Path) -> bool:
+  """Whether the cells of a TSV are in quotes, not plain.
+
+  They are where its first 16 MiB can be read so, with as many cells in every
+  row, and quotes are there for a reason: a cell has a tab, a line's end or a
+  doubled quote within, or all cells that are not numbers are in quotes. A plain
+  file with a quote within a cell, or around one by chance, is none.
+  """
+  last, size, quotes = 0, 0, False
+  for last, line in files.lines(path):
+    quotes = quotes or b'"' in line
+    size += len(line) + 1
+    if size > _SAMPLE:
+      break
+  if not quotes:
+    return False
+  needed, width = False, 0
+  for start, row in _csv_rows(path, '\t'):
+    if start > last:
+      break
+    if isinstance(row, csv.Error):
+      return False
+    width = width or len(row)
+    if len(row) != width or width < 2:
+      return False
+    needed = needed or any({'\t', '\n', '"'} & {*cell} for cell in row)
+  all_lines = files.lines(path)
+  lines = itertools.takewhile(lambda row: row[0] <= last, all_lines)
+  # A writer of quotes puts a cell that has one in quotes; csv reads it all the
+  # same, so the lines are looked at. A cell may go over several.
+  inside = False
+  for cell in (cell for _, line in lines for cell in line.split(b'\t')):
+    if needed and not inside and b'"' in cell and not cell.startswith(b'"'):
+      return False
+    if not needed and not (cell[:1] == cell[-1:] == b'"' or _is_number(cell)):
+      return False
+    inside ^= cell.count(b'"') % 2 == 1
+  return True
+
+
+def _is_number(cell: bytes) -> bool:
+  try:
+    float(cell or b'0')
+  except ValueError:
+    return False
+  return True
 
 
 def _cells(
@@ -215,8 +320,8 @@ def _reason(error: Exception) -> str:
 
 # By name: of (path, names of the columns or None, which columns are wanted).
 FORMATS: Mapping[str, Callable[..., Table]] = {
-    'jsonl': lambda p, *_: Table(None, rows.lines(p), rows.json_object),
-    'json': lambda p, *_: Table(None, text_files.elements(p), rows.as_object),
+    'jsonl': lambda p, *_: Table(None, files.lines(p), rows.json_object),
+    'json': lambda p, *_: Table(None, files.elements(p), rows.as_object),
     'tsv': tsv,
     'quoted_tsv': functools.partial(csv_file, delimiter='\t'),
     'csv': csv_file,
@@ -256,10 +361,10 @@ def format_of(path: pathlib.Path) -> str:
         f" {', '.join(_ENDINGS)} (all but the last also with .gz), or"
         f" --gin.FORMAT={'|'.join(FORMATS)}."
     )
-  if ending == '.tsv' and cells.is_quoted(path):
+  if ending == '.tsv' and _is_quoted(path):
     return 'quoted_tsv'
   if ending == '.json':
-    _, line = next(rows.lines(path), (0, b''))
+    _, line = next(files.lines(path), (0, b''))
     return 'jsonl' if line.lstrip().startswith(b'{') else 'json'
   return ending[1:]
 
@@ -321,35 +426,21 @@ def numbered_columns(columns: Collection[str], name: str) -> list[str]:
   ]
 
 
+@functools.lru_cache
 def renaming(
-    columns: Collection[str], wanted: Mapping[str, str | None]
-) -> dict[str, str]:
-  """New names of a file's columns, by the names they have.
+    columns: tuple[str, ...], wanted: tuple[str | None, ...]
+) -> Mapping[str, str]:
+  """The usual names of columns that have an alias, by this.
 
-  `wanted` has names by what they mean; those that the file has, or that are
-  None or not the usual ones, stay.
+  `wanted` has names in the order of `ALIASES`; those that the file has, or that
+  are None or not the usual ones, stay.
   """
   found: dict[str, str] = {}
-  for meaning, names in ALIASES.items():
-    name = wanted[meaning]
-    if name != meaning or numbered_columns(columns, name):
+  for (usual, aliases), name in zip(ALIASES.items(), wanted):
+    if name != usual or numbered_columns(columns, name):
       continue
-    for alias in names:
+    for alias in aliases:
       if have := numbered_columns(columns, alias):
         found |= {c: name + c.removeprefix(alias) for c in have}
         break
   return found
-
-
-def did_you_mean(
-    columns: Collection[str], wanted: Mapping[str, str | None]
-) -> str:
-  """A sentence with the flag by which the file can be read, or ''."""
-  names = renaming(columns, wanted)
-  needed = {wanted['query'], wanted['passage']}
-  if not names or needed - {*columns, *names.values()}:
-    return ''
-  pairs = ', '.join(f'{old!r} for {new!r}' for old, new in names.items())
-  return (
-      f' Did you mean {pairs[:200]}? --gin.COLUMN_ALIASES=True takes them so.'
-  )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.data.readers import rows, tables
+from dualenc_jax.data.readers import files, rows, tables
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.data.readers.rows import BadRow
@@ -138,7 +138,6 @@ def read(
     strict: bool = True,
     form: str | None = None,
     columns: Sequence[str] = _TSV,
-    titles: bool = True,
 ) -> Iterator[Row]:
   """Yields the rows of a file of texts, of forms as of `Texts`.
 
@@ -148,7 +147,6 @@ def read(
     strict: as of `rows.parse_rows`.
     form: a name in `tables.FORMATS`; None tells by the file.
     columns: of a TSV without a first line of names; the first two are needed.
-    titles: whether titles go in front of texts.
   """
   ids, texts = OF_TEXTS[split]
   form = form or _form(path)
@@ -173,7 +171,7 @@ def read(
     name = rows.identifier(row, id_column)
     if not name.strip():
       raise BadRow('the id is empty')
-    title = rows.title(row) if titles else ''
+    title = rows.title(row)
     text = rows.text(row, text_column, empty=True)
     # A passage may be blank, as some of BEIR are.
     if split == 'corpus' or title:
@@ -203,7 +201,7 @@ def _form(path: pathlib.Path) -> str:
   try:
     return tables.format_of(path)
   except UserError:  # A file of any other name.
-    for _, line in rows.lines(path):
+    for _, line in files.lines(path):
       return 'jsonl' if line.lstrip().startswith(b'{') else 'tsv'
     raise UserError(f'{path} is empty; expected one text per line.') from None
 

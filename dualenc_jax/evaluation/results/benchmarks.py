@@ -5,7 +5,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from dualenc_jax.data.readers import beir_sets, multireqa
+from dualenc_jax.data.readers import beir, multireqa
 from dualenc_jax.evaluation.results.result_files import Key, Model
 
 
@@ -49,7 +49,7 @@ class EvaluatedSet:
 _QA: dict[tuple[str, str | None, str], str] = {
     ('msmarco', None, 'validation'): 'MSMARCO',
     **{
-        ('multireqa', name, 'validation' if qa_set.train else 'test'): (
+        ('multireqa', name, 'validation' if qa_set.train_pairs else 'test'): (
             'NQ' if name == 'NaturalQuestions' else name
         )
         for name, qa_set in multireqa.SETS.items()
@@ -112,9 +112,7 @@ def group(keys: Collection[Key]) -> list[EvaluatedSet]:
   }
   known: list[Any] = [(Benchmark.QA, name, [one]) for one, name in _QA.items()]
   for dataset, name in _BEIR.items():
-    parts = beir_sets.parts(dataset)
-    splits = [beir_sets.SETS[part].evaluated for part in parts]
-    ids = [('beir', *part) for part in zip(parts, splits)]
+    ids = [('beir', part, 'test') for part in beir.parts(dataset)]
     known.append((Benchmark.BEIR, name, ids))
   known += [
       (Benchmark.OPEN_NQ, 'Open NQ', [one])
