@@ -1,18 +1,12 @@
 """The accelerators that the machine has and JAX computes on."""
 
 from collections.abc import MutableMapping
-import importlib.metadata
 import importlib.util
 import pathlib
 import sys
 
 # Device files and folders of GPUs and TPUs.
 _FILES = ('nvidia*', 'kfd', 'accel*', 'vfio/[0-9]*')
-_PCI = 'bus/pci/devices/*/vendor'
-_GOOGLE = '0x1ae0'
-_OF_GPUS = 'xla_cuda', 'xla_rocm'
-# Variables by which a user chooses what JAX uses.
-_CHOSEN = {'JAX_PLATFORMS', 'JAX_FORCE_TPU_INIT'}
 
 
 def has_accelerator(devices: pathlib.Path = pathlib.Path('/dev')) -> bool:
@@ -23,7 +17,6 @@ def has_accelerator(devices: pathlib.Path = pathlib.Path('/dev')) -> bool:
 def disable_absent_tpus(
     environment: MutableMapping[str, str],
     devices: pathlib.Path = pathlib.Path('/dev'),
-    system: pathlib.Path = pathlib.Path('/sys'),
 ) -> None:
   """Keeps JAX from starting the TPU runtime on a machine without a TPU.
 
@@ -31,15 +24,9 @@ def disable_absent_tpus(
   runtime all the same, and it writes errors. JAX reads the environment when it
   is imported; if it is imported already, its config is changed, too.
   """
-  if _CHOSEN & environment.keys():
+  if 'JAX_PLATFORMS' in environment or has_accelerator(devices):
     return
-  if importlib.util.find_spec('libtpu') is None or has_accelerator(devices):
-    return
-  if any(path.read_text().strip() == _GOOGLE for path in system.glob(_PCI)):
-    return
-  # Plug-ins of GPUs do nothing without one; another is of an accelerator.
-  plugins = importlib.metadata.entry_points(group='jax_plugins')
-  if any(not plugin.name.startswith(_OF_GPUS) for plugin in plugins):
+  if importlib.util.find_spec('libtpu') is None:
     return
   environment['JAX_PLATFORMS'] = 'cpu'
   jax = sys.modules.get('jax')

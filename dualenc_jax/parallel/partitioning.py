@@ -71,8 +71,7 @@ class Partitioner:
     )
     shape = len(devices) // self.model_parallel, self.model_parallel
     axes, types = ('data', 'model'), (jax.sharding.AxisType.Auto,) * 2
-    # JAX's own order has a ring for few shapes of machines, and none of both
-    # axes together.
+    # JAX's own order has a ring for few shapes of machines.
     if around := ring_order.order_devices(devices, self.model_parallel):
       return jax.sharding.Mesh(
           np.array(around).reshape(shape), axes, axis_types=types

@@ -15,26 +15,21 @@ import numpy as np
 def order_devices(
     devices: Sequence[jax.Device], model_parallel: int = 1
 ) -> list[jax.Device] | None:
-  """Returns devices in the order of `make_ring`, or of `make_blocks` if it has.
+  """Returns devices in the order of `make_ring`; None without coordinates.
 
-  In a ring any number of devices, one after another, are a path along wires;
-  those that are that number apart are a ring of few wires a hop. None stands
-  for devices without coordinates.
+  None also stands for a model axis on a flat slice, where the TPU's compiler
+  needs it along a line, as JAX's own order has it.
   """
-  places = [place for device in devices if (place := _place(device))]
-  if len(places) < len(devices):
-    return None
-  order = make_blocks(places, model_parallel) if model_parallel > 1 else None
-  return [devices[number] for number in order or make_ring(places)]
-
-
-def _place(device: jax.Device) -> tuple[int, ...] | None:
-  coords = getattr(device, 'coords', None)
   # GPUs have coordinates, too, but no wires from one to the next.
-  if coords is None or not hasattr(device, 'core_on_chip'):
+  if not all(hasattr(device, 'core_on_chip') for device in devices):
     return None
-  part = getattr(device, 'slice_index', None) or 0
-  return (part, *coords, device.core_on_chip)
+  if model_parallel > 1 and len({device.coords[2] for device in devices}) == 1:
+    return None
+  order = make_ring([
+      (getattr(d, 'slice_index', None) or 0, *d.coords, d.core_on_chip)
+      for d in devices
+  ])
+  return [devices[number] for number in order]
 
 
 def make_ring(places: Sequence[Sequence[int]]) -> list[int]:
@@ -46,49 +41,15 @@ def make_ring(places: Sequence[Sequence[int]]) -> list[int]:
   full grid stay in their order.
   """
   values = [sorted(set(axis)) for axis in zip(*places)]
-  values = [axis for axis in values if len(axis) > 1]
-  numbers = {tuple(place): number for number, place in enumerate(_used(places))}
-  sizes = [len(axis) for axis in values]
+  used = [axis for axis, there in enumerate(values) if len(there) > 1]
+  sizes = [len(values[axis]) for axis in used]
+  numbers = {
+      tuple(values[axis].index(place[axis]) for axis in used): number
+      for number, place in enumerate(places)
+  }
   if len(numbers) != len(places) or len(places) != np.prod(sizes, dtype=int):
     return list(range(len(places)))
-  steps = _cycle(sizes)
-  return [
-      numbers[tuple(axis[i] for axis, i in zip(values, step))]
-      for step in steps
-  ]
-
-
-def make_blocks(
-    places: Sequence[Sequence[int]], size: int
-) -> list[int] | None:
-  """Returns numbers of the places of a flat grid, block after block.
-
-  A block is `size` places of a line; the blocks are in a ring. On flat slices
-  with a side beyond 4 the TPU's compiler refuses sums over devices that are not
-  the same number apart in every line, as those `size` apart in a ring are not.
-  None stands for a grid that is smaller, or not flat, or whose sides `size`
-  does not divide.
-  """
-  used = _used(places)
-  sides = [len(set(axis)) for axis in zip(*used)]
-  if len(sides) != 2 or max(sides) <= 4 or np.prod(sides) != len(used):
-    return None
-  along = next((axis for axis in (1, 0) if sides[axis] % size == 0), None)
-  if along is None:
-    return None
-  members: dict[tuple[int, int], list[int]] = {}
-  for number in sorted(range(len(used)), key=used.__getitem__):
-    place = used[number]
-    block = place[1 - along], place[along] // size
-    members.setdefault(block, []).append(number)
-  each = list(members)
-  return [n for block in make_ring(each) for n in members[each[block]]]
-
-
-def _used(places: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-  """The coordinates that are not the same everywhere."""
-  used = [len(set(axis)) > 1 for axis in zip(*places)]
-  return [tuple(itertools.compress(place, used)) for place in places]
+  return [numbers[step] for step in _cycle(sizes)]
 
 
 def _cycle(sizes: Sequence[int]) -> list[tuple[int, ...]]:
