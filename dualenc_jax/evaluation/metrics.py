@@ -141,14 +141,7 @@ def evaluate_run(
   count as 0; other queries of the run do not count. The gains of nDCG are the
   grades, whatever the least relevant grade.
 
-  Args:
-    run: result of `trec.read_run`.
-    qrels: result of `trec.read_qrels`.
-    name: name of the run, for the log.
-    relevance_level: the least grade of a relevant passage.
-
-  Returns:
-    Scores in the order of the qrels.
+  Scores are in the order of the qrels. The log has the run's name.
 
   Raises:
     UserError: a grade is beyond `LARGEST_GRADE`, or no query of the run has a

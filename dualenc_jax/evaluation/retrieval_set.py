@@ -94,9 +94,8 @@ class RetrievalSet:
       corpus_cache: cache of the split whose passages are ranked. Ids alone then
         identify queries and passages.
       answer_text: see the attribute.
-      without_self_hits: a passage with a query's own id is not ranked for it.
-      document_separator: ranks documents, see `Documents`; judged ids are
-        those of documents.
+      without_self_hits: whether a query's own id is not ranked for it.
+      document_separator: ranks documents, whose ids are judged.
 
     Raises:
       UserError: no queries, no passages, ids that name different texts, judged

@@ -65,13 +65,7 @@ def open_scores(
 
 def _scores_of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
   table = _ScoreTable(retrieval_set)
-  table.add(read_scores(path))
-  if table.repeated is not None:
-    query, passage = table.repeated
-    raise UserError(
-        f'{path}: query {query!r} and passage {passage!r} already have a score.'
-        ' Expected one per pair.'
-    )
+  table.add(read_scores(path), path)
 
   def score(pairs: np.ndarray) -> np.ndarray:
     scores = table.find(pairs)
@@ -103,7 +97,7 @@ def _scores_of_teacher(
 
   def score(pairs: np.ndarray) -> np.ndarray:
     files.make_folder(folder, 'another --output_dir')
-    table.add(_kept_scores(path, header, facts))
+    table.add(_kept_scores(path, header, facts), path)
     scores = table.find(pairs)
     places = np.flatnonzero(np.isnan(scores))
     with (
@@ -139,21 +133,15 @@ def _scores_of_teacher(
 
 
 class _ScoreTable:
-  """Scores of pairs of a retrieval set, by number: 12 bytes each.
-
-  Attributes:
-    repeated: ids of a query and a passage that were added twice at once, or
-      None.
-  """
+  """Scores of pairs of a retrieval set, by number: 12 bytes each."""
 
   def __init__(self, retrieval_set: RetrievalSet):
-    self.repeated: tuple[str, str] | None = None
     self._set = retrieval_set
     self._keys = np.zeros(0, np.int64)
     self._values = np.zeros(0, np.float32)
 
-  def add(self, entries: Iterable[Entry]) -> None:
-    """Adds scores, in place of earlier ones of the same pairs."""
+  def add(self, entries: Iterable[Entry], path: pathlib.Path) -> None:
+    """Adds scores of a file; UserError if it has two of a pair."""
     # Runs have white space in ids escaped.
     queries = {trec.field(n): i for i, n in enumerate(self._set.query_ids)}
     passages = {trec.field(n): i for i, n in enumerate(self._set.corpus.ids)}
@@ -166,8 +154,10 @@ class _ScoreTable:
         values.append(value)
     new, counts = np.unique(np.array(keys, np.int64), return_counts=True)
     if (counts > 1).any():
-      key = int(new[counts.argmax()])
-      self.repeated = self.names(divmod(key, len(passages)))
+      pair = divmod(int(new[counts.argmax()]), len(passages))
+      raise UserError(
+          f'{path}: the pair {self.names(pair)} has two scores. Expected one.'
+      )
     self._keys, first = np.unique(
         np.concatenate([keys, self._keys], dtype=np.int64), return_index=True
     )

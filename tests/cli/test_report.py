@@ -24,7 +24,7 @@ def test_a_page_of_a_whole_folder(folder, capsys):
   for words in (
       'my_model my_pairs', 'loss losses.SamToNe batch size 128',
       'initial checkpoint path /a/long/path', 'P@1 12.3 %', 'MRR 25.0 %',
-      'Checkpoint of step 40 of 40, 2 January 2026, 03:04 UTC', 'loss 2 ',
+      'Checkpoint of step 40 of 40', 'loss 2 ',
   ):
     assert words in top
   results = page.text('results')

@@ -197,7 +197,7 @@ def test_what_does_not_go_with_a_file_of_scores(tiny, tmp_path):
     'change, message',
     [
         (lambda s: s.replace('\t1\n', '\tnan\n'), r's.tsv:1: the score is nan'),
-        (lambda s: s + s[: s.index('\n') + 1], 'already have a score'),
+        (lambda s: s + s[: s.index('\n') + 1], 'has two scores'),
         (lambda s: f'q p\n{s}', "s.tsv:1: 'q p'; expected query id, passage"),
     ],
 )

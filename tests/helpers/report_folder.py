@@ -54,12 +54,10 @@ def write_json(path: pathlib.Path, value: object) -> None:
 
 
 def checkpoint(folder: pathlib.Path, step: int, **more: object) -> None:
-  """What the report reads of a checkpoint; saved on 2 January 2026, 03:04."""
+  """What the report reads of a checkpoint."""
   where = folder / 'checkpoints' / str(step)
   meta = {'step': step, 'data': {'task': 'my_pairs', 'source': 'f00d'}, **more}
   write_json(where / 'meta' / 'metadata', {**meta, 'config': CONFIG})
-  time = {'commit_timestamp_nsecs': 1767323040_000_000_000}
-  write_json(where / '_CHECKPOINT_METADATA', time)
 
 
 def curves(folder: pathlib.Path, *lines: Mapping[str, object]) -> None:

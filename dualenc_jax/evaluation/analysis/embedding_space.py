@@ -34,15 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-  """One model on one sample.
+  """One model on one sample: its vectors, and numbers of them by `measure`.
 
-  Attributes:
-    name: the model's name.
-    data: label, split and fingerprints of the sample's data.
-    provenance: the model's.
-    sample: queries and passages.
-    vectors: their embeddings.
-    numbers: values by name, see `measure`.
+  `data` has label, split and fingerprints of the sample's data.
   """
 
   name: str
@@ -59,16 +53,9 @@ def analyse(
 ) -> Analysis:
   """Samples a split, embeds the sample with a model, and measures it.
 
-  Args:
-    name: the model's name.
-    model: the model.
-    experiment: has the task.
-    split: the split to sample.
-    mapped: the queries on the maps. The sample has 5,000 queries, or as many as
-      the maps if these have more.
-    seed: see `vectors.draw`.
-    index_dir: folder of an index of the whole corpus, which is made unless it
-      exists; None keeps the embeddings in memory.
+  The sample has 5,000 queries, or `mapped` ones, those on the maps, if these
+  are more. `index_dir` is the folder of an index of the corpus, which is made
+  unless it exists; None keeps the embeddings in memory.
 
   Raises:
     UserError: too little data, or vectors that are not finite.

@@ -65,11 +65,6 @@ def draw(retrieval_set: RetrievalSet, size: int, seed: int = 0) -> Sample:
 
   The sample depends only on the data and the arguments, not on a model.
 
-  Args:
-    retrieval_set: queries and a corpus.
-    size: the most queries, and the most passages.
-    seed: seed of the draws.
-
   Raises:
     UserError: fewer than `FEWEST` queries or passages.
   """
@@ -123,17 +118,11 @@ def embed(
 ) -> Vectors:
   """Embeds a sample's queries, searches, and reads its passages' vectors.
 
-  Args:
-    name: the model's name, for errors.
-    embedder: its towers.
-    params: its parameters.
-    sample: the sample.
-    encoded: vectors of the corpus [N, D], in memory or on disk; only blocks
-      and the sample's rows are read.
-    retrieved: hits of a query among which negatives are looked for.
+  Blocks and the sample's rows are read of `encoded`, the vectors of the corpus
+  [N, D], in memory or on disk. Negatives are among the `retrieved` best hits.
 
   Raises:
-    UserError: vectors that are not finite, or zero.
+    UserError: vectors that are not finite, or zero; it has the model's name.
   """
   retrieval_set = sample.retrieval_set
   ids = retrieval_set.corpus.ids

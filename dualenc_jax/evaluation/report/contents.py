@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import datetime
 import pathlib
 import re
 from typing import Any
@@ -69,7 +68,6 @@ class Contents:
     settings: its macros in capitals, such as STEPS, by their text.
     step: the newest checkpoint's step; None before the first.
     meta: the newest checkpoint's meta, without the config.
-    saved: when the newest checkpoint was complete, UTC; None if unknown.
     runs: training curves by name, the model's first; see `curves.read`.
     evaluations: result folders.
     systems: the model, BM25 and the like, with the results of these folders.
@@ -85,7 +83,6 @@ class Contents:
   settings: Mapping[str, str]
   step: int | None
   meta: Mapping[str, Any]
-  saved: datetime.datetime | None
   runs: Mapping[str, curves.Curves]
   evaluations: list[Evaluation]
   systems: list[Model]
@@ -142,7 +139,6 @@ def read(model_dir: str, others: Sequence[pathlib.Path] = ()) -> Contents:
     )
   config = json_file.read_text(root / CONFIG)
   step = result_files.newest_step(root)
-  saved = root / f'checkpoints/{step}/_CHECKPOINT_METADATA'
   paths = sorted(folder.glob(f'evaluation/*/{result_files.METRICS}'))
   about = ''
   if (root / ABOUT).exists():
@@ -154,7 +150,6 @@ def read(model_dir: str, others: Sequence[pathlib.Path] = ()) -> Contents:
       settings=dict(_MACRO.findall(config)),
       step=step,
       meta={} if step is None else result_files.read_meta(root, step),
-      saved=_read_saved(saved) if saved.exists() else None,
       runs=_read_runs([folder, *others], root),
       evaluations=[_read_evaluation(path.parent) for path in paths],
       systems=result_files.read_all(folder) if paths else [],
@@ -205,14 +200,6 @@ def _compare(
   for group in groups:
     first, *models = compared_systems.read([*dict.fromkeys(group)])
     yield comparison_files.make_table(comparison.compare(first, models))
-
-
-def _read_saved(path: pathlib.Path) -> datetime.datetime | None:
-  nanoseconds = json_file.read(path).get('commit_timestamp_nsecs')
-  if nanoseconds is None:
-    return None
-  seconds = nanoseconds // 10**9
-  return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
 
 
 def _read_evaluation(home: pathlib.Path) -> Evaluation:

@@ -32,15 +32,13 @@ def settings(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def progress(contents: Contents) -> str:
-  """How far the training is, and since when."""
+  """How far the training is."""
   steps = contents.settings.get('STEPS', '?')
   if steps.isdecimal():
     steps = f'{int(steps):,}'
   if contents.step is None:
     return f'No checkpoint yet, of {steps} steps'
   words = f'Checkpoint of step {contents.step:,} of {steps}'
-  if contents.saved:
-    words += f', {contents.saved:%-d %B %Y, %H:%M} UTC'
   if best := contents.best:
     words += (
         f'; the model is that of step {best["step"]:,}, the best by'

@@ -63,13 +63,9 @@ class Baselines:
   ) -> Iterator[tuple[str, Evaluation, dict[str, Any]]]:
     """Yields name, result of k hits a query, and the facts it depends on.
 
-    Args:
-      ranked: the retrieval set.
-      queries: float32 [Q, D], the model's embeddings.
-      passages: [N, D], an array or a store of rows.
-      k: hits a query.
-      embed_validation: makes the validation split, to choose the weight on;
-        None if there is none or it is what is measured.
+    Queries are float32 [Q, D], the model's embeddings, passages [N, D], an
+    array or a store of rows. `embed_validation` makes the validation split, to
+    choose the weight on; None if there is none or it is what is measured.
     """
     names = self._choose_names(len(ranked.corpus))
     if not names:
@@ -152,11 +148,8 @@ def choose_weight(
   difference, or less, it is the nearest to `hybrid.WEIGHT`, so that few queries
   do not decide much.
 
-  Args:
-    system: the scores of the set's corpus.
-    embeddings: float32 [Q, D] of the set's queries.
-    retrieval_set: a set other than the one that is measured.
-    most: the most queries to look at.
+  The set, whose queries' embeddings are float32 [Q, D], is another than the one
+  that is measured; at most `most` of its queries are looked at.
 
   Raises:
     UserError: no query has a relevant passage.

@@ -42,15 +42,9 @@ def evaluate(
 ) -> Table:
   """Evaluates codecs, and writes a result folder for each, and a table.
 
-  Args:
-    specs: the codecs.
-    queries: float32 [Q, D].
-    passages: [N, D], in memory or on disk.
-    ranked: the retrieval set.
-    folder: the result folder of the embeddings without a codec.
-    facts: the facts that the numbers depend on.
-    k: hits a query in the run files.
-    depth: hits a query that metrics are computed from.
+  Queries are float32 [Q, D], passages [N, D], in memory or on disk. `folder`
+  has the result of the embeddings without a codec, by the same facts; run files
+  have k hits a query, and metrics are computed from `depth` of them.
   """
   remove(folder / CODECS)
   size = passages.shape[1] * passages.dtype.itemsize

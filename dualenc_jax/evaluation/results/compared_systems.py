@@ -38,11 +38,11 @@ def read(
   Args:
     paths: folders with results of `dualenc evaluate`, with ':bm25', ':hybrid'
       or ':rerank' at the end for these systems, or TREC run files.
-    names: the systems' names, where '{codec}' is replaced by the codec of each;
-      None for those of their folders or files.
+    names: the systems' names, where '{codec}' is the codec of each; None for
+      those of their folders or files.
     qrels: judgements that run files, and the run.trec of folders, are measured
       by; None reads the results in folders.
-    k: how many of the best hits a query of the runs to use, None for all.
+    k: the best hits a query of the runs that are used, None for all.
     relevance_level: the least grade of a relevant passage, None for 1.
 
   Raises:

@@ -77,8 +77,6 @@ class Comparison:
   """Models against a baseline.
 
   Attributes:
-    baseline: the first system.
-    models: the others.
     metrics: the metrics that were asked for, None for those of the papers.
     differences: by set, metric and model, in this order.
     left_out: results that not all models have, or not by these metrics.
@@ -97,10 +95,7 @@ def compare(
 ) -> Comparison:
   """Compares models with a baseline on all sets that they have in common.
 
-  Args:
-    baseline: the first system.
-    models: the others.
-    metrics: which; None for those that the papers report on each task.
+  Metrics are by default those that the papers report on each task.
 
   Raises:
     UserError: no set or metric in common, results of other queries or of
@@ -150,10 +145,7 @@ def _common_keys(models: Sequence[Model]) -> set[Key]:
 
 
 def _check_same(baseline: Result, result: Result) -> None:
-  """Raises UserError for two results of different queries or corpora.
-
-  The error names the field of metrics.json in which they differ.
-  """
+  """Raises UserError for two results of different queries or corpora."""
   for field in _OF_DATA:
     one, other = (r.provenance.get(field) for r in (baseline, result))
     if one == other:

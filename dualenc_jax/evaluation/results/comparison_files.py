@@ -16,7 +16,7 @@ from dualenc_jax.evaluation.results.result_files import (
 )
 from dualenc_jax.utils import figure as figure_lib, files, table as table_lib
 from dualenc_jax.utils.figure import Figure, fit_text
-from dualenc_jax.utils.table import Cell, MISSING, Row, Table
+from dualenc_jax.utils.table import Cell, Row, Table
 
 # Results that are left out and named; more of them are only counted.
 _NAMED = 5
@@ -130,19 +130,6 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     )
   names = {key: d.set_name for d in comparison.differences
            for key in d.evaluated.keys}
-  sizes = {
-      model.name: sorted({
-          model.results[key].provenance.get('bytes_per_passage') or 0
-          for key in names
-      })
-      for model in (baseline, *others)
-  }
-  if any(map(any, sizes.values())):
-    texts = (
-        name + ' ' + ' / '.join(f'{n:,}' if n else MISSING for n in each)
-        for name, each in sizes.items()
-    )
-    yield f'Bytes of a passage in the index: {", ".join(texts)}.'
   for model in (baseline, *others):
     for key, name in names.items():
       facts = model.results[key].provenance

@@ -121,17 +121,8 @@ def evaluate(
   Earlier results of other systems there are removed if they are of another
   model or other data.
 
-  Args:
-    model: the model.
-    experiment: has the task and caches.
-    split: a split of the task.
-    folder: the result folder.
-    config: the whole config, as gin.
-    command: the command line that makes this result.
-    options: see `Options`.
-
-  Returns:
-    Results by system: '' the model, and the others.
+  It keeps the whole config, as gin, and the command line beside the results.
+  Returns results by system: '' the model, and the others.
 
   Raises:
     UserError: data that cannot be evaluated, embeddings that are not finite, or

@@ -153,14 +153,8 @@ def _paper_table(
 ) -> Table:
   """A table of sets and metrics by model.
 
-  Args:
-    name: see `Table`.
-    title: see `Table`.
-    models: models, of which those without a value are left out.
-    sets: sets of one benchmark.
-    metrics: metrics, of which those without a value are left out.
-    averaged: names of the sets of the paper's average.
-    by_set: rows are sets, by the only metric; else models.
+  Models and metrics without a value are left out. The paper's average is over
+  the sets `averaged`. Rows are models, or sets by the only metric.
   """
   metrics = _known(models, sets, metrics)
   models = _with_any(models, sets, metrics)
