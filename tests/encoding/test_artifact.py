@@ -185,7 +185,6 @@ def refused(folder, *words):
     (['dim'], 'x', 'dim is'),
     (['towers'], {'query': {}}, "towers: query lacks 'length'"),
     (['towers', 'query', 'length'], '12', "length is '12'"),
-    (['towers', 'query', 'length'], 10**9, 'the lengths'),
     (['platforms'], ['tpu'], 'run on tpu, but JAX runs on cpu'),
     (['files', PROGRAM], {}, f"{PROGRAM} lacks 'bytes'"),
     (['files', 'programs/query-12.bin'], {'bytes': 0, 'sha256': ''}, 'bytes'),

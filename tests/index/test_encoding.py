@@ -145,9 +145,6 @@ def test_vectors_that_are_not_finite_are_named(tmp_path, source):
   assert build.missing() == [2, 3, 4]
 
 
-def test_texts_that_no_index_can_keep(cache_of):
+def test_a_split_without_queries(cache_of):
   with pytest.raises(UserError, match='has only passages'):
     TextSource.queries(cache_of([{'_id': 'a', 'text': 'x'}]))
-  rows = [{'_id': 'a', 'text': 'x'}, {'_id': 'b\nc', 'text': 'y'}]
-  with pytest.raises(UserError, match=r"passage_id 'b\\nc' of several lines"):
-    TextSource.passages(cache_of(rows))

@@ -9,7 +9,7 @@ from index_files import embeddings_for, header, make, passages_from, write
 import numpy as np
 import pytest
 
-from dualenc_jax.retrieval.index import Index, IndexBuild
+from dualenc_jax.retrieval.index import Index, IndexBuild, Passage
 from dualenc_jax.utils.errors import UserError
 
 
@@ -189,3 +189,13 @@ def test_a_shard_that_another_process_has_written_stays(tmp_path):
   assert second.finish()
   assert_is(folder, 10, seed=0)
   assert os.listdir(tmp_path) == ['index']
+
+
+@pytest.mark.parametrize('own', ['', 'b\nc'])
+def test_an_id_of_no_line_or_several(tmp_path, own):
+  build = IndexBuild(tmp_path / 'index', header(10))
+  build.start()
+  passages = [passages_from(0, 1)[0], Passage(own, '', '', 'text')]
+  with pytest.raises(UserError, match='cannot be kept in an index'):
+    build.write(0, embeddings_for(2), passages)
+  assert build.missing() == [0, 1, 2]

@@ -35,7 +35,7 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from dualenc_jax.data.text.tokenizer import LONGEST, Tokenizer, Vocabulary
+from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.encoding import exported_programs
 from dualenc_jax.retrieval.encoding.exported_programs import ExportedTowers
@@ -132,35 +132,23 @@ class Manifest:
         file outside the folder.
     """
     path = folder / FILE
-    absent = (
-        'Expected a folder that Retriever.save or `dualenc convert'
-        ' --to=jax_export` wrote.'
-    )
+    absent = 'Expected a folder of Retriever.save or --to=jax_export.'
     value = json_file.read(path, _AGAIN, absent)
     json_file.check_format(
         value, path, _FORMAT, _VERSION, 'Write it again with this dualenc-jax.'
     )
     json_file.check(value, _TYPES, path, _AGAIN)
-    names = {f.name for f in dataclasses.fields(cls)}
-    fields = {name: value[name] for name in names & value.keys()}
-    if value['passage_tower'] is None:
-      types: Any = {'towers': {'passage': _TOWER}}
-    else:
+    other = value['passage_tower']
+    types: Any = {'towers': {'passage': _TOWER}}
+    if other is not None:
       types = {'passage_tower': _PASSAGE_TOWER}
     json_file.check(value, types, path, _AGAIN)
-    fields['towers'] = {
+    value['passage_tower'] = other and _make(PassageTower, other)
+    value['towers'] = {
         name: _make(Tower, tower) for name, tower in value['towers'].items()
     }
-    if value['passage_tower'] is not None:
-      passage_tower = _make(PassageTower, value['passage_tower'])
-      fields['passage_tower'] = passage_tower
-    manifest = cls(**fields)
-    manifest._check(path)
-    return manifest
-
-  def _check(self, path: pathlib.Path) -> None:
-    """Raises UserError unless all files are listed, and within the folder."""
-    for name in self.files:
+    manifest = _make(cls, value)
+    for name in manifest.files:
       # Files are copied by these names, and a stranger may have chosen them.
       untrusted.check_name(
           name,
@@ -168,20 +156,7 @@ class Manifest:
           'Nothing was written. Do not use this artifact, unless you know who'
           ' changed it.',
       )
-    for name, tower in self.towers.items():
-      lengths = tower.lengths
-      is_ascending = lengths == sorted({*lengths, tower.length})
-      if not is_ascending or not 0 < lengths[0] <= tower.length <= LONGEST:
-        raise UserError(
-            f'{path} is damaged: the lengths of the {name} tower are'
-            f' {untrusted.quote(lengths)}. {_AGAIN}'
-        )
-    needed = {WEIGHTS, VOCABULARY, *self.program_files.values()}
-    if missing := sorted(needed - self.files.keys()):
-      raise UserError(
-          f'{path} is damaged: files lacks {missing[0]}, so it cannot be'
-          f' verified. {_AGAIN}'
-      )
+    return manifest
 
   @property
   def passages(self) -> PassageTower:
@@ -403,21 +378,15 @@ def check_files(
 def _copy(artifact: Artifact, folder: pathlib.Path) -> Manifest:
   """Copies the model of an artifact, which may have been replaced by now."""
   files = artifact.manifest.model_files
-  for name, expected in files.items():
-    source = artifact.folder / name
-    is_there = source.is_file()
-    if is_there:
-      shutil.copyfile(source, folder / name)
-    if not is_there or digest_file(folder / name) != expected:
-      raise UserError(
-          f'{source} was changed or removed after the model was opened. Open it'
-          ' again with Retriever.from_dir, and index again.'
-      )
+  check_files(artifact.folder, files)
+  for name in files:
+    shutil.copyfile(artifact.folder / name, folder / name)
   return dataclasses.replace(artifact.manifest, files=files)
 
 
 def _make(kind: type, facts: Mapping[str, Any]) -> Any:
-  return kind(**{f.name: facts[f.name] for f in dataclasses.fields(kind)})
+  names = {f.name for f in dataclasses.fields(kind)}
+  return kind(**{name: facts[name] for name in names & facts.keys()})
 
 
 def _check_runs_here(folder: pathlib.Path, manifest: Manifest) -> None:

@@ -7,7 +7,7 @@ A folder with header.json (see `Header`) and one folder per shard:
   shard-00000/ids.txt          one id per line, in the order of the rows.
   shard-00000/passages.jsonl   one object per line: id, name, location, text.
   shard-00000/offsets.npy      int64 [rows + 1], where these lines start.
-  shard-00000/shard.json       rows, the first of them, sizes of the files.
+  shard-00000/shard.json       rows, and sizes of the files.
 
 Row i of the index is text i of what was encoded; every shard but the last has
 `shard_size` rows. `np.load` and a text reader are enough to use the files

@@ -107,11 +107,11 @@ class IndexBuild:
     as many passages. A full disk raises UserError.
     """
     partial = self._folders.partial
-    first, digest = self.header.shard_rows(shard).start, self._loaded_codec[1]
+    digest = self._loaded_codec[1]
     with self._writing():
       try:
         if not self._is_whole(shard):
-          shard_lib.write(partial, shard, first, embeddings, passages, digest)
+          shard_lib.write(partial, shard, embeddings, passages, digest)
       except FileNotFoundError:
         if (partial / FILE).exists():
           raise
@@ -158,19 +158,9 @@ class IndexBuild:
     return True
 
   def _is_begun(self) -> bool:
-    """Whether shards of this header, by one codec, may grow further."""
-    partial, header = self._folders.partial, self.header
-    if not (partial / FILE).exists() or self._differences(partial):
-      return False
-    if header.codec is None:
-      return True
-    try:
-      codec, _ = codec_lib.load(partial / codec_lib.FILE)
-    except UserError:
-      return False
-    return (codec.name, codec.dim, codec.quantiser.width) == (
-        header.codec, header.dim, header.columns
-    )
+    """Whether shards of this header may grow further."""
+    partial = self._folders.partial
+    return (partial / FILE).exists() and not self._differences(partial)
 
   def _differences(self, path: pathlib.Path) -> list[str]:
     """Differences of a folder from this index; none without an index."""

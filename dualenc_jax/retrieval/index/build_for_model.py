@@ -56,25 +56,6 @@ class TextSource:
   rows: np.ndarray
   tower: str
 
-  def __post_init__(self):
-    ids = self._column('ids')
-    empty = np.flatnonzero(ids.lengths[self.rows] == 0)
-    if len(empty):
-      raise UserError(
-          f'{corpus_lib.describe(self.cache)} has an empty {self.tower}_id in'
-          f' row {empty[0]}. Expected an id, or a text to make one from.'
-      )
-    # An index keeps an id a line.
-    ends = np.flatnonzero(np.isin(ids.values, [*b'\n\r']))
-    broken = np.searchsorted(ids.offsets, ends, 'right') - 1
-    broken = broken[np.isin(broken, self.rows)]
-    if len(broken):
-      raise UserError(
-          f'{corpus_lib.describe(self.cache)} has a {self.tower}_id'
-          f' {ids.text(broken[0])!r} of several lines. Expected ids of one'
-          ' line.'
-      )
-
   @classmethod
   def passages(cls, cache: Cache) -> 'TextSource':
     """The distinct passages of a split, or UserError if an id has two."""

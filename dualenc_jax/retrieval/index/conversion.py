@@ -29,10 +29,10 @@ from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.compression.quantisers import Signs
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
 from dualenc_jax.retrieval.index import faiss_index
-from dualenc_jax.retrieval.index.header import FILE, FORMAT
+from dualenc_jax.retrieval.index.header import FILE
 from dualenc_jax.retrieval.index.index import Index
-from dualenc_jax.retrieval.index.shard import IDS, IndexFolders, SHARD_INFOS
-from dualenc_jax.utils import files, json_file
+from dualenc_jax.retrieval.index.shard import IDS, IndexFolders
+from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import format_size
 from dualenc_jax.utils.progress import Progress
@@ -46,18 +46,9 @@ _MODEL_FIELDS = (TOWER_SHA256, 'vocabulary', 'run_id', 'checkpoint_step')
 
 def is_index(path: str | os.PathLike[str]) -> bool:
   """Returns whether a folder has an index, complete or not."""
-  if '://' in str(path):
-    return False
   folders = IndexFolders(path)
-  for folder in (folders.readable(), folders.partial):
-    if any(folder.glob(SHARD_INFOS)):
-      return True
-    try:
-      if json_file.read(folder / FILE).get('format') == FORMAT:
-        return True
-    except UserError:
-      continue
-  return False
+  of_index = folders.readable(), folders.partial
+  return any((folder / FILE).is_file() for folder in of_index)
 
 
 def convert(

@@ -8,7 +8,6 @@ from typing import Any
 
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
 from dualenc_jax.utils import files, json_file
-from dualenc_jax.utils.errors import UserError
 
 FORMAT, VERSION, FILE = 'dualenc-index', 3, 'header.json'
 AGAIN = 'Run `dualenc encode` again, with --overwrite.'
@@ -20,9 +19,8 @@ SHARD_SIZE = 2**17
 # Fields that are not compared: a model whose other tower is trained further or
 # replaced makes the same index.
 _INFORMATION = ('model_dir', 'run_id', 'checkpoint_step')
-_NUMBERS = ('passages', 'dim', 'tokens', 'shard_size')
 _SHAPE = {
-    **dict.fromkeys(_NUMBERS, int),
+    **dict.fromkeys(('passages', 'dim', 'tokens', 'shard_size'), int),
     'dtype': str,
     'tower': str,
     'normalised': bool,
@@ -117,27 +115,15 @@ class Header:
 
     Raises:
       UserError: no such file, another format or version, or a field that is
-        missing or cannot be.
+        missing or of another type.
     """
     path = folder / FILE
     absent = 'Give the folder that `dualenc encode` wrote, or run it first.'
     value = json_file.read(path, AGAIN, absent)
     json_file.check_format(value, path, FORMAT, VERSION, AGAIN)
     json_file.check(value, _SHAPE, path, AGAIN)
-    for name in _NUMBERS:
-      if value[name] < 1:
-        raise UserError(
-            f'{path}: {name} is {value[name]}; expected 1 or more. {AGAIN}'
-        )
     names = {field.name for field in dataclasses.fields(cls)}
-    header = cls(**{name: v for name, v in value.items() if name in names})
-    if value.get('shards') != header.shards:
-      raise UserError(
-          f'{path}: shards is {value.get("shards")!r}, but {header.passages}'
-          f' passages of {header.shard_size} a shard make {header.shards}.'
-          f' {AGAIN}'
-      )
-    return header
+    return cls(**{name: v for name, v in value.items() if name in names})
 
   def _describe_other_tower(
       self, found: Mapping[str, str], expected: Mapping[str, str]

@@ -46,10 +46,8 @@ class RowStore:
 
   def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray):
     if isinstance(rows, slice):
-      start, stop, step = rows.indices(len(self))
-      if step == 1:
-        return self._slice(start, max(start, stop))
-      rows = np.arange(start, stop, step)
+      start, stop, _ = rows.indices(len(self))
+      return self._slice(start, max(start, stop))
     rows = np.asarray(rows)
     if rows.size and rows.dtype.kind not in 'iu':
       raise IndexError(f'rows are {rows.dtype}: expected whole numbers.')

@@ -19,7 +19,6 @@ from dualenc_jax.utils.errors import UserError
 
 EMBEDDINGS, IDS, PASSAGES = 'embeddings.npy', 'ids.txt', 'passages.jsonl'
 OFFSETS, INFO = 'offsets.npy', 'shard.json'
-SHARD_INFOS = f'shard-*[0-9]/{INFO}'
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
 _HEADS = f'{re.escape(FILE)}|{re.escape(codec_lib.FILE)}'
 _OF_INDEX = re.compile(
@@ -55,9 +54,6 @@ class Passage:
     return row.encode('utf-8', 'surrogatepass') + b'\n'
 
 
-_PASSAGE = dict.fromkeys(Passage.__dataclass_fields__, str)
-
-
 @dataclasses.dataclass(frozen=True)
 class Shard:
   """A whole shard, memory-mapped and read-only.
@@ -89,13 +85,7 @@ class Shard:
     """
     folder, rows = index / name(number), header.shard_rows(number)
     path = folder / INFO
-    info = json_file.read(path, AGAIN, rows=int, first_row=int, bytes=dict)
-    found = info['rows'], info['first_row']
-    if found != (len(rows), rows.start):
-      raise UserError(
-          f'{path}: has {found[0]} rows from row {found[1]} on, but the header'
-          f' says {len(rows)} from row {rows.start} on. {AGAIN}'
-      )
+    info = json_file.read(path, AGAIN, bytes=dict)
     if info.get('codec') != codec:
       raise UserError(
           f'{path}: its codes are by another codec than that of the index:'
@@ -116,9 +106,7 @@ class Shard:
     """The passage of a row of this shard."""
     line = self.text[self.offsets[row] : self.offsets[row + 1]].tobytes()
     try:
-      found = json_file.loads(line)
-      json_file.check(found, _PASSAGE, 'it')
-      return Passage(**found)
+      return Passage(**json_file.loads(line))
     except (ValueError, TypeError) as e:
       raise UserError(
           f'{self.folder / PASSAGES}:{row + 1}: not a passage (expected id,'
@@ -132,12 +120,13 @@ def name(number: int) -> str:
 
 
 def write(
-    index: pathlib.Path, number: int, first_row: int, embeddings: np.ndarray,
+    index: pathlib.Path, number: int, embeddings: np.ndarray,
     passages: Iterable[Passage], codec: str | None,
 ) -> None:
   """Writes a shard beside its place and renames it when all is on the disk.
 
-  After an OSError nothing is left behind. `codec` is as of `Shard.open`.
+  After an error nothing is left behind. `codec` is as of `Shard.open`. Raises
+  UserError for an id that is empty or has several lines.
   """
   folder = index / name(number)
   partial = index / f'{name(number)}.partial'
@@ -147,6 +136,11 @@ def write(
     lengths = [0]
     with _synced(partial / IDS) as ids, _synced(partial / PASSAGES) as texts:
       for passage in passages:
+        if not passage.id or {*'\n\r'} & {*passage.id}:
+          raise UserError(
+              f'The id {passage.id!r} of a text cannot be kept in an index:'
+              ' expected an id of one line.'
+          )
         ids.write(passage.id.encode('utf-8', 'surrogatepass') + b'\n')
         lengths.append(texts.write(passage.line()))
     offsets = np.cumsum(lengths, dtype=np.int64)
@@ -155,7 +149,6 @@ def write(
         np.save(file, array)
     info: dict[str, Any] = {
         'rows': len(embeddings),
-        'first_row': first_row,
         'bytes': {file: (partial / file).stat().st_size for file in FILES},
     }
     if codec is not None:
