@@ -117,7 +117,6 @@ def _apply_rules(
 
 
 def _default_source(name: str, weights: Weights) -> str:
-  """The name in the checkpoint where no rule has one."""
   part = name.split('/')[0]
   has_own = any(t.startswith(f'{part}/') for t in weights.tensors)
   if part.startswith('passage_') and not has_own:

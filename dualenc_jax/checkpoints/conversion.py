@@ -221,7 +221,6 @@ def convert(
 
 
 def _check_query_only(name: str, form: Form) -> None:
-  """Raises UserError unless a form can have a query tower alone."""
   if not form.query_only_ok:
     able = ' or '.join(n for n, form in FORMS.items() if form.query_only_ok)
     raise UserError(

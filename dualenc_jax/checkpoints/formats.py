@@ -48,7 +48,6 @@ class _Format(NamedTuple):
 
 
 def _read_artifact(path: pathlib.Path) -> Weights:
-  """Reads a jax.export artifact; UserError where a file has changed."""
   manifest = artifact.Manifest.read(path)
   artifact.check_files(path, manifest.model_files)
   types = {'checkpoint_step?': int | None, f'{TRAINED_DIMS}?': [int]}
@@ -119,7 +118,6 @@ def _expand(path: str | os.PathLike[str]) -> Any:
 
 
 def _guess_form(folder: pathlib.Path) -> str:
-  """A guess at what a folder is, or what was expected."""
   if (folder / 'config.gin').is_file():
     return ' Its run has no checkpoint yet. Train first.'
   above = folder.absolute().parent

@@ -132,7 +132,6 @@ def adds_end(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def _make_tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
-  """The content of tokenizer.json."""
   control = [proto.pieces[i].piece for i in range(UNK + 1)]
   eos = control[EOS]
   end = {'SpecialToken': {'id': eos, 'type_id': 0}}
@@ -230,7 +229,6 @@ def _read_pieces(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def _make_normalizer(model: _Model, path: pathlib.Path) -> dict[str, Any]:
-  """The normalizer of tokenizer.json that equals that of a model file."""
   spec = model.normalizer_spec
   steps = []
   if spec.name == 'user_defined':

@@ -116,7 +116,6 @@ def load_ranker(
 
 
 def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
-  """Raises UserError unless the tokens of the scores are T5's."""
   pieces = [piece.piece for piece in read_model(vocabulary.file).pieces]
   for number, expected in _PIECES.items():
     piece = repr(pieces[number]) if number < len(pieces) else 'absent'

@@ -134,7 +134,6 @@ def read(path: pathlib.Path) -> Weights:
 
 
 def _read_static(path: pathlib.Path, modules: Sequence[_Module]) -> Weights:
-  """A bag, whose first module is a StaticEmbedding."""
   kinds = [kind for kind, _ in modules]
   if kinds[1:] not in ([], ['Normalize']):
     raise UserError(
@@ -147,7 +146,6 @@ def _read_static(path: pathlib.Path, modules: Sequence[_Module]) -> Weights:
 
 
 def _read_modules(path: pathlib.Path) -> list[_Module]:
-  """The modules of modules.json, in their order."""
   file = path / MODULES
   modules = []
   for entry in json_file.parse(json_file.read_text(file), file, kind=list):
@@ -217,7 +215,6 @@ def _read_routes(router: pathlib.Path) -> tuple[list[_Module], list[_Module]]:
 
 
 def _make_tower(modules: Sequence[_Module], file: pathlib.Path) -> _Tower:
-  """Checks that modules are those of a tower, in their order."""
   kinds = [kind for kind, _ in modules]
   if kinds in (KINDS, KINDS[:-1]):
     return _Tower(*(folder for _, folder in modules))
@@ -252,7 +249,6 @@ def _read_settings(
 
 
 def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
-  """A tower as if it were the only one."""
   _read_settings(tower.pooling / 'config.json', 'Pooling')
   if tower.normalize:
     _read_settings(tower.normalize / 'config.json', 'Normalize')
@@ -370,7 +366,6 @@ def implied_default(query: str, passage: str) -> str | None:
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:
-  """Prompts and similarity of a folder; {} without a file."""
   file = path / CONFIG
   if not file.is_file():
     return {}

@@ -92,7 +92,6 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
 
 
 def _write_static(weights: Weights, folder: pathlib.Path) -> list[str]:
-  """Writes the table of `static_embedding.as_static` as a folder of modules."""
   notes = static_embedding.write(weights, folder)
   _write_modules(folder, {'': 'StaticEmbedding', '1_Normalize': 'Normalize'})
   files.make_folder(folder / '1_Normalize')
@@ -102,7 +101,6 @@ def _write_static(weights: Weights, folder: pathlib.Path) -> list[str]:
 
 
 def _has_own(weights: Weights, part: str) -> bool:
-  """Whether passages have a part of their own, such as 'encoder/'."""
   return any(name.startswith(f'passage_{part}') for name in weights.tensors)
 
 
@@ -150,7 +148,6 @@ def _write_tower(
 
 
 def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:
-  """Writes modules.json: the kind of the module in each folder."""
   entries = [
       {'idx': i, 'name': str(i), 'path': name, 'type': f'{_PACKAGE}.{kind}'}
       for i, (name, kind) in enumerate(kinds.items())
@@ -173,7 +170,6 @@ def _length_settings(usage: Usage) -> dict[str, Any]:
 
 
 def _make_config(usage: Usage) -> dict[str, Any]:
-  """The model's prompts, and how its vectors are compared."""
   default = usage.default_prompt
   if default is None:
     default = modules.implied_default(usage.query_prefix, usage.passage_prefix)
@@ -190,7 +186,6 @@ def _make_config(usage: Usage) -> dict[str, Any]:
 
 
 def _make_notes(weights: Weights, own_transformer: bool) -> list[str]:
-  """Restrictions of the folder that a user might not expect."""
   notes, usage = [], weights.usage
   if own_transformer or _has_own(weights, PROJECTION):
     notes.append(
@@ -215,7 +210,6 @@ def _make_notes(weights: Weights, own_transformer: bool) -> list[str]:
 
 
 def _model_card(weights: Weights, notes: list[str]) -> str:
-  """The README of a folder, with the notes at its end."""
   usage = weights.usage
   passage_encoder = weights.passage_encoder or weights.encoder
   card = _CARD.format(

@@ -122,7 +122,6 @@ def _read_decoder(targets: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _read_step(tensor: Tensor | None) -> int | None:
-  """The step of a checkpoint, if it has one."""
   if tensor is None:
     return None
   if math.prod(tensor.shape) == 1 and (step := tensor.read().item()) >= 0:
@@ -158,7 +157,6 @@ def _read_tree(
 
 
 def _numbered_folders(path: epath.Path) -> dict[int, epath.Path]:
-  """The folders `checkpoint_<step>` in a folder, by step."""
   return {
       int(match[1]): folder
       for folder in (path.iterdir() if path.is_dir() else ())

@@ -156,7 +156,6 @@ def join_towers(
 
 
 def _is_same_part(query: Weights, passage: Weights, part: str) -> bool:
-  """Whether all tensors of a part are equal, bit for bit."""
   if part == 'encoder' and query.encoder != passage.encoder:
     return False
   pairs = [
@@ -278,7 +277,6 @@ def _find_differences(*models: Weights) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _collect_facts(model: Weights) -> dict[str, str]:
-  """All that must be the same, by name."""
   facts: dict[str, Any] = {
       f'the shape of {name}': tensor.shape
       for name, tensor in sorted(model.tensors.items())

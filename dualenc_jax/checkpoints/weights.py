@@ -215,7 +215,6 @@ def count_reasons(reasons: Sequence[str]) -> str:
 
 
 def _check_matrices(weights: Weights) -> None:
-  """Raises UserError unless the tensors that give the sizes are matrices."""
   if EMBEDDING not in weights.tensors:
     raise UserError(
         f'{weights} has no token embeddings ({EMBEDDING}). Give a checkpoint of'

@@ -31,7 +31,7 @@ COMMANDS = {
     'latency': 'measure the cost of a query at serving time, by model',
     'convert': 'convert models and indexes from and to other libraries',
     'check': 'explain a config and what it needs, without training',
-    'verify': 'read all checkpoints of a run, and name damaged tensors',
+    'verify': 'read all checkpoints of a run, and name damaged files',
     'recipe': 'run several commands in order, each only if it is out of date',
     'data check': 'inspect a data set: counts, lengths, faults',
     'data prepare': 'build the token cache of a task in advance',

@@ -110,6 +110,5 @@ def _locked(
 
 
 def _read_owner(folder: pathlib.Path) -> str:
-  """The description of a folder's owner; raises OSError if there is none."""
   content = (folder / _OWNER).read_text(errors='replace')
   return untrusted.escape_controls(content)

@@ -19,7 +19,6 @@ class RepeatedKey(ValueError):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """The object of some pairs; raises RepeatedKey."""
   value = dict(pairs)
   if len(value) < len(pairs):
     for key, item in pairs:
