@@ -133,7 +133,7 @@ class Merge:
 
 def convert(
     source: Source | Merge, name: str, form: Form, out: pathlib.Path,
-    log: _Log = print, query_alone: bool = False, verified: bool | None = None,
+    log: _Log = print, query_alone: bool = False, verified: bool = True,
 ) -> None:
   """Writes a form beside the output, compares, and moves it there.
 
@@ -143,8 +143,8 @@ def convert(
     log: gets a line for people about each step.
     query_alone: leave out the passage tower, except its digest; a source that
       is a query tower alone stays one.
-    verified: compare what both sides make of a few texts, beside the tensors;
-      None for where the packages of the form are installed.
+    verified: compare what both sides make of a few texts, beside the tensors,
+      where the packages of the form are installed.
 
   Raises:
     UserError: the source cannot be read or not be written so; what was written
@@ -152,11 +152,6 @@ def convert(
   """
   check_out(out)
   absent = ', '.join(verification.missing(form.packages))
-  if absent and verified:
-    raise UserError(
-        f'--verify compares --to={name} by {absent}, which is not installed.'
-        f' {_INSTALL}, or give --no-verify.'
-    )
   if query_alone:
     _check_query_only(name, form)
   weights, other_usage = source.read()
@@ -204,7 +199,7 @@ def convert(
     sides: list[_Side] = []
     if absent:
       log(f'{absent} is not installed: {_INSTALL} to compare texts.')
-    elif verified is not False:
+    elif verified:
       if form.encode is not None:
         sides.append((f'the {name}', form.encode(partial)))
       sides += source.sides(other_usage, log)

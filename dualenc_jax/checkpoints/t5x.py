@@ -25,7 +25,6 @@ from dualenc_jax.checkpoints.weights import (
   EMBEDDING,
   ENCODERS,
   infer_encoders,
-  list_first,
   PROJECTION,
   Weights,
 )
@@ -38,14 +37,6 @@ KIND = 'T5X checkpoint'
 _OURS = {t5x_legacy.PROJECTION: PROJECTION, f'encoder/{EMBEDDING}': EMBEDDING}
 _FOLDER = re.compile('checkpoint_(0|[1-9][0-9]*)')
 _STATISTIC = re.compile(r'state/param_states/(.+)/\w+')
-_LAYER = (
-    r'(attention/(query|key|value|out)|mlp/(wi|wi_0|wi_1|wo))/kernel'
-    r'|pre_(attention|mlp)_layer_norm/scale|relpos_bias/rel_embedding'
-)
-_ENCODER = re.compile(
-    r'(passage_)?encoder/(encoder_norm/scale|relpos_bias/rel_embedding'
-    rf'|(layers_\d+|layers|encoder)/({_LAYER}))'
-)
 _TOWER = '((?:passage_)?encoder|decoder)'
 _STACKED = re.compile(rf'{_TOWER}/(?:encoder|decoder|layers)/(.+)')
 _NORM = re.compile(r'pre_(self_)?attention_layer_norm/scale')
@@ -188,16 +179,6 @@ def _check_family(
   if twice:
     raise UserError(
         f'{what} has both {twice[0]} and {names[twice[0]]}; expected one.'
-    )
-  strange = sorted(
-      name
-      for name in tensors
-      if re.match('(passage_)?encoder/', name) and not _ENCODER.fullmatch(name)
-  )
-  if strange:
-    raise UserError(
-        f'{what} is of another architecture than T5: it has'
-        f' {list_first(strange)}.'
     )
 
 

@@ -14,10 +14,10 @@ The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
 folder of a T5 or mT5, a sentence-transformers folder, an output of this
 command, or any of them on the Hugging Face hub, hf://org/name. Its content
 shows which it is. Before the output appears, its tensors are read back and
-compared. With --verify, the default where sentence-transformers is installed,
-a few texts are encoded by this library and by sentence-transformers, where
-source or output is for it, or by the programs of jax_export; cosines that
-differ by more than 1e-4 are an error.
+compared. Then a few texts are encoded by this library and by
+sentence-transformers, where it is installed and source or output is for it, or
+by the programs of jax_export; cosines that differ by more than 1e-4 are an
+error.
 
 --merge takes the mean, summed in float64 and written in float32, of several
 models of one architecture and vocabulary, or of one model_dir at several steps.
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     source = conversion.Merge(sources, args.weights or [1.0] * len(sources))
   conversion.convert(
       source, args.to, forms(out)[args.to], out, log, args.tower == 'query',
-      args.verify,
+      args.verify is None,
   )
 
 
@@ -196,9 +196,8 @@ def make_parser() -> flags.Parser:
         f'--{tower}_prefix',
         help=f'text before every {tower} (default that of the source)',
     )
-  add('--verify', action=argparse.BooleanOptionalAction,
-      help='compare embeddings with sentence-transformers or jax_export'
-      ' (default yes, where it is installed)')
+  add('--no-verify', dest='verify', action='store_const', const=False,
+      help='compare no embeddings with sentence-transformers or jax_export')
   return parser
 
 
