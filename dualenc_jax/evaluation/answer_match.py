@@ -29,12 +29,8 @@ def top_k_matches(
 ) -> dict[str, np.ndarray]:
   """Whether an answer is in the k best hits of each query, for each TOP_K.
 
-  Args:
-    indices: int [Q, k], corpus rows of the hits, best first; k at least 100
-      or all there are.
-    answers: answers of each query.
-    text: the text of a corpus row to look for answers in, called down to the
-      first match.
+  Indices [Q, k] are corpus rows of the hits, best first; k is at least 100 or
+  all there are. `text` is called for rows down to the first match.
 
   Returns:
     'Top-5', 'Top-20' and 'Top-100': float64 [Q], 0 or 1; the mean is the top-k

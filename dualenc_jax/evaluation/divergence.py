@@ -35,16 +35,12 @@ class Alignment(NamedTuple):
 
 
 def knn_kl(x: np.ndarray, y: np.ndarray) -> float:
-  """Estimates KL(X || Y) in nats by distances to nearest neighbours.
+  """Estimates KL(X || Y) of points [n, a] and [m, a], in nats.
 
     (a / n) sum_i log(s(x_i) / r(x_i)) + log(m / (n - 1))
 
   in a dimensions, where r(x_i) is the distance from x_i to the nearest other x,
   and s(x_i) to the nearest y; in float64.
-
-  Args:
-    x: float [n, a], n above 1.
-    y: float [m, a], m above 0.
 
   Raises:
     UserError: too few points, or a distance of 0, for which KL is not defined.
@@ -70,13 +66,7 @@ def knn_kl(x: np.ndarray, y: np.ndarray) -> float:
 def alignment(
     passage_tower: np.ndarray, query_tower: np.ndarray, seed: int = 0
 ) -> Alignment:
-  """Compares two towers' embeddings of the same n different queries.
-
-  Args:
-    passage_tower: float [n, a], embeddings by the passage tower.
-    query_tower: float [n, a], embeddings by the query tower.
-    seed: seed of the halves.
-  """
+  """Compares two towers' embeddings [n, a] of the same n different queries."""
   order = np.random.default_rng(seed).permutation(len(passage_tower))
   half = len(order) // 2
   one, other = order[:half], order[half : 2 * half]

@@ -66,7 +66,6 @@ def test_two_models(tmp_path, capsys):
 
   content = json.loads(files['comparison.json'])
   assert content['baseline']['name'] == 'a'
-  assert content['metrics'] is None
   first = content['differences'][0]
   assert (first['p'], first['value']) == (2 / 2**10, 1.0)
 

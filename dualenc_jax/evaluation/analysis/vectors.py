@@ -171,15 +171,9 @@ def similarity_ratios(
 ) -> np.ndarray:
   """Draws sim(q_i, q_j) / sim(q_i, p_j), i != j, as in SamToNe's figure 6.
 
-  Args:
-    queries: float [n, D], unit vectors, n at least 2.
-    passages: float [n, D], unit vectors; p_j belongs to q_j.
-    draws: number of pairs, drawn with replacement. Pairs whose denominator is
-      nearly 0 are left out.
-    seed: seed of the draws.
-
-  Returns:
-    float64 [at most draws].
+  Queries and passages are unit vectors [n, D], n at least 2; p_j belongs to
+  q_j. Pairs are drawn with replacement, and left out if the denominator is
+  nearly 0.
   """
   rng = np.random.default_rng(seed)
   first = rng.integers(len(queries), size=draws)

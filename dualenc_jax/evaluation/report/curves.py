@@ -20,18 +20,12 @@ Curves = Mapping[str, Mapping[int, float]]
 _CHARTS = {
     'Loss': 'train loss chance',
     'Validation': 'validation P@1 MRR nDCG@10 Recall@10 Recall@100',
-    'Log-likelihood of a token, validation': 'validation log_likelihood',
-    'In-batch accuracy': 'train accuracy',
     'Mean cosines of a batch': 'train positive_similarity'
     ' query_passage_similarity query_query_similarity'
     ' passage_passage_similarity',
     'Effective rank of the embeddings': 'train query_rank passage_rank',
     'Divergence of the towers, on queries': 'alignment kl kl_reverse kl_limit',
-    'Gradient norm': 'train gradient_norm',
-    'Learning rate': 'train learning_rate',
-    'Examples per second': 'train examples_per_second',
     'Memory, MiB': 'resources host_mib device_mib',
-    'Share of waiting for data': 'resources waiting_for_data',
 }
 _INCHES = (4.3, 2.3)
 # The style sheet replaces these colours in the dark.

@@ -77,14 +77,12 @@ class Comparison:
   """Models against a baseline.
 
   Attributes:
-    metrics: the metrics that were asked for, None for those of the papers.
     differences: by set, metric and model, in this order.
     left_out: results that not all models have, or not by these metrics.
   """
 
   baseline: Model
   models: tuple[Model, ...]
-  metrics: tuple[str, ...] | None
   differences: tuple[Difference, ...]
   left_out: tuple[Key, ...]
 
@@ -124,7 +122,6 @@ def compare(
   return Comparison(
       baseline,
       tuple(models),
-      tuple(metrics) if metrics else None,
       tuple(differences),
       tuple(sorted(left_out, key=str)),
   )

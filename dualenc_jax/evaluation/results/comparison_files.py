@@ -18,8 +18,6 @@ from dualenc_jax.utils import figure as figure_lib, files, table as table_lib
 from dualenc_jax.utils.figure import Figure, fit_text
 from dualenc_jax.utils.table import Cell, Row, Table
 
-# Results that are left out and named; more of them are only counted.
-_NAMED = 5
 # p below which a difference is marked.
 _LEVEL = 0.05
 _COLOURS = ('#2f6bd8', '#f28518', '#0f766e', '#b8327a', '#7c5a00', '#64748b')
@@ -72,7 +70,6 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
   value = {
       'baseline': _describe_model(models[0], comparison),
       'models': [_describe_model(m, comparison) for m in models[1:]],
-      'metrics': comparison.metrics,
       'differences': rows,
       'left_out': list(map(str, comparison.left_out)),
   }
@@ -121,17 +118,14 @@ def _notes(comparison: Comparison) -> Iterator[str]:
   for name in sorted({s.name for s in evaluated if len(s.keys) > 1}):
     yield f'{name} is the mean of its parts.'
   if comparison.left_out:
-    first = list(map(str, comparison.left_out[:_NAMED]))
-    more = len(comparison.left_out) - len(first)
-    first += [f'and {more} more'] if more else []
-    yield (
-        'Left out, since not all have them or these metrics of them:'
-        f' {", ".join(first)}.'
-    )
-  names = {key: d.set_name for d in comparison.differences
-           for key in d.evaluated.keys}
+    names = ', '.join(map(str, comparison.left_out))
+    yield f'Left out, since not all have them or these metrics: {names}.'
+  sets = {
+      key: d.set_name for d in comparison.differences
+      for key in d.evaluated.keys
+  }
   for model in (baseline, *others):
-    for key, name in names.items():
+    for key, name in sets.items():
       facts = model.results[key].provenance
       if seen := describe_seen(facts):
         yield f'{model.name} on {name}: {seen}'
@@ -140,7 +134,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
       if copies := describe_copies(facts):
         yield f'{name}: {copies}'
   yield from tables.mixed_notes(
-      {m.name: [m.results[key] for key in names] for m in (baseline, *others)}
+      {m.name: [m.results[key] for key in sets] for m in (baseline, *others)}
   )
 
 
@@ -179,49 +173,40 @@ def _describe_model(model: Model, comparison: Comparison) -> dict[str, Any]:
 def _figure(
     comparison: Comparison, metric: str, shown: Sequence[Difference]
 ) -> Figure:
-  """Bars by set and model; those of one model are sorted."""
-  name, (first, *others) = comparison.baseline.name, comparison.models
-  percents = [100 * (d.relative or 0) for d in shown]
-  if not others:
-    order = sorted(range(len(shown)), key=lambda i: -percents[i])
-    shown, percents = [shown[i] for i in order], sorted(percents, reverse=True)
+  """Bars by set and model."""
   rows = [_row(d) for d in shown]
-  words = f'improvement of {metric} over {name} (%)'
-  title = f'Relative {words}' if others else f'{first.name}: relative {words}'
+  words = f'improvement of {metric} over {comparison.baseline.name} (%)'
   sets = list(dict.fromkeys(d.set_name for d in shown))
   return Figure(
       name='relative_improvement_' + re.sub('[@-]', '_', metric.lower()),
-      title=title,
+      title=f'Relative {words}',
       caption=f'Relative {words} by set. Pale: may be chance (p \u2265'
       f' {_LEVEL}), by the randomization test with Holm correction.',
       columns={name: [row[name] for row in rows] for name in rows[0]},
-      inches=(6.4, 1.0 + 0.18 * len(shown) + 0.09 * len(sets)),
-      draw=lambda canvas: _draw(canvas, shown, percents, sets, title),
+      inches=(6.4, 1.2 + 0.18 * len(shown) + 0.09 * len(sets)),
+      draw=lambda canvas: _draw(canvas, shown, sets, f'Relative {words}'),
   )
 
 
 def _draw(
-    canvas: Any, shown: Sequence[Difference], percents: Sequence[float],
-    sets: Sequence[str], title: str,
+    canvas: Any, shown: Sequence[Difference], sets: Sequence[str], title: str
 ) -> None:
   axis = canvas.subplots()
   models = list(dict.fromkeys(d.model for d in shown))
   height = 0.68 / len(models)
   for number, model in enumerate(models):
-    bars = [(d, v) for d, v in zip(shown, percents) if d.model == model]
+    bars = [d for d in shown if d.model == model]
     offset = (number - (len(models) - 1) / 2) * height
     drawn = axis.barh(
-        [sets.index(d.set_name) + offset for d, _ in bars],
-        [value for _, value in bars],
+        [sets.index(d.set_name) + offset for d in bars],
+        [100 * (d.relative or 0) for d in bars],
         height,
         color=_COLOURS[number % len(_COLOURS)],
         label=fit_text(model),
     )
-    for bar, (d, _) in zip(drawn, bars):
+    for bar, d in zip(drawn, bars):
       bar.set_alpha(_FAINT if d.p_holm >= _LEVEL else None)
     axis.bar_label(drawn, fmt='{:+.1f}', padding=3, fontsize=8.5)
-  if any(d.p_holm >= _LEVEL for d in shown):
-    axis.set_xlabel(f'pale: may be chance (p \u2265 {_LEVEL})')
   axis.set_yticks(range(len(sets)), list(map(fit_text, sets)))
   axis.invert_yaxis()
   axis.axvline(0, color=_GREY, linewidth=0.8)
@@ -230,6 +215,6 @@ def _draw(
   axis.grid(axis='x')
   axis.spines[['left', 'bottom']].set_visible(False)
   axis.tick_params(length=0)
+  axis.set_xlabel(f'pale: may be chance (p \u2265 {_LEVEL})')
   canvas.suptitle(fit_text(title, canvas.get_figwidth()), fontsize=11)
-  if len(models) > 1:
-    canvas.legend(loc='outside lower left', ncols=min(len(models), 3))
+  canvas.legend(loc='outside lower left', ncols=min(len(models), 3))

@@ -225,10 +225,8 @@ def read_model(
 ) -> Model:
   """Reads the results in a model_dir, its folder `evaluation`, or one result.
 
-  Args:
-    path: the folder.
-    name: the system's name; None for the model_dir's.
-    baseline: one of `SYSTEMS`, to read its results in place of the model's.
+  The name is by default that of the model_dir. `baseline` is one of `SYSTEMS`,
+  to read its results in place of the model's.
 
   Raises:
     UserError: no results, two of the same split, or one that cannot be read.
@@ -338,9 +336,8 @@ def compare_checkpoint(
 ) -> str:
   """'of step 10, the newest checkpoint of step 30', or ''.
 
-  It is '' for a result of the checkpoint that commands read, the best one that
-  the meta of the newest step names, or else the newest. It is '', too, for a
-  result without a step.
+  It is '' for a result without a step, and for one of the checkpoint that
+  commands read: the best that the newest step's meta names, else the newest.
   """
   best = meta.get('notes', {}).get('best')
   which, step = ('best', best['step']) if best else ('newest', step)
