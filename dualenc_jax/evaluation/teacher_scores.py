@@ -14,7 +14,8 @@ import pathlib
 
 import numpy as np
 
-from dualenc_jax.data.readers import qrels, rows, text_files
+from dualenc_jax.data.readers import qrels, rows
+from dualenc_jax.data.readers.files import lines as text_lines
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.encoding.teacher import Teacher
@@ -182,7 +183,7 @@ class _ScoreTable:
 
 def read_scores(path: pathlib.Path) -> Iterator[Entry]:
   """Yields the scores of any file; raises UserError."""
-  lines = text_files.lines(path)
+  lines = text_lines(path)
   number, first = next(lines, (0, b''))
   if not number:
     raise UserError(f'{path} has no scores.')
@@ -239,4 +240,4 @@ def _kept_scores(
     )
   with files.writing(path, 'another --output_dir'):
     os.truncate(path, path.read_bytes().rfind(b'\n') + 1)
-  return [*_parse(text_files.lines(path), path)]
+  return [*_parse(text_lines(path), path)]
