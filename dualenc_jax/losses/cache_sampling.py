@@ -65,8 +65,7 @@ def sample(
   negatives, or from all.
 
   Slot j of query i has the score q_i . e_j / temperature. It is no candidate if
-  it is empty, if its text is one of `known_ids`, or if it scores above the
-  limit.
+  its text is one of `known_ids`, or if it scores above the limit.
 
   `numbers` uint32 [B] number the queries of the step; `known_ids` uint32
   [B, P, 2] are fingerprints of all labelled passages of a query.
@@ -137,16 +136,15 @@ def _best_of_shard(
     intended = number * block
     # The last block begins earlier, so that it is as long as the others.
     begin = jnp.minimum(intended, cache.size - block)
-    vectors, ids, valid = (
+    vectors, ids = (
         jax.lax.dynamic_slice_in_dim(x, begin, block)
-        for x in (cache.embeddings, cache.ids, cache.valid)
+        for x in (cache.embeddings, cache.ids)
     )
     places = begin + jnp.arange(block, dtype=jnp.int32)
     mask: Any = score_matrix.negatives(
         NegativeMask(positives=(anchors.known[..., 0], anchors.known[..., 1])),
-        NegativeMask(
-            valid=valid & (places >= intended), text=(ids[:, 0], ids[:, 1])
-        ), None,
+        NegativeMask(valid=places >= intended, text=(ids[:, 0], ids[:, 1])),
+        None,
     )
     s = score_matrix.scores(anchors.query, vectors)
     above = score_matrix.above_limit(s, anchors.limits, 1)

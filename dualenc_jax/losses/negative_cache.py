@@ -19,12 +19,10 @@ from dualenc_jax.losses.ring import mesh_in_scope, Ring
 
 # Slots that are scored at once: the same on any number of devices.
 BLOCK = 1024
-# The age of a slot without a text, which is taken first.
-_LAST = np.iinfo(np.int32).max
 
 
 class NegativeCache(NamedTuple):
-  """A cache of M slots, each text in one at most; D embedding dim.
+  """A cache of M slots with a text each, all different; D embedding dim.
 
   Embeddings float32 [M, D] are as they were when last encoded; tokens [M, L]
   are padded with 0, ids uint32 [M, 2] their fingerprints. The age counts
@@ -35,7 +33,6 @@ class NegativeCache(NamedTuple):
   tokens: jax.Array
   ids: jax.Array
   age: jax.Array
-  valid: jax.Array
 
   @property
   def size(self) -> int:
@@ -58,7 +55,7 @@ class Rows(NamedTuple):
 def empty(
     size: int, length: int, features: int, vocab_size: int
 ) -> NegativeCache:
-  """Returns a cache of M = `size` slots without any text, on the host.
+  """Returns a cache of M = `size` slots to be filled, on the host.
 
   Tokens below a `vocab_size` of up to 65,536 take two bytes.
   """
@@ -66,7 +63,6 @@ def empty(
   arrays: list[Any] = [
       np.zeros((size, features), np.float32), np.zeros((size, length), tokens),
       np.zeros((size, 2), np.uint32), np.zeros(size, np.int32),
-      np.zeros(size, bool),
   ]
   return NegativeCache(*arrays)
 
@@ -79,9 +75,9 @@ def data_ring(tile: int) -> Ring:
 
 def fetch_rows(ring: Ring, cache: NegativeCache, slots: jax.Array) -> Rows:
   """Fetches the rows in slots [b, ...] for one device, from all shards."""
-  stored = cache.tokens, cache.embeddings, cache.valid
-  tokens, embeddings, valid = (ring.fetch(x, slots) for x in stored)
-  return Rows(slots, tokens.astype(jnp.int32), embeddings, valid)
+  tokens = ring.fetch(cache.tokens, slots).astype(jnp.int32)
+  embeddings = ring.fetch(cache.embeddings, slots)
+  return Rows(slots, tokens, embeddings, slots < cache.size * ring.devices)
 
 
 def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
@@ -89,15 +85,14 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
 
   Rows [count] have the oldest first, of equal ages the lowest slot; the count
   is rounded up to a multiple of `multiple` and of the devices on the data axis.
-  Rows beyond the texts, or beyond `count`, are empty.
+  Rows beyond `count` are empty.
   """
   ring, size = data_ring(BLOCK), cache.size
   padding = -count % math.lcm(multiple, ring.devices)
   share = (count + padding) // ring.devices
 
   def on_shard(cache, _):
-    age = jnp.where(cache.valid, cache.age, -1)
-    slots = oldest_slots(ring, age, count, size)
+    slots = _oldest_slots(ring, cache.age, count)
     slots = jnp.pad(slots, (0, padding), constant_values=size)
     slots = jax.lax.dynamic_slice_in_dim(slots, ring.place() * share, share)
     return fetch_rows(ring, cache, slots)
@@ -105,16 +100,14 @@ def oldest(cache: NegativeCache, count: int, multiple: int = 1) -> Rows:
   return ring.on_shards(on_shard)(cache, ())
 
 
-def oldest_slots(
-    ring: Ring, age: jax.Array, count: int, size: int
-) -> jax.Array:
+def _oldest_slots(ring: Ring, age: jax.Array, count: int) -> jax.Array:
   """Returns the `count` oldest slots of all devices by their ages [m].
 
-  Equal ages are in order. M takes the place of a slot whose age is negative.
+  Equal ages are in order.
   """
   shard_size = age.shape[0]
   ages, places = jax.lax.top_k(age, min(count, shard_size))
-  slots = jnp.where(ages < 0, size, places + ring.place() * shard_size)
+  slots = places + ring.place() * shard_size
   # Gathered in the order of devices: top_k takes the lower slot of equal ages.
   ages, slots = ring.gather(ages), ring.gather(slots)
   return slots[jax.lax.top_k(ages, count)[1]]
@@ -128,9 +121,9 @@ def update(
 
   In this order: refreshed slots get their new embedding, and age 0; so do slots
   whose text is a passage of the batch. The other passages, equal ones once,
-  replace empty slots first, then the oldest; of equal ages the lowest slot.
-  These have age 0, and all other slots are one older. Among several embeddings
-  of one text the batch's counts, then the first.
+  replace the oldest slots, of equal ages the lowest, and have age 0. All other
+  slots are one older. Among several embeddings of one text the batch's counts,
+  then the first.
 
   Slots int32 [R, ...], M for none, are refreshed by embeddings [R, ..., D];
   passages [B, D] have tokens [B, L] and ids uint32 [B, 2].
@@ -169,9 +162,7 @@ def _update(ring, size, cache, refreshed, passages):
   known = jnp.where(once, present, size)
   old = jnp.concatenate([known, *(slots for slots, _ in refreshed)])
   age = cache.age.at[local(old)].set(0, mode='drop')
-  victims = oldest_slots(
-      ring, jnp.where(cache.valid, age, _LAST), batch, size
-  )
+  victims = _oldest_slots(ring, age, batch)
   replaced = jnp.where(fresh, victims[jnp.cumsum(fresh) - 1], size)
 
   # A slot takes its first embedding: new texts, those of the batch, and then
@@ -187,8 +178,7 @@ def _update(ring, size, cache, refreshed, passages):
       cache.embeddings.at[places].set(rows, mode='drop'),
       cache.tokens.at[places[:batch]].set(tokens, mode='drop'),
       cache.ids.at[places[:batch]].set(ids, mode='drop'),
-      age=jnp.where(winner < len(places), 0, cache.age + 1),
-      valid=cache.valid | (winner < batch),
+      jnp.where(winner < len(places), 0, cache.age + 1),
   )
 
 
@@ -200,15 +190,11 @@ def _find(ring, cache, ids, first, size):
   def step(known, start):
     # The last block begins earlier, so that it is as long as the others.
     begin = jnp.minimum(start, shard_size - block)
-    stored, valid = (
-        jax.lax.dynamic_slice_in_dim(x, begin, block)
-        for x in (cache.ids, cache.valid)
-    )
-    same = valid[None, :]
-    for word in (0, 1):
-      same &= ids[:, word, None] == stored[None, :, word]
+    stored = jax.lax.dynamic_slice_in_dim(cache.ids, begin, block)
+    # Word by word, which XLA compares faster.
+    low, high = (ids[:, word, None] == stored[None, :, word] for word in (0, 1))
     slots = first + begin + jnp.arange(block, dtype=jnp.int32)
-    slots = jnp.where(same, slots[None, :], size)
+    slots = jnp.where(low & high, slots[None, :], size)
     return jnp.minimum(known, jnp.min(slots, axis=1)), None
 
   known = jnp.full_like(ids[:, 0], size, jnp.int32)

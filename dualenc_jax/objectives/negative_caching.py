@@ -147,7 +147,7 @@ class CachedNegatives(PairObjective):
     )
     passages = passages.select(np.sort(chosen))
     cache = self._empty(run)._replace(
-        ids=as_uint32_pairs(passages.fingerprints), valid=np.ones(size, bool)
+        ids=as_uint32_pairs(passages.fingerprints)
     )
     passages.copy_tokens(cache.tokens)
     vectors = passages.encode(
@@ -176,7 +176,6 @@ class CachedNegatives(PairObjective):
     metrics |= {
         'loss': value,
         'staleness': _staleness(drawn.rows, encoded),
-        'cache_filled': jnp.mean(extra.valid.astype(jnp.float32)),
         'masked_fraction': mean(embeddings, masked),
         **encoding.effective_ranks(embeddings.query, embeddings.passage),
         **metrics_of_batch(embeddings, similarity),

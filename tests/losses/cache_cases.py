@@ -7,17 +7,14 @@ import numpy as np
 from dualenc_jax.losses import negative_cache
 
 
-def make_cache(size, features=8, length=3, seed=0, invalid=0):
-  """Random unit vectors; the last of some shuffled slots have no text."""
+def make_cache(size, features=8, length=3, seed=0):
+  """Random unit vectors, and ages in any order."""
   rng = np.random.default_rng(seed)
   vectors = unit(rng.normal(size=(size, features)))
-  valid = np.ones(size, bool)
-  valid[rng.permutation(size)[:invalid]] = False
   return negative_cache.empty(size, length, features, 64)._replace(
       embeddings=vectors,
       tokens=rng.integers(1, 64, (size, length)).astype(np.uint16),
       ids=ids_of(np.arange(size)), age=rng.permutation(size).astype(np.int32),
-      valid=valid,
   )
 
 

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.devices(8)
 TEMPERATURE = 0.3
 Draw = collections.namedtuple('Draw', ['count', 'top_k'], defaults=[1, None])
 # More than a block, which does not divide it.
-SIZE, QUERIES, INVALID = 2448, 8, 100
+SIZE, QUERIES = 2448, 8
 
 
 @functools.cache
 def case():
   """A cache, queries, the passages known of each, and exact scores."""
-  cache = cache_cases.make_cache(SIZE, invalid=INVALID)
+  cache = cache_cases.make_cache(SIZE)
   rng = np.random.default_rng(1)
   query = cache_cases.unit(rng.normal(size=(QUERIES, 8)))
   exact = query.astype(np.float64) @ cache.embeddings.astype(np.float64).T
@@ -33,7 +33,6 @@ def case():
   # The best of each, so that a mask left out would show, and a stranger.
   best = np.argsort(-scores, axis=1)[:, :2]
   texts = np.concatenate([best, np.full((QUERIES, 1), SIZE + 5)], axis=1)
-  scores[:, ~cache.valid] = -np.inf
   np.put_along_axis(scores, best, -np.inf, axis=1)
   return cache, query, cache_cases.ids_of(texts), scores
 
@@ -110,12 +109,12 @@ def test_the_number_of_devices_changes_nothing(draw, devices, model_parallel):
 @functools.cache
 def few(rows, draw, steps=1):
   """Slots [steps, rows, K] drawn for one query of 12 slots, and its softmax."""
-  cache = cache_cases.make_cache(12, seed=3, invalid=2)
+  cache = cache_cases.make_cache(12, seed=3)
   rng = np.random.default_rng(4)
   query = cache_cases.unit(rng.normal(size=8))
-  own = int(np.flatnonzero(cache.valid)[4])
+  own = 4
   scores = cache.embeddings.astype(np.float64) @ query.astype(np.float64)
-  scores = np.where(cache.valid, scores / TEMPERATURE, -np.inf)
+  scores /= TEMPERATURE
   scores[own] = -np.inf
   known = np.tile(cache_cases.ids_of(np.array([own])), (rows, 1, 1))
   numbers = np.arange(rows, dtype=np.uint32)
@@ -189,9 +188,9 @@ def test_the_draws_of_rows_and_steps_are_independent():
 
 
 def test_without_candidates_nothing_is_drawn():
-  cache = cache_cases.make_cache(16, invalid=16)
+  cache = cache_cases.make_cache(16)
   query = cache.embeddings[:2]
-  known = cache.ids[:2, None]
+  known = np.tile(cache.ids, (2, 1, 1))
   draws = Draw(3), Draw(3, 4)
 
   @jax.jit

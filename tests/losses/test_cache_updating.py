@@ -13,10 +13,13 @@ SIZE, FEATURES, LENGTH = 24, 2, 3
 
 
 class Slots:
-  """A cache as a list: None, or {text, embedding, age}."""
+  """A cache as a list of {text, embedding, age}."""
 
-  def __init__(self, size):
-    self.slots = [None] * size
+  def __init__(self, cache, texts):
+    self.slots = [
+        {'text': text, 'embedding': embedding, 'age': 0}
+        for text, embedding in zip(texts.tolist(), cache.embeddings)
+    ]
 
   def step(self, refreshed, batch):
     """Pairs (slot, embedding), None for no slot, and (text, embedding)."""
@@ -30,7 +33,7 @@ class Slots:
       self.slots[slot]['age'] = 0
       touched.add(slot)
 
-    where = {s['text']: i for i, s in enumerate(self.slots) if s is not None}
+    where = {s['text']: i for i, s in enumerate(self.slots)}
     once = {}
     for text, embedding in batch:
       once.setdefault(text, embedding)
@@ -46,13 +49,12 @@ class Slots:
       self.slots[slot] = entry
       touched.add(slot)
     for i, entry in enumerate(self.slots):
-      if entry is not None and i not in touched:
+      if i not in touched:
         entry['age'] += 1
 
   def by_age(self):
-    """Empty slots, then the oldest."""
-    ages = [1e9 if s is None else s['age'] for s in self.slots]
-    return sorted(range(len(ages)), key=lambda i: -ages[i])
+    """The oldest first."""
+    return sorted(range(len(self.slots)), key=lambda i: -self.slots[i]['age'])
 
 
 def tokens_of(texts):
@@ -63,13 +65,11 @@ def assert_equal(cache, slots):
   cache = jax.device_get(cache)
   assert cache.tokens.dtype == np.uint16
   for i, entry in enumerate(slots.slots):
-    assert cache.valid[i] == (entry is not None)
-    if entry is not None:
-      text = np.array(entry['text'])
-      np.testing.assert_array_equal(cache.ids[i], cache_cases.ids_of(text))
-      np.testing.assert_array_equal(cache.tokens[i], tokens_of(text))
-      np.testing.assert_array_equal(cache.embeddings[i], entry['embedding'])
-      assert cache.age[i] == entry['age']
+    text = np.array(entry['text'])
+    np.testing.assert_array_equal(cache.ids[i], cache_cases.ids_of(text))
+    np.testing.assert_array_equal(cache.tokens[i], tokens_of(text))
+    np.testing.assert_array_equal(cache.embeddings[i], entry['embedding'])
+    assert cache.age[i] == entry['age']
 
 
 def programs(devices, count):
@@ -89,21 +89,22 @@ def test_many_steps(devices):
   """40 texts and 24 slots, 8 passages and 8 + 8 refreshed slots a step."""
   rng = np.random.default_rng(devices)
   updated, found_oldest = programs(devices, 5)
-  cache = empty(SIZE, LENGTH, FEATURES, 64)
-  slots = Slots(SIZE)
+  first = np.arange(100, 100 + SIZE)
+  cache = empty(SIZE, LENGTH, FEATURES, 64)._replace(
+      embeddings=rng.normal(size=(SIZE, FEATURES)).astype(np.float32),
+      tokens=tokens_of(first).astype(np.uint16), ids=cache_cases.ids_of(first),
+  )
+  slots = Slots(cache, first)
   replaced = present = 0
   for step in range(80):
-    filled = [i for i, s in enumerate(slots.slots) if s is not None]
     texts = rng.integers(0, 40, 8)
-    sampled = np.full((8, 1), SIZE, np.int32)
-    if filled:
-      sampled = rng.choice([*filled, SIZE], (8, 1)).astype(np.int32)
+    sampled = rng.integers(0, SIZE + 1, (8, 1)).astype(np.int32)
     # As it is used: some that are refreshed are the oldest, fetched before.
     rows = jax.device_get(found_oldest(cache))
     assert_oldest(rows, slots, devices)
     old = np.pad(rows.slots, (0, 8 - len(rows.slots)), constant_values=SIZE)
     vectors = rng.normal(size=(3, 8, FEATURES)).astype(np.float32)
-    before = {s['text'] for s in slots.slots if s}
+    before = {s['text'] for s in slots.slots}
     slots.step(
         [
             (None if slot == SIZE else int(slot), vector)
@@ -113,7 +114,7 @@ def test_many_steps(devices):
         ],
         list(zip(texts.tolist(), vectors[2])),
     )
-    after = {s['text'] for s in slots.slots if s}
+    after = {s['text'] for s in slots.slots}
     replaced += len(before - after)
     present += len(before & set(texts.tolist()))
     cache = updated(
@@ -121,12 +122,12 @@ def test_many_steps(devices):
         tokens_of(texts), cache_cases.ids_of(texts),
     )
     assert_equal(cache, slots)
-    assert len(after) == sum(s is not None for s in slots.slots)
+    assert len(after) == SIZE
   assert replaced > 100 and present > 100
 
 
 def assert_oldest(rows, slots, devices):
-  order = [i for i in slots.by_age() if slots.slots[i] is not None][:5]
+  order = slots.by_age()[:5]
   padding = -(-5 // devices) * devices - len(order)
   assert rows.slots.tolist() == order + [SIZE] * padding
   assert rows.valid.tolist() == [True] * len(order) + [False] * padding

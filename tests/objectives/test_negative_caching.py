@@ -61,7 +61,6 @@ def make_cache(params, model):
   return negative_cache.NegativeCache(
       np.asarray(vectors(tokens)), tokens.astype(np.uint16),
       ids_of(np.arange(SIZE)), np.zeros(SIZE, np.int32),
-      np.arange(SIZE) != SIZE - 2,
   )
 
 
@@ -77,7 +76,7 @@ def masked(cache, batch):
     known = {tuple(batch['passage_ids'][i])}
     known |= {tuple(ids) for ids in batch['positive_ids'][i]}
     for j in range(SIZE):
-      found[i, j] = not cache.valid[j] or tuple(cache.ids[j]) in known
+      found[i, j] = tuple(cache.ids[j]) in known
   return found
 
 
@@ -166,7 +165,6 @@ def test_the_loss_is_that_of_the_whole_cache():
   assert BATCH / 2 <= first.sum() < BATCH
   assert metrics['accuracy'] == pytest.approx(first.mean())
   assert metrics['staleness'] < 1e-10
-  assert metrics['cache_filled'] == pytest.approx(1 - 1 / SIZE)
   hidden = masked(cache, batch).mean()
   assert metrics['masked_fraction'] == pytest.approx(hidden, rel=1e-5)
 
@@ -212,10 +210,9 @@ def test_what_a_step_leaves_in_the_cache():
   young = after.age == 0
   np.testing.assert_array_equal(known, young)
   different = len(np.unique(tokens, axis=0))
-  assert after.valid.all() and different < BATCH
+  assert different < BATCH
   # The oldest, of 7.6 slots 8, were encoded again; other slots made way.
-  old = {SIZE - 1, *range(SIZE - 9, SIZE - 2)}
-  assert len(old) == 8
+  old = range(SIZE - 8, SIZE)
   assert all(young[slot] for slot in old)
   np.testing.assert_array_equal(after.ids[[*old]], cache.ids[[*old]])
   assert 8 + different < young.sum() <= 8 + different + BATCH
@@ -246,7 +243,7 @@ def test_at_first_the_cache_is_what_the_tower_makes_of_some_passages():
       for seed in (0, 1)
   )
   assert (first.ids != other.ids).any()
-  assert first.valid.all() and not first.age.any()
+  assert not first.age.any()
   assert first.tokens.dtype == np.uint16
   assert len(np.unique(first.ids, axis=0)) == SIZE
   known = {
