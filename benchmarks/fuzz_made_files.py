@@ -10,7 +10,7 @@ import numpy as np
 
 from dualenc_jax import Retriever
 from dualenc_jax.checkpoints.conversion import Source
-from dualenc_jax.data.cache import format as cache_format, prepare
+from dualenc_jax.data.cache import Cache, DamagedCache, prepare
 from dualenc_jax.data.readers import Pairs
 from dualenc_jax.data.text.tokenizer import SHIPPED, Tokenizer, Vocabulary
 from dualenc_jax.evaluation.metrics import Scores
@@ -133,8 +133,8 @@ def _token_cache(folder: pathlib.Path) -> Reader:
 
   def read():
     try:
-      found = cache_format.Cache.open(cache.folder)
-    except cache_format.DamagedCache as e:
+      found = Cache.open(cache.folder)
+    except DamagedCache as e:
       raise UserError(str(e)) from e
     for row in range(len(found)):
       found.query_texts.text(row)

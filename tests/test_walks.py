@@ -11,7 +11,7 @@ import tiny_run
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[1]
 BATCH = (
-    'data/cache/build.py:prepare', 'data/batches.py:__call__',
+    'data/cache.py:prepare', 'data/batches.py:__call__',
     'parallel/partitioning.py:to_device', 'training/step.py:train_step',
 )
 QUERY = ('evaluation/results/evaluate.py:evaluate',)

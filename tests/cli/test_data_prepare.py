@@ -7,8 +7,7 @@ import pytest
 import tiny_run
 
 from dualenc_jax.cli import config, data_prepare, main as cli, saved_run
-from dualenc_jax.data import Cache, prepare
-from dualenc_jax.data.cache import build as cache_build
+from dualenc_jax.data import Cache, cache as cache_lib, prepare
 from dualenc_jax.data.dataset import Mixture
 from dualenc_jax.data.readers import Pairs
 from dualenc_jax.utils.errors import UserError
@@ -30,7 +29,7 @@ def files(tmp_path):
 def test_all_splits_by_default_and_a_summary(files, tmp_path, capsys):
   folder = tmp_path / 'tokens'
   data_prepare.main([*files, f'--gin.CACHE_DIR={folder}', *LENGTHS])
-  found = [p for p in folder.iterdir() if p.name != cache_build.BUILDING]
+  found = [p for p in folder.iterdir() if p.name != cache_lib.BUILDING]
   headers = [Cache.open(path).header for path in found]
   assert {header['split']: header['examples'] for header in headers} == {
       'train': 30, 'validation': 7

@@ -15,7 +15,8 @@ import signal
 import sys
 import time
 
-from dualenc_jax.data.cache import build as cache_build, prepare
+from dualenc_jax.data import cache as cache_lib
+from dualenc_jax.data.cache import prepare
 from dualenc_jax.data.dataset import Dataset, example
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 
@@ -94,7 +95,7 @@ def main() -> None:
     Words.example = counted(Words.example, hold)
   else:
     setattr(os, function, counted(getattr(os, function), kill))
-  cache_build.CHUNK = 7
+  cache_lib.CHUNK = 7
   prepare(Words(int(count)), 'train', TOKENIZER, cache_dir)
 
 

@@ -10,9 +10,10 @@ from dualenc_jax.data.cache import prepare
 LIMITED = """
 import resource, sys
 import cache_words
-from dualenc_jax.data.cache import build as cache_build, prepare
+from dualenc_jax.data import cache as cache_lib
+from dualenc_jax.data.cache import prepare
 from dualenc_jax.utils.errors import UserError
-cache_build.CHUNK = 100
+cache_lib.CHUNK = 100
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 try:
   prepare(cache_words.Words(3000), 'train', cache_words.TOKENIZER, sys.argv[1])

@@ -10,7 +10,8 @@ import cache_words
 from cache_words import TOKENIZER, Words
 import pytest
 
-from dualenc_jax.data.cache import build as cache_build, prepare
+from dualenc_jax.data import cache as cache_lib
+from dualenc_jax.data.cache import prepare
 from dualenc_jax.data.text.tokenizer import Tokenizer
 
 COUNT = 47  # Seven chunks of the child.
@@ -33,7 +34,7 @@ def contents(folder):
 
 
 def parts(cache_dir):
-  found = (cache_dir / cache_build.BUILDING).glob('*')
+  found = (cache_dir / cache_lib.BUILDING).glob('*')
   return [path for path in found if path.is_dir()]
 
 

@@ -143,19 +143,3 @@ def test_a_held_out_passage_is_not_trained_on(tmp_path):
       write(tmp_path, module, function(f'{query} two three.', result))
   counts = [len(examples(tmp_path, split)) for split in SPLITS]
   assert counts == [1, 1, 2]
-
-
-def test_what_is_nearly_held_out_is_not_trained_on(tmp_path, caplog):
-  caplog.set_level('INFO')
-  modules = modules_by_split()
-  body = ''.join(f'  if x == {i}:\n    return names_{i}\n' for i in range(9))
-  held_out = f'def f(x):\n  """One two three."""\n{body}'
-  write(tmp_path, modules['test'][0], held_out)
-  for module, source in zip(modules['train'], (
-      f'def g(x):\n  """Four five six."""\n{body}',
-      function(result=None),
-      f'def i():\n  """Seven eight nine."""\n{body[:90]}',
-  )):
-    write(tmp_path, module, source)
-  assert column(examples(tmp_path, 'train'), 'query') == ['Seven eight nine.']
-  assert '2 functions of train are left out' in caplog.text

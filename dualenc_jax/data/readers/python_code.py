@@ -20,7 +20,6 @@ import tokenize
 from typing import Any
 
 from dualenc_jax.data.dataset import Dataset, example
-from dualenc_jax.data.text.near_duplicates import near_duplicates, SIMILARITY
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import UserError
 
@@ -49,9 +48,9 @@ class PythonCode(Dataset):
 
   Splits are by top-level module or package of a root, by hash of its name:
   about 80% train, 10% validation, 10% test. A function is dropped from
-  validation and train where its docstring is that of one in test, or its code
-  nearly so (`near_duplicates`); from train for validation's, too. The split
-  `all` is every function, for a corpus to search.
+  validation and train where its docstring or its code is that of one in test;
+  from train for validation's, too. The split `all` is every function, for a
+  corpus to search.
 
   Attributes:
     roots: folders, 'stdlib' (this Python's standard library) or
@@ -73,7 +72,7 @@ class PythonCode(Dataset):
   def fingerprint(self, split: str) -> str:
     """Hash of Python's version and of the paths and sizes of the files."""
     self.check_split(split)
-    digest = hashlib.sha256(f'{SALT}\0{SIMILARITY}\0{sys.version}'.encode())
+    digest = hashlib.sha256(f'{SALT}\0{sys.version}'.encode())
     for root in self._folders:
       for path in _python_files(root):
         size = (root / path).stat().st_size
@@ -135,29 +134,14 @@ class PythonCode(Dataset):
       # The top-level module or package, 'json' of 'json/encoder.py:161'.
       module = re.split('[/:]', function['location'])[0].removesuffix('.py')
       splits[split_of(module)].append(function)
-    held_out: list[dict[str, Any]] = []
-    for split in ('test', 'validation', 'train'):
-      kept = _unlike(splits[split], held_out)
-      if left_out := len(splits[split]) - len(kept):
-        logging.getLogger(__name__).info(
-            'python_code: %d functions of %s are left out, as held-out ones are'
-            ' like them.', left_out, split,
-        )
-      splits[split] = kept
-      held_out += kept
+    held_out: set[str] = set()
+    for split in reversed(_SPLITS):
+      splits[split] = [
+          function for function in splits[split]
+          if held_out.isdisjoint((function['query'], function['passage']))
+      ]
+      held_out.update(*((f['query'], f['passage']) for f in splits[split]))
     return splits
-
-
-def _unlike(
-    functions: Sequence[dict[str, Any]], held_out: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-  """The functions whose docstring and code are not those of a held-out one."""
-  queries = {f['query'] for f in held_out}
-  near = near_duplicates(
-      [f['passage'] for f in functions], [f['passage'] for f in held_out]
-  )
-  kept = zip(functions, near)
-  return [f for f, is_near in kept if not is_near and f['query'] not in queries]
 
 
 def split_of(module: str) -> str:

@@ -1,7 +1,8 @@
-"""Finding, building and reusing token caches."""
+"""Token caches: built once, memory-mapped ever after."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
+import dataclasses
 import glob
 import hashlib
 import itertools
@@ -10,17 +11,11 @@ import logging
 import os
 import pathlib
 import shutil
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from dualenc_jax.data import columns
-from dualenc_jax.data.cache.format import (
-  Cache,
-  CacheWriter,
-  DamagedCache,
-  HEADER,
-)
 from dualenc_jax.data.columns import Column, TEXT
 from dualenc_jax.data.dataset import Dataset, rows
 from dualenc_jax.data.text.ragged import (
@@ -30,22 +25,105 @@ from dualenc_jax.data.text.ragged import (
   row_offsets,
 )
 from dualenc_jax.data.text.tokenizer import Tokenizer
-from dualenc_jax.utils import files
+from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 from dualenc_jax.utils.files import GrowingFolder
 
 FORMAT = 6
-_UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})
+HEADER = 'header.json'
 CHUNK = 4096
+_UNSAFE = str.maketrans({c: '_' for c in '/\\:*?"<>| '})
 # Below the folder of all caches: `<name>` is a part of the cache of this name,
 # `<name>.lock` is locked by the process that builds it.
 BUILDING = '.building'
 _INSTEAD = 'another folder with --gin.CACHE_DIR'
 
+
 Log = Callable[[str], None]
 Progress = Callable[[int], None]
 Example = Mapping[str, Any]
 Arrays = dict[str, Ragged | np.ndarray]
+
+
+class DamagedCache(Exception):
+  """A cache folder whose files are not those of its header."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cache:
+  """Tokenised examples on disk, n of them, memory-mapped.
+
+  The arrays are attributes, too: those below; of an extra column per query, as
+  `weights`, [n]; of one per candidate, as `scores`, [n] of the passages, and
+  `negative_scores` [number of negatives].
+
+  Attributes:
+    header: the key (task, options, split, columns, vocabulary, lengths,
+      source), counts, and the number of values of each file.
+    arrays: all of the following by name.
+    query_tokens, passage_tokens: ids, n rows, each ending with EOS, but empty
+      where an example has no such text.
+    negative_tokens: rows of all examples' hard negatives, one after the other.
+    negative_offsets: int64 [n + 1]; example i has the negative rows
+      negative_offsets[i] to negative_offsets[i + 1].
+    query_fingerprints, passage_fingerprints, negative_fingerprints: uint64, of
+      the tokens.
+    query_texts, passage_texts: UTF-8, n rows; `.text(i)` is a string.
+    query_ids, passage_ids: the task's own, or 'q' or 'p' and a hash of the
+      text.
+    names: what a search hit displays, or ''.
+    locations: 'file:line', or ''.
+    answers, answers_offsets: strings, as the negatives are.
+    relevances: int32 [n], grade of the passage for the query.
+  """
+
+  folder: pathlib.Path
+  header: dict[str, Any]
+  arrays: Mapping[str, Ragged | np.ndarray]
+
+  @classmethod
+  def open(cls, folder: str | pathlib.Path) -> 'Cache':
+    """Maps a complete cache; reads its header alone.
+
+    Raises:
+      DamagedCache: the header is missing, or a file is not of its size there.
+    """
+    folder = pathlib.Path(folder)
+    arrays: dict[str, Any] = {}
+    try:
+      header = json_file.read(folder / HEADER, examples=int, files={str: int})
+      for file, count in header['files'].items():
+        untrusted.check_name(file, folder / HEADER)
+        arrays[file.rpartition('.')[0]] = _map_array(folder / file, count)
+      for file in [name for name in arrays if name.endswith('.values')]:
+        name = file.removesuffix('.values')
+        arrays[name] = Ragged(arrays.pop(file), arrays.pop(f'{name}.offsets'))
+      if len(arrays['query_tokens']) != header['examples']:
+        raise ValueError(f'expected {header["examples"]} examples')
+    except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+      raise DamagedCache(f'{folder} is damaged: {error}') from error
+    return cls(folder, header, arrays)
+
+  def __getattr__(self, name: str) -> Any:
+    try:
+      return self.__dict__['arrays'][name]
+    except KeyError:
+      raise AttributeError(f'The cache has no {name}.') from None
+
+  def __len__(self) -> int:
+    return len(self.query_tokens)
+
+
+def _map_array(path: pathlib.Path, count: int) -> np.ndarray:
+  """Maps a file of numbers, read-only, whose name ends with their dtype."""
+  dtype = np.dtype(path.suffix[1:])
+  size = path.stat().st_size if untrusted.is_file(path) else None
+  if size != count * dtype.itemsize:
+    raise ValueError(f'{path} has {size} bytes; expected {count} values')
+  if not count:  # An empty file cannot be mapped.
+    return np.zeros(0, dtype)
+  # The plain view indexes faster than np.memmap's own subclass.
+  return np.asarray(np.memmap(path, dtype, 'r'))
 
 
 def prepare(
@@ -112,21 +190,25 @@ def prepare(
     # A killed process may have left a part.
     shutil.rmtree(growing.partial, ignore_errors=True)
     try:
-      with CacheWriter(growing.partial, key) as writer:
-        examples = rows(task, split)
+      growing.partial.mkdir(parents=True)
+      examples, count = rows(task, split), 0
+      with Writer(growing.partial) as writer:
         while chunk := list(itertools.islice(examples, CHUNK)):
           writer.append(stack(chunk, table, tokenizer, threads))
+          count += len(chunk)
           progress(len(chunk))
-        if not writer.examples:
-          raise UserError(
-              f'Task {task.label!r} has no examples in split {split!r}.'
-              f' Options: {dict(task.options)}.'
-          )
-        writer.finish()
+      if not count:
+        raise UserError(
+            f'Task {task.label!r} has no examples in split {split!r}.'
+            f' Options: {dict(task.options)}.'
+        )
+      header = {**key, 'examples': count, 'files': writer.counts}
+      with files.replacing(growing.partial / HEADER, sync=True) as file:
+        file.write(json.dumps(header, indent=2).encode() + b'\n')
       growing.complete()
     finally:
       shutil.rmtree(growing.partial, ignore_errors=True)
-  log(f'Tokenised {writer.examples:,} examples.')
+  log(f'Tokenised {count:,} examples.')
   return Cache.open(folder)
 
 
@@ -157,6 +239,55 @@ def _find_unchecked(
 def _prefix(key: Mapping[str, Any]) -> str:
   """The start of the folder names of all caches of a task and split."""
   return f'{key["task"]}-{key["split"]}-'.translate(_UNSAFE)
+
+
+class Writer(contextlib.ExitStack):
+  """Appends arrays to files, `<folder>/<name>.<dtype>`.
+
+  The files depend on the examples only, not on how these were divided.
+  `counts` has the number of values of each file.
+  """
+
+  def __init__(self, folder: pathlib.Path):
+    super().__init__()
+    self.counts: dict[str, int] = {}
+    self._folder = folder
+    self._files: dict[str, BinaryIO] = {}
+    self._ends: dict[str, int] = {}
+
+  def append(self, arrays: Arrays) -> None:
+    """Writes what `stack` makes of examples."""
+    for name, array in arrays.items():
+      if isinstance(array, Ragged):
+        self._append(f'{name}.values', array.values)
+        self._append_offsets(f'{name}.offsets', array.offsets)
+      elif name.endswith('_offsets'):
+        self._append_offsets(name, array)
+      else:
+        self._append(name, array)
+
+  def _append(self, name: str, values: np.ndarray) -> None:
+    file = f'{name}.{values.dtype.name}'
+    if file not in self._files:
+      self._files[file] = self.enter_context(_synced(self._folder / file))
+      self.counts[file] = 0
+    self._files[file].write(np.ascontiguousarray(values).data)
+    self.counts[file] += len(values)
+
+  def _append_offsets(self, name: str, offsets: np.ndarray) -> None:
+    """Adds offsets [n + 1], which begin with 0, after the existing ones."""
+    last = self._ends.get(name)
+    self._append(name, offsets if last is None else offsets[1:] + last)
+    self._ends[name] = int(offsets[-1]) + (last or 0)
+
+
+@contextlib.contextmanager
+def _synced(path: pathlib.Path) -> Iterator[BinaryIO]:
+  """Yields a new file, whose content is on the disk at the end."""
+  with open(path, 'xb') as file:
+    yield file
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def stack(
