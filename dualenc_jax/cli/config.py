@@ -61,6 +61,7 @@ _REMOVED = (
     r'readers\.OpenNQ\.title_separator = .*',
     r'readers\.(Beir|MsMarco|MultiReQA)\.tolerance = .*',
     r'(BEIR|MSMARCO|MULTIREQA)_TOLERANCE = .*',
+    r'readers\.(Beir|MsMarco)\.systems = .*', r'(BEIR|MSMARCO)_SYSTEMS = .*',
     r'readers\.Pairs\.column_aliases = .*', r'COLUMN_ALIASES = .*',
     r'CHECKPOINT_EVERY_HOURS = .*',
     r'training\.Experiment\.checkpoint_every_hours = .*',

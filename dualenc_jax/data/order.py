@@ -49,19 +49,12 @@ class Order:
     size = self.batch_size
     if len(self.sizes) > 1:
       steps = (n / (r * size) for n, r in zip(self.sizes, self.rates))
-      return (
-          'An epoch of each source of the mixture, in steps: '
-          + ', '.join(f'{count:,.1f}' for count in steps)
-          + '; none leaves examples out.'
-      )
+      lengths = ', '.join(f'{count:,.1f}' for count in steps)
+      return f'Steps of an epoch of each source of the mixture: {lengths}.'
     batches, rest = divmod(self.sizes[0], size)
-    left = 'none is left over'
-    if rest:
-      left = f'{rest:,} {"is" if rest == 1 else "are"} left over, other ones in'
-      left += ' each epoch, as each has its own order'
     return (
-        f'An epoch is {batches:,} batch{"es" * (batches > 1)} of {size:,}; of'
-        f' its {self.sizes[0]:,} examples {left}.'
+        f'Batches of {size:,} in an epoch: {batches:,}; of its'
+        f' {self.sizes[0]:,} examples {rest:,} are left over, others each time.'
     )
 
   def _mixed(self, start: int) -> tuple[np.ndarray, np.ndarray]:

@@ -83,7 +83,7 @@ def test_each_leg_on_other_hosts_devices_and_layouts(tmp_path, capfd):
   said = capfd.readouterr().err
   assert f'Resuming from step {step + 2}' in said
   assert 'MODEL_PARALLEL: 2 -> 1' in said and 'Layout: Packed' in said
-  assert 'An epoch is 2 batches of 40; of its 96 examples 16 are' in said
+  assert 'Batches of 40 in an epoch: 2; of its 96 examples 16 are' in said
 
   train.main(flags(tmp_path, 'one', *given, end))
   one, two = map(tiny_run.logged, (tmp_path / 'one', two))

@@ -26,9 +26,6 @@ def test_sentence_transformers_form(tmp_path):
   all_systems = [[BASALT, BREAD, COLD, GRANITE], *[[MOON, BREAD]] * 2]
   assert negatives(path) == all_systems
   assert negatives(pack(path, tmp_path / 'a.jsonl.gz')) == all_systems
-  assert negatives(path, systems=('dense',))[0] == [BREAD, COLD, GRANITE]
-  # In the order of `systems`.
-  assert negatives(path, systems=('dense', 'bm25'))[1] == [BREAD, MOON]
   assert negatives(path, max_negatives=1) == [[BASALT], [MOON], [MOON]]
   scored = TOY / 'hard_negatives_scored.jsonl'
   assert negatives(scored) == [[BASALT, BREAD], [], []]

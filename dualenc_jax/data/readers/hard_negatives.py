@@ -1,6 +1,6 @@
 """Files of mined hard negatives, by query id."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 import itertools
 import logging
 import math
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.rows import BadRow
-from dualenc_jax.utils.errors import did_you_mean, UserError
+from dualenc_jax.utils.errors import UserError
 
 _NOTHING = object()
 
@@ -28,35 +28,14 @@ class QueryNegatives(NamedTuple):
   scores: dict[str, float]
 
 
-class MinedLine(NamedTuple):
-  """A line about a query, its entries not parsed yet.
-
-  `negatives` are best first, by the system that found them; of files that name
-  no system, by ''.
-  """
-
-  query_id: str
-  positives: Sequence[Any]
-  negatives: Mapping[str, Sequence[Any]]
-
-
-class _Selection(NamedTuple):
-  """A line as it is used; `dropped` counts positives among its negatives."""
-
-  query_id: str
-  systems: Collection[str]
-  negatives: list[Negative]
-  dropped: int
-  scores: dict[str, float]
+# Query id, entries of its positives, and of its negatives by the system that
+# found them, the best first.
+_Line = tuple[str, list[Any], list[list[Any]]]
 
 
 def read(
-    path: pathlib.Path,
-    positives: Mapping[str, Collection[str]],
-    systems: Sequence[str] | None = None,
-    limit: int = 30,
-    strict: bool = True,
-    scored: bool = False,
+    path: pathlib.Path, positives: Mapping[str, Collection[str]],
+    limit: int = 30, strict: bool = True, scored: bool = False,
 ) -> Iterator[tuple[str, QueryNegatives]]:
   """Yields (query id, its hard negatives), each query once at most.
 
@@ -66,8 +45,6 @@ def read(
   Args:
     path: a file of a form that `parse` knows, plain or .gz.
     positives: passage ids by query id; other queries are skipped.
-    systems: whose negatives to take, in this order; None for all, in the order
-      of the file.
     limit: most negatives that are taken of a query.
     strict: as of `rows.parse_lines`, and whether a positive of a query among
       the negatives to take is an error; else just these are skipped and the log
@@ -76,23 +53,24 @@ def read(
 
   Raises:
     UserError: a bad row, a positive among the negatives, a query in two places
-      of the file, a system that is nowhere in it, margins over several
-      positives of a query, or scores that are wanted and missing.
+      of the file, margins over several positives of a query, or scores that are
+      wanted and missing.
   """
-  known_systems: set[str] = set()
   done: set[str] = set()
   found_scores = False
   faults = rows.Faults(strict, 'hard negatives')
 
-  def select(line: bytes) -> _Selection:
-    return _select(parse(line, scored), positives, systems, limit, scored)
+  def select(line: bytes) -> tuple[str, QueryNegatives, int]:
+    name, own, lists = parse(line, scored)
+    if name not in positives:
+      return name, QueryNegatives([], {}), 0
+    return name, *_select(own, lists, positives[name], limit, scored)
 
   parsed = rows.parse_lines(path, select, strict)
-  for query_id, group in itertools.groupby(parsed, lambda row: row[1].query_id):
-    numbers, lines = zip(*group)
-    known_systems.update(*(line.systems for line in lines))
+  for query_id, group in itertools.groupby(parsed, lambda row: row[1][0]):
     if query_id not in positives:
       continue
+    numbers, lines = zip(*group)
     location = f'{path}:{numbers[0]}'
     if query_id in done:
       raise UserError(
@@ -101,16 +79,18 @@ def read(
           ' -k1,1`.'
       )
     done.add(query_id)
-    if dropped := sum(line.dropped for line in lines):
+    if dropped := sum(count for _, _, count in lines):
       faults.add(
           'a positive is among the hard negatives', location,
           f'query {query_id!r} has one of its positives among its hard'
           ' negatives', dropped,
       )
-    scores = {name: s for line in lines for name, s in line.scores.items()}
+    scores: dict[str, float] = {}
     merged: dict[str, Negative] = {}
-    for negative in itertools.chain(*(line.negatives for line in lines)):
-      merged.setdefault(negative.id, negative)
+    for _, found, _ in lines:
+      scores |= found.scores
+      for negative in found.negatives:
+        merged.setdefault(negative.id, negative)
     kept = list(merged.values())[:limit]
     # Margins over different positives cannot be compared.
     if scored and len(scores) > 1 and not any(scores.values()):
@@ -121,13 +101,6 @@ def read(
     all_scores = *scores.values(), *(n.score for n in kept)
     found_scores |= not all(map(math.isnan, all_scores))
     yield query_id, QueryNegatives(kept, scores)
-  for system in systems or ():
-    if system not in known_systems:
-      raise UserError(
-          f'{path} has no hard negatives of a system {system!r}.'
-          f'{did_you_mean(system, known_systems)} Systems:'
-          f' {", ".join(sorted(known_systems)) or "none"}.'
-      )
   if scored and done and not found_scores:
     raise UserError(
         f"{path} has no scores of a teacher. Expected objects with 'pid' and"
@@ -145,7 +118,7 @@ def read(
   )
 
 
-def parse(line: bytes, scored: bool = False) -> MinedLine:
+def parse(line: bytes, scored: bool = False) -> _Line:
   """Parses a line, with margins if `scored`; raises BadRow. Its forms:
 
   - sentence-transformers' msmarco-hard-negatives and GPL's hard-negatives:
@@ -162,83 +135,70 @@ def parse(line: bytes, scored: bool = False) -> MinedLine:
     return _parse_tsv(line, scored)
   row = rows.json_object(line)
   if 'neg' in row:
-    lists = row['neg'] if isinstance(row['neg'], dict) else {'': row['neg']}
-    return _mined(rows.identifier(row, 'qid'), row.get('pos') or [], lists)
-  if 'negative_passages' in row:
-    return _mined(
-        rows.identifier(row, 'query_id'), row.get('positive_passages') or [],
-        {'': row['negative_passages']},
+    query_id = rows.identifier(row, 'qid')
+    positives, negatives = row.get('pos') or [], row['neg']
+  elif 'negative_passages' in row:
+    query_id = rows.identifier(row, 'query_id')
+    positives = row.get('positive_passages') or []
+    negatives = row['negative_passages']
+  else:
+    raise BadRow(
+        "neither 'neg' nor 'negative_passages' exists."
+        ' Expected hard negatives, as `dualenc mine` writes them in'
+        ' hard-negatives.jsonl'
     )
-  raise BadRow(
-      "neither 'neg' nor 'negative_passages' exists."
-      ' Expected hard negatives, as `dualenc mine` writes them in'
-      ' hard-negatives.jsonl'
-  )
-
-
-def _parse_tsv(line: bytes, scored: bool) -> MinedLine:
-  if line.count(b'\t') not in (2, 3):
-    query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
-    return _mined(query_id, [], {'': ids.split(',')})
-  query_id, positive, negative, *rest = rows.decode(line).split('\t')
-  if not scored:
-    return _mined(query_id, [positive], {'': [negative]})
-  # No more than margins is known: the score of the positive is 0.
-  margin = rows.number('margin', rest[0] if rest else None)
-  entries = [{'pid': positive, 'ce-score': 0.0}]
-  negatives = [{'pid': negative, 'ce-score': -margin}]
-  return _mined(query_id, entries, {'': negatives})
-
-
-def _mined(
-    query_id: str, positives: Any, negatives: Mapping[str, Any]
-) -> MinedLine:
   if not query_id:
     raise BadRow('the query id is missing or empty')
-  for entries in (positives, *negatives.values()):
+  by_system = isinstance(negatives, dict)
+  lists = [*negatives.values()] if by_system else [negatives]
+  for entries in (positives, *lists):
     if not isinstance(entries, list):
       raise BadRow(
           f'positives or negatives are {type(entries).__name__}, not a list'
       )
-  return MinedLine(query_id, positives, negatives)
+  return query_id, positives, lists
+
+
+def _parse_tsv(line: bytes, scored: bool) -> _Line:
+  if line.count(b'\t') not in (2, 3):
+    query_id, ids = rows.tsv_cells(line, ('query id', 'passage ids'))
+    return query_id, [], [ids.split(',')]
+  query_id, positive, negative, *rest = rows.decode(line).split('\t')
+  if not scored:
+    return query_id, [positive], [[negative]]
+  # No more than margins is known: the score of the positive is 0.
+  margin = rows.number('margin', rest[0] if rest else None)
+  entries = [{'pid': positive, 'ce-score': 0.0}]
+  return query_id, entries, [[{'pid': negative, 'ce-score': -margin}]]
 
 
 def _select(
-    mined: MinedLine,
-    positives: Mapping[str, Collection[str]],
-    systems: Sequence[str] | None,
-    limit: int,
-    scored: bool,
-) -> _Selection:
-  """Up to `limit` negatives of a line, without the query's positives."""
+    own: list[Any], lists: list[list[Any]], positives: Collection[str],
+    limit: int, scored: bool,
+) -> tuple[QueryNegatives, int]:
+  """Up to `limit` negatives without the query's positives, of which the number
+  that was met is returned, too."""
+  scores = {found.id: found.score for found in (_entry(e, scored) for e in own)}
+  known = {*positives, *scores}
   kept: dict[str, Negative] = {}
-  dropped, scores = 0, {}
-  if mined.query_id in positives:
-    entries = (_negative(entry, scored) for entry in mined.positives)
-    scores = {found.id: found.score for found in entries}
-    known = {*positives[mined.query_id], *scores}
-    wanted = mined.negatives if systems is None else systems
-    lists = [mined.negatives[s] for s in wanted if s in mined.negatives]
-    # Only as many as are taken are parsed, for lists may be long.
-    for entry in itertools.chain(
-        *itertools.zip_longest(*lists, fillvalue=_NOTHING)
-    ):
-      if entry is _NOTHING:
-        continue
-      negative = _negative(entry, scored)
-      if negative.id in known:
-        dropped += 1
-        continue
-      kept.setdefault(negative.id, negative)
-      if len(kept) == limit:
-        break
-  return _Selection(
-      mined.query_id, mined.negatives.keys(), list(kept.values()), dropped,
-      scores,
-  )
+  dropped = 0
+  # Only as many as are taken are parsed, for lists may be long.
+  for entry in itertools.chain(
+      *itertools.zip_longest(*lists, fillvalue=_NOTHING)
+  ):
+    if entry is _NOTHING:
+      continue
+    negative = _entry(entry, scored)
+    if negative.id in known:
+      dropped += 1
+      continue
+    kept.setdefault(negative.id, negative)
+    if len(kept) == limit:
+      break
+  return QueryNegatives(list(kept.values()), scores), dropped
 
 
-def _negative(entry: Any, scored: bool) -> Negative:
+def _entry(entry: Any, scored: bool) -> Negative:
   score = None
   if isinstance(entry, dict):
     score = entry.get('ce-score')

@@ -103,7 +103,6 @@ class JudgedTexts(FilesDataset):
       below the folder of these unless absolute.
     hard_negatives: file of hard negatives of train, of a form that
       `hard_negatives.parse` knows.
-    systems: whose hard negatives to take; None for all.
     max_negatives: most hard negatives that are kept of a query.
     scores: whether the file of hard negatives has a teacher's scores to learn
       from, `losses.Distill`: "ce-score" of objects, or GPL's margins.
@@ -117,14 +116,13 @@ class JudgedTexts(FilesDataset):
 
   FILES = ('files', 'folder', 'hard_negatives')
   NOT_OF_CORPUS = (
-      'hard_negatives', 'judged_ids', 'max_negatives', 'scores', 'systems',
+      'hard_negatives', 'judged_ids', 'max_negatives', 'scores',
   )
 
   root: str | None = None
   data_root: str | None = None
   files: Mapping[str, str] | None = None
   hard_negatives: str | None = None
-  systems: Sequence[str] | None = None
   max_negatives: int = 30
   scores: bool = False
   strict: bool = True
@@ -328,8 +326,7 @@ class JudgedTexts(FilesDataset):
     for judgement in judged:
       positives.setdefault(judgement.query_id, []).append(judgement.passage_id)
     found = hard_negatives.read(
-        path, positives, self.systems, self.max_negatives, self.strict,
-        self.scores,
+        path, positives, self.max_negatives, self.strict, self.scores
     )
     return TextTable((query_id, json.dumps(each)) for query_id, each in found)
 
