@@ -11,6 +11,7 @@ import logging
 import os
 import pathlib
 import re
+import sys
 import tokenize
 from typing import IO, TypeVar
 
@@ -153,12 +154,13 @@ def binding(flag: str) -> str:
 
 def load(
     files: Sequence[str], bindings: Sequence[str] = (),
-    search_paths: Sequence[str] = (),
+    search_paths: Sequence[str] = (), is_recipe: bool = False,
 ) -> None:
   """Replaces the current gin config by these files and bindings.
 
   Files are found by path, or by name in `search_paths`, the working directory
-  and the shipped files; 'NAME = VALUE' strings are applied after them.
+  and the shipped files; 'NAME = VALUE' strings are applied after them. Files of
+  a recipe are for a caller that says `is_recipe`.
 
   Raises:
     UserError: a file or a binding cannot be read, macros are missing or unknown
@@ -196,10 +198,15 @@ def load(
     raise UserError(_explain(e)) from e
   finally:
     logging.disable(logging.NOTSET)
+  if is_recipe != ('recipes.Recipe.' in text):
+    shown = ' '.join(f'--gin_file={file}' for file in files)
+    raise UserError(
+        f'{shown} has no recipe; give one, such as --gin_file=recipes/pair.gin.'
+        if is_recipe else
+        f'{shown} is a recipe: run it by `dualenc recipe`.'
+    )
   problems = [*_missing_macros(), *_unknown_macros(bindings, text)]
-  for name, value, expected in kinds.misfits():
-    place = _place(name, bindings, files)
-    problems.append(f'{name} is {value!r}{place}; expected {expected}.')
+  problems += kinds.misfits()
   if problems:
     raise UserError('\n'.join(problems))
 
@@ -264,7 +271,9 @@ def check_effect(
           ' out.'
       )
   for file in files:
-    own = re.findall(r'^([A-Z]\w*) = ', _find(file).read_text(), re.M)
+    places = (pathlib.Path(p, file) for p in gin.config._LOCATION_PREFIXES)
+    text = next(place for place in places if place.is_file()).read_text()
+    own = re.findall(r'^([A-Z]\w*) = ', text, re.M)
     if own and used.isdisjoint(own):
       raise UserError(
           f'--gin_file={file} has no effect: nothing in this run reads'
@@ -298,21 +307,6 @@ def differences(old: str, new: str) -> list[str]:
       for name in sorted(a.keys() | b.keys())
       if a.get(name) != b.get(name) and name != 'MODEL_DIR'
   ]
-
-
-def check_syntax(text: str) -> None:
-  """Raises SyntaxError where a config is no gin; nothing of it is run."""
-  for _ in gin.config_parser.ConfigParser(text, _NoObjects()):
-    pass
-
-
-class _NoObjects(gin.config_parser.ParserDelegate):
-
-  def configurable_reference(self, scoped_configurable_name, evaluate):
-    return None
-
-  def macro(self, macro_name):
-    return None
 
 
 def statements(text: str, but: str) -> list[str]:
@@ -349,24 +343,6 @@ def _unknown_macros(bindings: Sequence[str], text: str) -> Iterator[str]:
     yield f'--gin.{name}: no gin file given uses the macro {name}.{hint}'
 
 
-def _place(name: str, bindings: Sequence[str], files: Sequence[str]) -> str:
-  """' (--gin.NAME)' or ' (FILE, line N)', where a value is set; or ''."""
-  if name in _names(bindings):
-    return f' (--gin.{name})'
-  for file in reversed(files):
-    text = _find(file).read_text()
-    line = re.search(rf'^(?:.*[./])?{re.escape(name)} = ', text, re.M)
-    if line:
-      return f' ({file}, line {text.count(chr(10), 0, line.start()) + 1})'
-  return ''
-
-
-def _find(file: str) -> pathlib.Path:
-  """The path of a gin file that `load` has read."""
-  places = (pathlib.Path(p, file) for p in gin.config._LOCATION_PREFIXES)
-  return next(place for place in places if place.is_file())
-
-
 def _names(bindings: Sequence[str]) -> Iterator[str]:
   return (text.partition(' = ')[0] for text in bindings)
 
@@ -393,15 +369,20 @@ def _explain(error: Exception) -> str:
     )
   if re.search(r'missing .*argument.*: ', first):
     return f'{first} Set it in a gin file or by --gin.'
+  if found := _NO_ATTRIBUTE.search(first):
+    selector, module, name = found.groups()
+    known = [n for n, x in vars(sys.modules[module]).items() if callable(x)]
+    return f'There is no {selector}{where}.{did_you_mean(name, known)}'
   if found := _WRONG_NAME.findall(first):
     return f'{first}{where}{did_you_mean(found[-1], _shipped_names())}'
   return f'{type(error).__name__}: {first}{where}'
 
 
-# The last of them in a sentence of gin's is the name that it does not know.
-_WRONG_NAME = re.compile(
-    r"(?:open file: |has no attribute |named '|^')([\w./]*\w)"
+_NO_ATTRIBUTE = re.compile(
+    r"resolve selector (\S+); <module '([\w.]+)'.* has no attribute (\w+)"
 )
+# The last of them in a sentence of gin's is the name that it does not know.
+_WRONG_NAME = re.compile(r"(?:open file: |named '|^')([\w./]*\w)")
 
 
 def _shipped_names() -> set[str]:

@@ -20,8 +20,8 @@ _WORDS: dict[Any, str] = {
 _MACRO = gin.config.macro
 
 
-def misfits() -> Iterator[tuple[str, Any, str]]:
-  """Name, value and what was expected, of values of the current config.
+def misfits() -> Iterator[str]:
+  """Yields a sentence on each value of the current config that does not fit.
 
   A macro is named in place of the parameter that it is bound to. Values are
   compared with annotations of numbers, texts, lists and dictionaries; other
@@ -45,7 +45,7 @@ def misfits() -> Iterator[tuple[str, Any, str]]:
       if not _fits(value, kind):
         found.setdefault(name, (value, _words(kind)))
   for name, (value, expected) in found.items():
-    yield name, value, expected
+    yield f'{name} is {value!r}; expected {expected}.'
 
 
 def _is_macro(value: Any) -> bool:

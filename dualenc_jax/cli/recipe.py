@@ -130,7 +130,9 @@ def _sweep(text: str) -> tuple[str, Sequence[str]]:
 
 
 def _build(args: argparse.Namespace, bindings: Sequence[str]) -> Recipe:
-  config.load(args.gin_file, bindings, args.gin_search_paths)
+  config.load(
+      args.gin_file, bindings, args.gin_search_paths, is_recipe=True
+  )
   return config.build(Recipe)
 
 

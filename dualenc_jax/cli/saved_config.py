@@ -4,7 +4,6 @@ from collections.abc import Sequence
 import logging
 import pathlib
 import re
-import tokenize
 
 import jax
 
@@ -60,7 +59,6 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
       if not _FREE_TO_CHANGE.fullmatch(change.partition(':')[0])
   ]
   if changes and not allow_change:
-    changes.sort(key=_rank)
     shown, more = changes[:_MOST_CHANGES], len(changes) - _MOST_CHANGES
     shown += [f'and {more} more'] if more > 0 else []
     raise UserError(
@@ -69,13 +67,6 @@ def check(model_dir: str, text: str, allow_change: bool) -> None:
     )
   if differences:
     _LOG.warning('Going on with a changed config: %s', '; '.join(differences))
-
-
-def _rank(change: str) -> tuple[bool, bool]:
-  """Sort key: another loss comes before its parameters."""
-  name, _, values = change.partition(': ')
-  is_choice = re.fullmatch(r'[A-Z]\w*', name) and '@' in values
-  return not is_choice, 'not set' in values.split(' -> ')
 
 
 def write(model_dir: str, text: str) -> None:
@@ -98,15 +89,9 @@ def write(model_dir: str, text: str) -> None:
 
 
 def read(path: pathlib.Path) -> str:
-  """The config of a run, with its syntax checked."""
+  """The config of a run."""
   again = 'Restore it from a copy, or remove it and give the same flags again.'
-  text = config.update_names(json_file.read_text(path, again))
-  try:
-    config.check_syntax(text)
-  except (SyntaxError, tokenize.TokenError) as e:
-    line = e.lineno if isinstance(e, SyntaxError) else e.args[1][0]
-    raise UserError(f'{path}, line {line}: gin cannot read it. {again}') from e
-  return text
+  return config.update_names(json_file.read_text(path, again))
 
 
 def unset_beir_set(saved: str, bindings: Sequence[str]) -> list[str]:

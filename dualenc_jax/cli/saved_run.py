@@ -17,7 +17,7 @@ from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index.build_for_model import default_split
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import hub
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import missing, UserError
 
 # Defaults that a saved config lacks and another task may ask for.
 _SAVED = 'commands/saved.gin'
@@ -45,6 +45,8 @@ def check_is_one(folder: str) -> None:
         ' --to=model_dir --output_dir=DIR.'
     )
   path = pathlib.Path(folder) / saved_config.CONFIG
+  if not path.parent.exists():
+    raise UserError(missing(path.parent))
   if not path.exists():
     raise UserError(
         f'{folder} is not a model_dir: there is no {path}. `dualenc train`'

@@ -8,11 +8,13 @@ import pathlib
 
 from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import flags
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import missing, UserError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   folder = make_parser().parse_args(argv).model_dir
+  if not folder.exists():
+    raise UserError(missing(folder))
   checked = list(checkpoint_reader.check_integrity(folder))
   for found in checked:
     state = 'as it was saved.'

@@ -5,6 +5,7 @@ import difflib
 import math
 import numbers
 import os
+import pathlib
 import signal
 from typing import Any, NoReturn
 
@@ -56,6 +57,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
   if not close:
     return ''
   return f' Did you mean {" or ".join(repr(by_key[c]) for c in close)}?'
+
+
+def missing(path: pathlib.Path) -> str:
+  """'PATH does not exist.', with the names beside it that may be meant."""
+  folder = path.parent
+  names = os.listdir(folder) if folder.is_dir() else []
+  return f'{path} does not exist.{did_you_mean(path.name, names)}'
 
 
 def did_you_mean_or_known(name: str, known: Iterable[str]) -> str:

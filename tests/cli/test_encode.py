@@ -116,6 +116,9 @@ def test_a_corpus_needs_no_files_of_the_task(model, tmp_path):
     run(model, tmp_path / 'index', *own)
   run(model, tmp_path / 'index', *own, '--skip_bad_rows')
   assert list(Index.open(tmp_path / 'index').ids) == ['1', '2']
+  (tmp_path / 'none.jsonl').touch()
+  with pytest.raises(UserError, match='none.jsonl has no texts'):
+    run(model, tmp_path / 'none', f'--corpus={tmp_path / "none.jsonl"}')
   with pytest.raises(UserError, match="'msmarco' has no splits, as its files"):
     encode.main([f'--model_dir={model}', *flags])
 
@@ -124,7 +127,7 @@ def test_a_corpus_needs_no_files_of_the_task(model, tmp_path):
     'flags, message',
     [
         ('--tower=query', 'Give --index_dir'),
-        ('--corpus=/none --index_dir=x', 'no file or folder /none'),
+        ('--corpus=/none --index_dir=x', '/none does not exist'),
     ],
 )
 def test_flags_that_do_not_go_together(model, flags, message):

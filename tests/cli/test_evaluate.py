@@ -146,7 +146,7 @@ def test_queries_that_the_model_has_learnt_from_are_told(
 @pytest.mark.parametrize(
     'flags, message',
     [
-        (['--learnt_queries=nothing.jsonl'], 'no file or folder nothing.jsonl'),
+        (['--learnt_queries=nothing.jsonl'], 'nothing.jsonl does not exist'),
         (['--tasks=beir/scifcat'], "'scifcat'.* Did you mean 'scifact'"),
         (['--tasks=bier/scifact'], "no task 'bier'.*mean 'beir'"),
         (['--tasks=msmarco/x'], "'msmarco' has no data sets to choose 'x'"),

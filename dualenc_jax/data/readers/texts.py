@@ -15,7 +15,7 @@ from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.data.readers.tables import OF_TEXTS
 from dualenc_jax.utils import hub
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import missing, UserError
 
 # The columns of a TSV without a first line of names.
 _TSV = 'id', 'text', 'title'
@@ -71,9 +71,12 @@ class Texts(FilesDataset):
     """Yields the texts in the order of the file."""
     path = self._file(split)
     side = 'query' if split == 'queries' else 'passage'
+    row = None
     for row in unique(lambda: read(path, split, self.strict), self.strict):
       values = {side: row.text, f'{side}_id': row.id}
       yield example(**values, name=row.name, location=row.location)
+    if row is None:
+      raise UserError(f'{path} has no texts.')
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in OF_TEXTS:
@@ -82,7 +85,7 @@ class Texts(FilesDataset):
     if tables.is_arrow_folder(path) or path.is_file():
       return path
     if not path.is_dir():
-      raise UserError(f'There is no file or folder {path}.')
+      raise UserError(missing(path))
     names = [f'{split}.jsonl', f'{split}.jsonl.gz']
     for name in names:
       if (path / name).is_file():

@@ -15,7 +15,7 @@ from dualenc_jax.evaluation.results.result_files import (
   RUN,
 )
 from dualenc_jax.retrieval.search.ranking import sort_hits
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import missing, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read(
   models = []
   for path, system in map(split_system, paths):
     if not path.exists():
-      raise UserError(f'{path} does not exist.')
+      raise UserError(missing(path))
     if judged is not None:
       models.append(_measure_run(*_find_run(path, system, judged), judged, k))
     elif path.is_file():

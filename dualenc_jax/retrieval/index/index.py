@@ -184,7 +184,10 @@ class Index:
       )
     header = Header.read(folder)
     if wrong := header.mismatches(expect or {}):
-      raise UserError(f'{folder / FILE}: {"; ".join(wrong)}. {AGAIN}')
+      raise UserError(
+          f'{folder / FILE}: {"; ".join(wrong)}. Give what it was made with, or'
+          ' another --index_dir.'
+      )
     codec = digest = None
     if header.codec is not None:
       codec, digest = codec_lib.load(folder / codec_lib.FILE)
