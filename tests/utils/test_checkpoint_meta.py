@@ -59,9 +59,13 @@ def test_what_is_lost_is_damage(tmp_path):
     checkpoint_meta.read(tmp_path / 'none')
 
 
-def test_one_without_digests_is_read(tmp_path):
+def test_one_without_digests_of_files_is_read(tmp_path):
   write(tmp_path, META)
   assert checkpoint_meta.read(tmp_path) == (PLAIN, None)
+  # As older versions wrote it.
+  old = {**PLAIN, 'digests': {'params': {'a/b': 'float32[2] 0123456789abcdef'}}}
+  write(tmp_path, {**old, 'sha256': checkpoint_meta._checksum(old)})
+  assert checkpoint_meta.read(tmp_path) == (old, None)
 
 
 def test_more_layers_than_any_model_has():
