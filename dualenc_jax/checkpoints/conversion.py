@@ -99,19 +99,14 @@ class Source:
     )
     return dataclasses.replace(weights, usage=usage), usage.facts() != saved
 
-  def sides(self, other_usage: bool, log: _Log) -> list[_Side]:
+  def sides(self, other_usage: bool) -> list[_Side]:
     """The source in the library that it is of, if that can encode it."""
-    if formats.detect(self.path) != formats.SENTENCE_TRANSFORMERS:
+    is_theirs = formats.detect(self.path) == formats.SENTENCE_TRANSFORMERS
+    if not is_theirs or other_usage or verification.missing(_PACKAGES):
       return []
-    if absent := verification.missing(_PACKAGES):
-      log(f'{absent[0]} is not installed: the source is not compared.')
-    elif other_usage:
-      log('The source has other lengths or prefixes: it is not compared.')
-    else:
-      folder = pathlib.Path(self.path).expanduser()
-      encode = verification.sentence_transformers_encoder(folder)
-      return [('the source in sentence_transformers', encode)]
-    return []
+    folder = pathlib.Path(self.path).expanduser()
+    encode = verification.sentence_transformers_encoder(folder)
+    return [('the source in sentence_transformers', encode)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +197,7 @@ def convert(
     elif verified:
       if form.encode is not None:
         sides.append((f'the {name}', form.encode(partial)))
-      sides += source.sides(other_usage, log)
+      sides += source.sides(other_usage)
     if sides:
       log(f'Comparing {len(verification.TEXTS)} texts ...')
       ours = dataclasses.replace(source_weights, usage=weights.usage)

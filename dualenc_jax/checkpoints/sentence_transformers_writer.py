@@ -18,7 +18,6 @@ from dualenc_jax.utils.tensor_files import safetensors_file
 
 # All versions of the library know its modules by these names.
 _PACKAGE = 'sentence_transformers.models'
-_TRANSFORMER_PARTS = ('token_embedder/', 'encoder/')
 
 _CARD = """---
 library_name: sentence-transformers
@@ -52,40 +51,19 @@ scores = model.encode_query(queries) @ model.encode_document(passages).T
 def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   """Writes a new folder whose `encode_query` and `encode_document` are ours.
 
-  Towers that differ are two routes of a Router; a module that they share is
-  written once. Weights are written one tensor at a time. Returns notes for the
-  user, a sentence or two each.
+  Towers that differ are two routes of a Router. Weights are written one tensor
+  at a time. Returns notes for the user, a sentence or two each.
   """
   files.make_folder(folder)
   if not weights.encoder.num_layers:
     return _write_static(weights, folder)
-  own_transformer = any(_has_own(weights, part) for part in _TRANSFORMER_PARTS)
-  own_dense = _has_own(weights, PROJECTION)
-  if own_transformer or own_dense:
-    structure = {
-        route: _module_folders(route, own_transformer, own_dense)
-        for route in ('query', 'document')
-    }
-    towers = transforms.split_towers(weights)
-    for tower, names in zip(towers, structure.values()):
-      if not own_transformer:
-        # The only one, which both lengths are written to.
-        tower = dataclasses.replace(tower, usage=weights.usage)
-      _write_tower(tower, folder, names)
-    _write_modules(folder, {'': 'Router'})
-    types = {
-        name: f'{_PACKAGE}.{kind}'
-        for names in structure.values()
-        for name, kind in zip(names, modules.KINDS)
-    }
-    parameters = {'default_route': 'document', 'allow_empty_key': True}
-    router = {'types': types, 'structure': structure, 'parameters': parameters}
-    files.write_json(folder / modules.ROUTER_CONFIG, router)
-  else:
+  if weights.is_shared:
     names = ['', '1_Pooling', '2_Dense', '3_Normalize']
     _write_tower(weights, folder, names)
     _write_modules(folder, dict(zip(names, modules.KINDS)))
-  notes = _make_notes(weights, own_transformer)
+  else:
+    _write_router(weights, folder)
+  notes = _make_notes(weights)
   files.write_json(folder / modules.CONFIG, _make_config(weights.usage))
   files.write(folder / 'README.md', _model_card(weights, notes))
   return notes
@@ -100,51 +78,51 @@ def _write_static(weights: Weights, folder: pathlib.Path) -> list[str]:
   return notes
 
 
-def _has_own(weights: Weights, part: str) -> bool:
-  return any(name.startswith(f'passage_{part}') for name in weights.tensors)
-
-
-def _module_folders(
-    route: str, own_transformer: bool, own_dense: bool
-) -> list[str]:
-  """Folders of a route's modules; names of shared ones have no route."""
-  prefix = f'{route}_' if own_transformer else ''
-  dense = f'{route}_2_Dense' if own_dense else '2_Dense'
-  return [f'{prefix}0_Transformer', f'{prefix}1_Pooling', dense, '3_Normalize']
+def _write_router(weights: Weights, folder: pathlib.Path) -> None:
+  structure = {
+      route: [f'{route}_{i}_{kind}' for i, kind in enumerate(modules.KINDS)]
+      for route in ('query', 'document')
+  }
+  towers = transforms.split_towers(weights)
+  for tower, names in zip(towers, structure.values()):
+    _write_tower(tower, folder, names)
+  _write_modules(folder, {'': 'Router'})
+  types = {
+      name: f'{_PACKAGE}.{kind}'
+      for names in structure.values()
+      for name, kind in zip(names, modules.KINDS)
+  }
+  parameters = {'default_route': 'document', 'allow_empty_key': True}
+  router = {'types': types, 'structure': structure, 'parameters': parameters}
+  files.write_json(folder / modules.ROUTER_CONFIG, router)
 
 
 def _write_tower(
     tower: Weights, folder: pathlib.Path, names: list[str]
 ) -> None:
-  """Writes the modules of a tower that the other has not written before."""
+  """Writes the modules of a tower into their folders."""
   transformer, pooling, dense, normalize = (folder / name for name in names)
   kernel = tower.tensors[PROJECTION]
   width, dim = kernel.shape
-  if not pooling.exists():
-    rest = {n: t for n, t in tower.tensors.items() if n != PROJECTION}
-    files.make_folder(transformer)
-    hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
-    files.write_json(
-        transformer / modules.TRANSFORMER_CONFIG, _length_settings(tower.usage)
-    )
-    settings = {
-        'word_embedding_dimension': width,
-        'pooling_mode': 'mean',
-        'include_prompt': True,
-    }
-    files.make_folder(pooling)
-    files.write_json(pooling / 'config.json', settings)
-  if not dense.exists():
-    settings = {
-        'in_features': width,
-        'out_features': dim,
-        'bias': False,
-        'activation_function': modules.IDENTITY,
-    }
-    files.make_folder(dense)
-    files.write_json(dense / 'config.json', settings)
-    hugging_face.write_linear(dense / safetensors_file.FILE, kernel)
-  files.make_folder(normalize)
+  for module in (transformer, pooling, dense, normalize):
+    files.make_folder(module)
+  rest = {n: t for n, t in tower.tensors.items() if n != PROJECTION}
+  hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
+  files.write_json(
+      transformer / modules.TRANSFORMER_CONFIG, _length_settings(tower.usage)
+  )
+  files.write_json(pooling / 'config.json', {
+      'word_embedding_dimension': width,
+      'pooling_mode': 'mean',
+      'include_prompt': True,
+  })
+  files.write_json(dense / 'config.json', {
+      'in_features': width,
+      'out_features': dim,
+      'bias': False,
+      'activation_function': modules.IDENTITY,
+  })
+  hugging_face.write_linear(dense / safetensors_file.FILE, kernel)
 
 
 def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:
@@ -185,15 +163,15 @@ def _make_config(usage: Usage) -> dict[str, Any]:
   }
 
 
-def _make_notes(weights: Weights, own_transformer: bool) -> list[str]:
+def _make_notes(weights: Weights) -> list[str]:
   notes, usage = [], weights.usage
-  if own_transformer or _has_own(weights, PROJECTION):
+  if not weights.is_shared:
     notes.append(
         'Queries and passages have their own towers; `encode` takes that of'
         ' passages. sentence-transformers 5.0 or later is needed.'
     )
   lengths = {usage.query_length, usage.passage_length}
-  if not own_transformer and len(lengths) == 2:
+  if weights.is_shared and len(lengths) == 2:
     notes.append(
         f'Queries are cut at {usage.query_length} tokens, and passages at'
         f' {usage.passage_length}; sentence-transformers 6.0 or later is'

