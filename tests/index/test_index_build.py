@@ -164,12 +164,11 @@ def test_a_full_disk_keeps_the_shards_that_are_there(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['index', 'index.partial', 'index.replaced'])
-@pytest.mark.parametrize('stranger', ['thesis.tex', 'shard-00000/thesis.tex'])
-def test_a_folder_of_something_else_is_never_touched(tmp_path, name, stranger):
-  path = tmp_path / name / stranger
+def test_a_folder_of_something_else_is_never_touched(tmp_path, name):
+  path = tmp_path / name / 'thesis.tex'
   path.parent.mkdir(parents=True)
   path.write_text('years of work')
-  with pytest.raises(UserError, match=f"not an index: it holds '{stranger}'"):
+  with pytest.raises(UserError, match="not an index: it holds 'thesis.tex'"):
     write(tmp_path / 'index', replace=True)
   assert path.read_text() == 'years of work'
 

@@ -166,5 +166,5 @@ def test_what_cannot_be(tmp_path):
   signs = Codec('sign', DIM, (), Signs(DIM))
   codec_lib.save(tmp_path / codec_lib.FILE, signs)
   model = tiny_training.make_model(separate_towers=True)
-  with pytest.raises(UserError, match='codec is sign; expected one of a prod'):
+  with pytest.raises(UserError, match='with sign; expected the folder'):
     _ = JointPq(model, str(tmp_path)).frozen_passages.codec

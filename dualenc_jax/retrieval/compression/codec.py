@@ -135,13 +135,7 @@ class Coded:
   dtype = np.dtype(np.float32)
 
   def __init__(self, codec: Codec, codes: Any):
-    """Takes codes of this codec; raises UserError for others."""
-    expected = codec.quantiser.width, codec.code_dtype
-    if (codes.shape[1], codes.dtype) != expected:
-      raise UserError(
-          f'codes are {codes.dtype} [{codes.shape[0]}, {codes.shape[1]}]; the'
-          f' codec {codec.name} makes {expected[1]} [rows, {expected[0]}].'
-      )
+    """Takes codes of this codec."""
     self.codec = codec
     self.codes = codes
     self.shape = len(codes), codec.quantiser.dim

@@ -90,14 +90,8 @@ def nearest(parts: jax.Array, centroids: jax.Array) -> jax.Array:
   """Finds the nearest centroid of every part; the first among equals.
 
   It has the greatest 2 x.c - |c|^2. Both are taken relative to the middle of
-  the centroids, as the difference would cancel far from zero.
-
-  Args:
-    parts: float32 [d, M, R].
-    centroids: float32 [M, K, d].
-
-  Returns:
-    Numbers of centroids, int32 [M, R].
+  the centroids, as the difference would cancel far from zero. Parts are
+  float32 [d, M, R], centroids float32 [M, K, d], and the result int32 [M, R].
   """
   middle = jnp.mean(centroids, axis=1)
   parts = parts - middle.T[:, :, jnp.newaxis]

@@ -103,8 +103,7 @@ def opq(
     m: M.
     bits: b, of a code; K = 2^b.
     seed: seed of the first centroids.
-    outer: the number of rotations that are fitted, one after the other. The
-      error may still fall after dozens, where few directions hold much.
+    outer: the number of rotations that are fitted, one after the other.
 
   Returns:
     R, float32 [D, D], for y = R x, and centroids, float32 [M, K, d], of y.

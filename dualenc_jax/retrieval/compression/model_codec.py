@@ -30,27 +30,16 @@ def load_initial(folder: str | None) -> Codec:
 
   Its name becomes that of the trained codec: 'jpq:96' for 'opq:96'.
   """
-  make = (
-      'Make one of the model that training starts from: `dualenc encode'
-      ' --model_dir=... --codec=opq:96 --index_dir=...`.'
-  )
-  if folder is None:
-    raise UserError(
-        'CODEC_FROM is None; expected the folder of an index of codes, whose'
-        f' centroids are trained. {make}'
-    )
-  path = pathlib.Path(folder).expanduser()
-  if path.is_dir():
+  path = folder and pathlib.Path(folder).expanduser()
+  if path and path.is_dir():
     path /= codec_lib.FILE
-  if not path.is_file():
+  codec = codec_lib.load(path)[0] if path and path.is_file() else None
+  if codec is None or not isinstance(codec.quantiser, Product):
+    found = codec.name if codec else 'no codec'
     raise UserError(
-        f'CODEC_FROM is {folder}, but {path} does not exist. {make}'
-    )
-  codec, _ = codec_lib.load(path)
-  if not isinstance(codec.quantiser, Product):
-    raise UserError(
-        f'CODEC_FROM is {folder}, whose codec is {codec.name}; expected one of'
-        f' a product quantiser, pq:96 or opq:96. {make}'
+        f'CODEC_FROM is {folder}, with {found}; expected the folder of an index'
+        ' of product codes, whose centroids are trained. Make one of the model'
+        ' that training starts from: `dualenc encode --codec=opq:96`.'
     )
   *before, last = codec.name.split('+')
   name = '+'.join([*before, f'jpq:{last.partition(":")[2]}'])

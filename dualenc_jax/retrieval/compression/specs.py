@@ -236,16 +236,7 @@ class Spec:
     return dtype, dim
 
   def fit(self, vectors: Any, seed: int = 0) -> Codec:
-    """Trains the codec.
-
-    Args:
-      vectors: passages [N, D], an array or a store of rows, read a block at a
-        time.
-      seed: seed of all that is random.
-
-    Raises:
-      UserError: the vectors are too few, not finite, or do not suit.
-    """
+    """Trains the codec on passages [N, D], an array or a store of rows."""
     dim = vectors.shape[1]
     self.check(dim, len(vectors))
     if self.trained:

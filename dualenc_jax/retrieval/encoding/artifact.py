@@ -125,12 +125,7 @@ class Manifest:
 
   @classmethod
   def read(cls, folder: pathlib.Path) -> 'Manifest':
-    """Reads artifact.json.
-
-    Raises:
-      UserError: it is missing, damaged or of an unknown version, or lists a
-        file outside the folder.
-    """
+    """Reads artifact.json."""
     path = folder / FILE
     absent = 'Expected a folder of Retriever.save or --to=jax_export.'
     value = json_file.read(path, _AGAIN, absent)
@@ -201,12 +196,9 @@ class Artifact(LoadedModel):
 
   @classmethod
   def open(cls, folder: str | os.PathLike[str]) -> 'Artifact':
-    """Checks and reads an artifact.
+    """Opens an artifact; raises UserError where it is damaged or not for here.
 
-    Raises:
-      UserError: it is missing or of an unknown version; a file is missing, cut
-        off or changed, or has numbers that are not finite; or this JAX or this
-        kind of device cannot run it.
+    Every file is compared with its digest.
     """
     folder = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
     manifest = Manifest.read(folder)
@@ -259,9 +251,6 @@ def write(
     folder: a new or empty one, or an artifact to replace.
     platforms: targets of the programs, to which the attention must lower.
     passage_tower: if given, the query tower alone is written.
-
-  Raises:
-    UserError: the folder holds something else, or cannot be written.
   """
   with new_artifact(folder) as new:
     fill(model, new, platforms, passage_tower).write(new)
@@ -281,11 +270,7 @@ def fill(
     platforms: Sequence[str] = PLATFORMS,
     passage_tower: PassageTower | None = None,
 ) -> Manifest:
-  """Writes all but artifact.json into an empty folder; returns its content.
-
-  Raises:
-    UserError: an artifact to copy is no longer the one that was opened.
-  """
+  """Writes all but artifact.json into an empty folder; returns its content."""
   (folder / 'programs').mkdir()
   if isinstance(model, Artifact):
     return _copy(model, folder)
@@ -353,10 +338,7 @@ def digest_file(path: pathlib.Path) -> dict[str, Any]:
 def check_files(
     folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]]
 ) -> None:
-  """Raises UserError if one of the files of a manifest is missing or changed.
-
-  Reading takes some seconds for each 10 GB.
-  """
+  """Raises UserError if a file of a manifest is missing or changed."""
   for name, expected in files.items():
     path = folder / name
     if not path.is_file():

@@ -39,11 +39,10 @@ class CompiledModel:
 
     Args:
       model: the model.
-      partitioner: the mesh; chunks go over its data axis. Parameters that are
-        sharded over that axis are gathered on every device.
+      partitioner: the mesh; chunks go over its data axis, over which no
+        parameter stays sharded.
       param_shardings: shardings of the parameters, without those of the loss.
-      batch_size: most rows that a device encodes at once, rounded down to a
-        power of two; fewer by `Shapes.max_tokens`.
+      batch_size: most rows of a chunk, rounded down to a power of two.
     """
     self.model = model
     self._partitioner = partitioner
@@ -185,17 +184,11 @@ class Likelihood(CompiledModel):
       sources: Ragged,
       pairs: np.ndarray,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes log-likelihoods, summed over the tokens of targets.
-
-    Args:
-      params: the model's, on the mesh.
-      targets: tokens of what is written.
-      sources: tokens of what is read.
-      pairs: int64 [n, 2], numbers of a target and of a source.
+    """Computes log-likelihoods of pairs, int64 [n, 2], of target and source.
 
     Returns:
-      float32 [n] each: natural log-probabilities, and the number of tokens that
-      are the most probable.
+      float32 [n] each: natural log-probabilities, summed over the tokens of the
+      target, and the number of these that are the most probable.
     """
     written, read = (Pool([(rows, {})]) for rows in (targets, sources))
     offsets = lengths_to_offsets(self._length + read.lengths(pairs[:, 1]))

@@ -47,17 +47,10 @@ def export(
     length: int,
     platforms: Sequence[str],
 ) -> bytes:
-  """Exports a program of one tower and one length L, for any number of rows b.
+  """Exports a tower, 'query' or 'passage', of a dual encoder for one length L.
 
-  Args:
-    model: the dual encoder.
-    tower: 'query' or 'passage'.
-    params: those that the tower uses, by name; only shapes matter.
-    length: L.
-    platforms: to lower for.
-
-  Returns:
-    A compressed `jax.export` of ({name: array}, int32 [b, L]) -> [b, D].
+  `params` are those that it uses, of which only shapes matter. The result is a
+  compressed `jax.export` of ({name: array}, int32 [b, L]) -> [b, D].
   """
   # Serving needs no Flax.
   from flax import traverse_util
@@ -80,11 +73,10 @@ def export(
 
 
 def load(program: bytes, length: int, where: Any) -> jax_export.Exported:
-  """Loads a program of `export`, from a file that may be hostile.
+  """Loads a program of `export`; raises UserError, which begins with `where`.
 
-  Raises:
-    UserError: it is damaged, larger than `length` allows, calls native code, or
-      this JAX cannot read it. The message begins with `where`.
+  The file may be damaged or hostile: larger than `length` allows, or with calls
+  of native code.
   """
   largest = min(_PROGRAM_BYTES + _TABLE_BYTES * length**2, _LARGEST)
   content = untrusted.decompress(program, largest, where, 'Copy it again.')
@@ -104,11 +96,7 @@ def load(program: bytes, length: int, where: Any) -> jax_export.Exported:
 
 
 def _check_calls(exported: jax_export.Exported, where: Any) -> None:
-  """Raises UserError for a custom call that XLA itself does not handle.
-
-  It names native code of the process: a kernel, or a Python function at an
-  address.
-  """
+  """Raises UserError for a call of native code: a kernel, or an address."""
   for match in _CALL.finditer(exported.mlir_module()):
     if match[1] not in _CALLS:
       raise UserError(
@@ -129,13 +117,10 @@ class ExportedTowers(towers.Towers):
       params: Mapping[str, Sequence[str]], dim: int,
       sha256: Mapping[str, Mapping[str, str]],
   ):
-    """Reads the programs; another artifact may take their place later.
+    """Reads the programs of each tower and length, [tower, length].
 
-    Args:
-      files: the programs by tower, 'query' or 'passage', and length.
-      params: names of the parameters of each tower.
-      dim: D.
-      sha256: `tower_digest.digest` of each tower.
+    Another artifact may take their place later. `params` are the names of each
+    tower's parameters, `sha256` its digest, see `tower_digest`.
     """
     self._files = files
     self._content = {key: path.read_bytes() for key, path in files.items()}

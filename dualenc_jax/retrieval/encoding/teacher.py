@@ -59,18 +59,12 @@ class Calibration:
 def fit_calibration(
     scores: np.ndarray, relevant: np.ndarray
 ) -> Calibration | None:
-  """Fits a calibration to scored pairs, by maximum likelihood.
+  """Fits a calibration to scored pairs [n], by maximum likelihood.
 
   Targets are Platt's (1999), (P + 1) / (P + 2) for P relevant pairs and
-  1 / (N + 2) for N others, so that separable scores have a fit, too.
-
-  Args:
-    scores: [n], finite.
-    relevant: bool [n].
-
-  Returns:
-    None where all pairs or none are relevant, or where the probability does not
-    grow with the score.
+  1 / (N + 2) for N others, so that separable scores have a fit, too. None is
+  returned where all pairs or none are relevant, or where the probability does
+  not grow with the score.
   """
   from scipy import optimize, special  # Slow imports, as above.
 
@@ -205,8 +199,7 @@ def check_spread(
 class PairScores:
   """A teacher's scores of pairs, each computed once, in memory and a file.
 
-  A pair takes about 100 bytes of memory. A killed process loses none of the
-  scores that it has returned, and a later process returns the same.
+  A killed process loses none of the scores that it has returned.
   """
 
   def __init__(
@@ -215,12 +208,9 @@ class PairScores:
       path: pathlib.Path | None = None,
       instead: str = '',
   ):
-    """Reads the file at `path`, if any.
+    """Reads the file at `path`, if any; `instead` is a remedy for its errors.
 
-    Args:
-      score: computes scores of new pairs, uint64 [n, 2] -> float32 [n].
-      path: the file; None to keep scores in memory alone.
-      instead: remedy for errors: a flag that names another folder.
+    `score` computes scores of new pairs, uint64 [n, 2] -> float32 [n].
     """
     self._score = score
     self._path = path

@@ -81,12 +81,9 @@ class Chunk(NamedTuple):
 def cut(
     lengths: np.ndarray, batch_size: int, shapes: Shapes
 ) -> Iterator[Chunk]:
-  """Cuts texts into chunks, independently of the number of devices.
+  """Cuts texts, longest first, into chunks of at most `batch_size` rows.
 
-  Args:
-    lengths: tokens of the texts, in descending order.
-    batch_size: most rows of a chunk.
-    shapes: a text longer than `max_tokens` is a chunk.
+  A text longer than `max_tokens` is a chunk.
   """
   start, count = 0, len(lengths)
   while start < count:
@@ -200,16 +197,10 @@ class Towers(abc.ABC):
       tokens: Ragged,
       rows: np.ndarray | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Encodes rows of tokens step by step, the longest first.
-
-    Args:
-      method: 'encode_query' or 'encode_passage'.
-      params: the model's parameters.
-      tokens: token ids.
-      rows: which of them; None for all.
+    """Encodes rows of tokens by 'encode_query' or 'encode_passage'.
 
     Yields:
-      (int64 [n] positions in `rows`, float32 [n, D] their embeddings).
+      (int64 [n] positions in `rows`, or among all, float32 [n, D] embeddings).
     """
 
   @abc.abstractmethod
@@ -276,11 +267,7 @@ class LoadedModel:
     return self.embedder.dim
 
   def tower_digest(self, tower: str) -> Mapping[str, str]:
-    """SHA-256 of the parts of a tower, 'query' or 'passage', by part.
-
-    It covers what the tower computes, so all formats of a model have the same,
-    and two models that share it. The first call reads all its parameters.
-    """
+    """`tower_digest.digest` of 'query' or 'passage'; read and computed once."""
     if tower not in self._digests:
       self._digests[tower] = self.embedder.digest(self.params, tower)
     return self._digests[tower]

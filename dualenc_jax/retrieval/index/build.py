@@ -43,20 +43,15 @@ class IndexBuild:
       self, folder: str | os.PathLike[str], header: Header,
       replace: bool = False, codec: Callable[[], Codec] | None = None,
   ):
-    """Checks what the folder has.
+    """Checks what the folder has; raises UserError for anything but an index.
 
     Args:
       folder: the index, new or begun.
       header: the plan; an index with an equal header is continued.
       replace: whether an index that is damaged or has another header is
-        replaced. A complete one is kept until the new one is.
+        replaced, when the new one is complete, or else an error.
       codec: makes the codec that the header names; called by the process that
         starts the index.
-
-    Raises:
-      UserError: the folder holds something other than an index, or, unless
-        `replace`, an index that is damaged or has another header; names the
-        fields that differ.
     """
     self.header = header
     self._folders = IndexFolders(folder)
@@ -101,10 +96,9 @@ class IndexBuild:
   def write(
       self, shard: int, embeddings: np.ndarray, passages: Iterable[Passage]
   ) -> None:
-    """Writes a shard, unless another process has by now.
+    """Writes a shard of the header's dtype, unless another process has by now.
 
-    The embeddings [rows, D], or their codes, have the header's dtype; there are
-    as many passages. A full disk raises UserError.
+    A full disk raises UserError.
     """
     partial = self._folders.partial
     digest = self._loaded_codec[1]
@@ -118,10 +112,7 @@ class IndexBuild:
         # Another process has completed the index.
 
   def finish(self) -> bool:
-    """Moves the index into its place if no shard is missing.
-
-    Returns whether it is complete, by this process or by another.
-    """
+    """Moves the index into its place if no shard is missing; whether it is."""
     with self._writing(), self._folders.locked():
       if self.missing():
         return False
@@ -195,7 +186,7 @@ class IndexBuild:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """The passages of a search, whatever their source.
+  """The passages of a search.
 
   Attributes:
     embeddings: float [N, D], an array or a store of rows; or their codes.

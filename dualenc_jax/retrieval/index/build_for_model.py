@@ -93,10 +93,9 @@ class TextSource:
       texts: Sequence[int] | np.ndarray, progress: Progress,
       encode: Callable[[np.ndarray], Any] = lambda x: x,
   ) -> None:
-    """Puts embeddings of some texts, or what `encode` makes, into `out` [n, W].
+    """Puts embeddings of `texts`, or what `encode` makes, into `out` [n, W].
 
-    `batches` has the embeddings of the texts with these numbers [n]. Raises
-    UserError for one that is not finite, and names its text.
+    Raises UserError for one that is not finite, and names its text.
     """
     for positions, vectors in batches:
 
@@ -151,7 +150,7 @@ def encode(
     replace: bool = False,
     host: Host = Host(),
 ) -> IndexBuild:
-  """Makes this host's shards of an index, those that do not exist yet.
+  """Makes this host's shards of an index; `finish` of the build completes it.
 
   Args:
     model: the model.
@@ -162,9 +161,6 @@ def encode(
     shard_size: rows of a shard, `header.SHARD_SIZE` by default.
     replace: as in `IndexBuild`.
     host: this process's part of the work.
-
-  Returns:
-    The build; `finish` completes it.
   """
   provenance, corpus = model.provenance, source.cache.header
   own = model.codec if source.tower == 'passage' else None
@@ -205,17 +201,7 @@ def encode_shards(
   """Makes this host's missing shards of an index.
 
   Shards are dealt to the hosts by their numbers. One is written by a thread
-  while the next is encoded.
-
-  Args:
-    build: the index.
-    source: the texts.
-    embed: as `TextSource.embed`, of rows of the source's cache.
-    host: this process's part of the work.
-
-  Raises:
-    UserError: an embedding is not finite, or the disk is full. Earlier shards
-      are whole.
+  while the next is encoded, by `embed`, which takes rows of the source's cache.
   """
   header = build.header
   missing = build.missing()
@@ -266,10 +252,6 @@ def corpus_embeddings(
   Returns:
     An array or a store of rows [N, D], in the order of the corpus, or codes by
     the model's codec if it has one.
-
-  Raises:
-    UserError: they do not fit the memory or are not finite, or the index is of
-      something else.
   """
   source = TextSource(corpus.cache, corpus.rows, 'passage')
   if index_dir is not None:

@@ -55,17 +55,9 @@ def convert(
     source: str | os.PathLike[str], name: str, out: pathlib.Path,
     log: Callable[[str], None] = print,
 ) -> None:
-  """Writes an index in another form; the folder appears when it is complete.
+  """Writes an index in a form of `FORMS` to a new or an empty folder.
 
-  Args:
-    source: the index.
-    name: a key of `FORMS`.
-    out: a new or an empty folder.
-    log: takes a line for people about each step.
-
-  Raises:
-    UserError: the index is damaged, or has no such form, or a library is not
-      installed.
+  The folder appears when it is complete. `log` takes a line on each step.
   """
   form = FORMS[name]
   try:

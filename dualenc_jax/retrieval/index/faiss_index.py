@@ -13,20 +13,14 @@ _SCALARS = {'float16': 'QT_fp16', 'bfloat16': 'QT_bf16'}
 
 
 def build(stored: Any, blocks: Iterable[np.ndarray]) -> Any:
-  """Builds a faiss index in memory.
+  """Builds a `faiss.Index` of inner products in memory.
 
   For bits that are compared by Hamming distance it has the first of the two
-  steps: a binary index.
+  steps: a `faiss.IndexBinary`. UserError is raised where faiss has no index.
 
   Args:
     stored: the embeddings of an index: a store of rows [N, D], or a `Coded`.
     blocks: its rows, or their codes, [b, W], in order.
-
-  Returns:
-    A `faiss.Index` of inner products, or a `faiss.IndexBinary`.
-
-  Raises:
-    UserError: faiss has no index for the codec.
   """
   import faiss
 

@@ -111,12 +111,7 @@ class Header:
 
   @classmethod
   def read(cls, folder: pathlib.Path) -> 'Header':
-    """Reads header.json.
-
-    Raises:
-      UserError: no such file, another format or version, or a field that is
-        missing or of another type.
-    """
+    """Reads header.json."""
     path = folder / FILE
     absent = 'Give the folder that `dualenc encode` wrote, or run it first.'
     value = json_file.read(path, AGAIN, absent)

@@ -90,12 +90,12 @@ class RowStore:
 
 
 class Ids(Sequence[str]):
-  """The N ids in the order of the rows, read on demand: 8 bytes each."""
+  """The N ids in the order of the rows, read on demand: 16 bytes or so each."""
 
   def __init__(self, header: Header, shards: Sequence[Shard]):
     self._header = header
     self._shards = shards
-    self._ends: dict[int, np.ndarray] = {}
+    self._read: dict[int, np.ndarray] = {}
 
   def __len__(self) -> int:
     return self._header.passages
@@ -110,35 +110,28 @@ class Ids(Sequence[str]):
     if not -len(self) <= row < len(self):
       raise IndexError(f'row {row}: expected 0 to {len(self) - 1}.')
     shard, row = divmod(int(row) % len(self), self._header.shard_size)
-    ends = self._lines(shard)
-    return self._text(shard, ends[row - 1] + 1 if row else 0, ends[row])
+    return self._of_shard(shard)[row]
 
   def __iter__(self) -> Iterator[str]:
     for number in range(len(self._shards)):
-      self._lines(number)
-      yield from self._text(number, 0, -1).split('\n')
+      yield from self._of_shard(number)
 
-  def _lines(self, shard: int) -> np.ndarray:
-    """Where the lines of a shard's ids.txt end, int64 [rows]."""
-    if shard not in self._ends:
-      found = self._shards[shard]
-      ends = np.flatnonzero(found.ids == ord('\n'))
-      rows = len(self._header.shard_rows(shard))
-      if len(ends) != rows or ends[-1] != len(found.ids) - 1:
+  def _of_shard(self, number: int) -> np.ndarray:
+    """The ids of a shard, strings [rows]."""
+    if number not in self._read:
+      found = self._shards[number]
+      path, rows = found.folder / IDS, len(self._header.shard_rows(number))
+      try:
+        *lines, rest = found.ids.tobytes().decode().split('\n')
+      except UnicodeDecodeError as e:
+        raise UserError(f'{path} is not text in UTF-8: {e}. {AGAIN}') from e
+      if rest or len(lines) != rows:
         raise UserError(
-            f'{found.folder / IDS}: has {len(ends)} whole lines; expected'
-            f' {rows}, one id per line. {AGAIN}'
+            f'{path}: has {len(lines)} whole lines; expected {rows}, one id per'
+            f' line. {AGAIN}'
         )
-      self._ends[shard] = ends
-    return self._ends[shard]
-
-  def _text(self, shard: int, start: int, stop: int) -> str:
-    found = self._shards[shard]
-    try:
-      return found.ids[start:stop].tobytes().decode('utf-8', 'surrogatepass')
-    except UnicodeDecodeError as e:
-      path = found.folder / IDS
-      raise UserError(f'{path} is not text in UTF-8: {e}. {AGAIN}') from e
+      self._read[number] = np.array(lines, np.dtypes.StringDType())
+    return self._read[number]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,16 +155,9 @@ class Index:
       folder: str | os.PathLike[str],
       expect: Mapping[str, Any] | None = None,
   ) -> 'Index':
-    """Opens an index and checks that it is complete and as expected.
+    """Opens an index; raises UserError unless it is complete and as expected.
 
-    Args:
-      folder: the folder that `dualenc encode` wrote.
-      expect: values that the header or its provenance must have.
-
-    Raises:
-      UserError: no index or half of one, another format or version, a field
-        that is not as expected, or a file that is missing, truncated or
-        half-written.
+    `expect` has values that the header or its provenance must have.
     """
     place = IndexFolders(folder)
     folder = place.readable()
@@ -191,12 +177,6 @@ class Index:
     codec = digest = None
     if header.codec is not None:
       codec, digest = codec_lib.load(folder / codec_lib.FILE)
-      if (codec.name, codec.dim) != (header.codec, header.dim):
-        raise UserError(
-            f'{folder / codec_lib.FILE}: this is another codec, {codec.name}'
-            f' for vectors of dim {codec.dim}; {FILE} says {header.codec} and'
-            f' {header.dim}. {AGAIN}'
-        )
     shards = [
         Shard.open(folder, header, i, digest) for i in range(header.shards)
     ]
@@ -220,19 +200,11 @@ def open_index(
     folder: str | os.PathLike[str],
     more: Mapping[str, Any] | None = None,
 ) -> Index:
-  """Opens an index for the queries of a model.
+  """Opens an index for the queries of a model; see `Index.open`.
 
-  Codes that were trained with another model's queries are opened with a
-  warning.
-
-  Args:
-    model: the model; its passage tower, and its codec if any, made the index.
-    folder: the index.
-    more: further fields that the header must have.
-
-  Raises:
-    UserError: as `Index.open`; the index belongs to another passage tower, or
-      to the model's own codec at another step or in another model.
+  The model's passage tower, and its codec if any, must have made the index, and
+  `more` are further fields that the header must have. Codes that were trained
+  with another model's queries are opened with a warning.
   """
   expect = {**expected_header(model, 'passage'), **(more or {})}
   index = Index.open(folder, expect)
@@ -259,11 +231,7 @@ def codec_provenance(codec: Codec) -> dict[str, Any]:
 
 
 def expected_header(model: LoadedModel, tower: str) -> dict[str, Any]:
-  """The fields of the header of every index of a tower's embeddings.
-
-  They are the same for all models with this tower: a light query tower searches
-  the index of the model that it was aligned to.
-  """
+  """The fields of the header of every index of a tower's embeddings."""
   return {'tower': tower, 'dim': model.dim, **tower_provenance(model, tower)}
 
 

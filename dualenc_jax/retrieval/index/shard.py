@@ -20,10 +20,9 @@ from dualenc_jax.utils.errors import UserError
 EMBEDDINGS, IDS, PASSAGES = 'embeddings.npy', 'ids.txt', 'passages.jsonl'
 OFFSETS, INFO = 'offsets.npy', 'shard.json'
 FILES = (EMBEDDINGS, IDS, PASSAGES, OFFSETS)
-_HEADS = f'{re.escape(FILE)}|{re.escape(codec_lib.FILE)}'
 _OF_INDEX = re.compile(
-    rf'{_HEADS}|\.({_HEADS})\.[0-9]+\.partial'
-    rf'|shard-[0-9]{{5,}}(\.partial)?(/({"|".join([*FILES, INFO])}))?'
+    rf'\.?({re.escape(FILE)}|{re.escape(codec_lib.FILE)})(\.\d+\.partial)?'
+    r'|shard-\d{5,}(\.partial)?'
 )
 
 
@@ -75,13 +74,9 @@ class Shard:
   def open(
       cls, index: pathlib.Path, header: Header, number: int, codec: str | None
   ) -> 'Shard':
-    """Maps a shard of the index in a folder.
+    """Maps a shard; raises UserError unless it is whole and as the header says.
 
     `codec` is the SHA-256 of the file of its codec; None without one.
-
-    Raises:
-      UserError: it is missing, or a file of it is missing, truncated or not
-        what the header says, or its codes are by another codec.
     """
     folder, rows = index / name(number), header.shard_rows(number)
     path = folder / INFO
@@ -130,7 +125,7 @@ def write(
   """
   folder = index / name(number)
   partial = index / f'{name(number)}.partial'
-  _remove(partial)
+  shutil.rmtree(partial, ignore_errors=True)
   partial.mkdir()
   try:
     lengths = [0]
@@ -141,7 +136,7 @@ def write(
               f'The id {passage.id!r} of a text cannot be kept in an index:'
               ' expected an id of one line.'
           )
-        ids.write(passage.id.encode('utf-8', 'surrogatepass') + b'\n')
+        ids.write(passage.id.encode() + b'\n')
         lengths.append(texts.write(passage.line()))
     offsets = np.cumsum(lengths, dtype=np.int64)
     for array_file, array in ((EMBEDDINGS, embeddings), (OFFSETS, offsets)):
@@ -156,11 +151,10 @@ def write(
     with _synced(partial / INFO) as file:
       file.write(json.dumps(info, indent=2).encode() + b'\n')
     # There may be a damaged shard.
-    _remove(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
   except BaseException:
-    with contextlib.suppress(OSError):
-      _remove(partial)
+    shutil.rmtree(partial, ignore_errors=True)
     raise
 
 
@@ -170,11 +164,6 @@ def _synced(path: pathlib.Path) -> Iterator[IO[bytes]]:
     yield file
     file.flush()
     os.fsync(file.fileno())
-
-
-def _remove(folder: pathlib.Path) -> None:
-  if folder.exists():
-    shutil.rmtree(folder)
 
 
 def _check_size(path: pathlib.Path, size: int | None) -> None:
@@ -225,13 +214,9 @@ class IndexFolders(files.GrowingFolder):
     return sum(untrusted.is_digits(name.partition('-')[2]) for name in names)
 
   def check_contents(self) -> None:
-    """Raises UserError where a folder holds anything but an index.
-
-    A folder with one is never renamed, removed or written to.
-    """
+    """Raises UserError where a folder holds anything but an index."""
     for path in (self.folder, self.partial, self.aside):
-      found = [*path.glob('*'), *path.glob('*/*')]
-      names = sorted(inner.relative_to(path).as_posix() for inner in found)
+      names = sorted(inner.name for inner in path.glob('*'))
       strangers = [name for name in names if not _OF_INDEX.fullmatch(name)]
       if path.is_file():
         strangers = [path.name]

@@ -118,12 +118,7 @@ class ExactSearch:
     )
 
   def top_k(self, queries: np.ndarray, k: int) -> Ranking:
-    """Ranks the whole corpus for queries float32 [Q, D]: [Q, min(k, N)] hits.
-
-    Raises:
-      UserError: k below 1, no queries, another dim, or a vector that is not
-        finite (its row is named).
-    """
+    """Ranks the corpus for queries float32 [Q, D]: [Q, min(k, N)] hits."""
     check_k(k)
     queries = self._prepare(queries)
     size = len(self._passages)
@@ -309,11 +304,7 @@ class TwoStepSearch:
     return min(self._passages.codec.rescored, len(self._passages))
 
   def top_k(self, queries: np.ndarray, k: int) -> Ranking:
-    """Ranks the l candidates of each query; see `ExactSearch.top_k`.
-
-    Raises:
-      UserError: k above l, or as `ExactSearch.top_k`.
-    """
+    """Ranks the l candidates of each query; raises UserError for k above l."""
     check_k(k)
     count = len(self._passages)
     if min(k, count) > self.rescored:

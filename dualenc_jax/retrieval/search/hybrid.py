@@ -69,10 +69,7 @@ class Hybrid:
   def score_both(
       self, queries: Sequence[str], embeddings: np.ndarray
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields BM25 and dense scores, float32 [N] each, of each of Q queries.
-
-    The queries are given as texts and as embeddings [Q, D].
-    """
+    """Yields BM25 and dense scores, float32 [N] each, of each of Q queries."""
     if codec := getattr(self.embeddings, 'codec', None):
       embeddings = codec.queries(embeddings)
     dense = ranking.all_scores(embeddings, self.embeddings)

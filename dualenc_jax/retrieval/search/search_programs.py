@@ -380,17 +380,9 @@ def top_scores(
 ) -> tuple[jax.Array, jax.Array]:
   """The `count` best of the groups with the greatest maxima, or of all.
 
-  With as many groups as hits it is the best of all.
-
-  Args:
-    scores: [Q, M]; [M, Q] if `axis` is 0.
-    groups: number of groups to search.
-    count: at most the scores of these groups.
-    axis: axis of the M scores.
-    greatest: `group_maxima` of the scores, where known.
-
-  Returns:
-    Scores, best first, and their places, int32, [Q, count] each.
+  With as many groups as hits it is the best of all. Scores are [Q, M], or
+  [M, Q] if `axis` is 0; `greatest` are their `group_maxima`, where known. The
+  result is scores, best first, and their places, int32, [Q, count] each.
   """
   size = scores.shape[axis]
   if size < 4 * groups * _GROUP or size % _GROUP:

@@ -1,14 +1,13 @@
 """The sentence of a passage that shows why the passage was found."""
 
 import re
+import textwrap
 from typing import NamedTuple
 
 from dualenc_jax.retrieval.search.bm25 import LANGUAGE, split_words
 
 # Characters that a line of a terminal, or two, has room for.
 LONGEST = 240
-# Characters that are kept in front of the first word of the query.
-_BEFORE = 40
 _SENTENCES = re.compile(r'(?<=[.!?])[\'")\]]*\s+|(?<=[。！？])|\n\s*\n')
 
 
@@ -41,7 +40,8 @@ def find_snippet(
     matches = len(wanted.intersection(split_words(sentence, language)))
     if matches > best.matches:
       best = Snippet(sentence, matches)
-  return Snippet(_cut(best.text, wanted, language), max(best.matches, 0))
+  short = textwrap.shorten(best.text, LONGEST, placeholder='...')
+  return Snippet(short, max(best.matches, 0))
 
 
 def _sentences(text: str):
@@ -50,21 +50,3 @@ def _sentences(text: str):
     for part in sentence.splitlines() if long else [sentence]:
       if part := ' '.join(part.split()):
         yield part
-
-
-def _cut(text: str, wanted: set[str], language: str | None) -> str:
-  """At most `LONGEST` characters, from a little before the first match."""
-  if len(text) <= LONGEST:
-    return text
-  start = 0
-  for found in re.finditer(r'\S+', text):
-    if wanted.intersection(split_words(found[0], language)):
-      start = found.start()
-      break
-  start = min(start - _BEFORE, len(text) - LONGEST)
-  start = text.find(' ', start) + 1 if start > 0 else 0
-  part = text[start : start + LONGEST]
-  cut = start + LONGEST < len(text)
-  if cut:
-    part = part.rsplit(' ', 1)[0]
-  return '...' * bool(start) + part + '...' * cut
