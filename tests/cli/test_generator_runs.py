@@ -91,7 +91,7 @@ def test_another_run_starts_from_it(flags, trained, capsys):
 def test_a_report_asks_for_nothing_that_it_cannot_have(trained):
   assert cli.main(['report', f'--model_dir={trained}']) == 0
   page = (trained / 'report.html').read_text()
-  assert 'token_accuracy' in page and 'Log-likelihood of a token' in page
+  assert 'token_accuracy' in page and 'validation/log_likelihood' in page
   assert 'dualenc evaluate' not in page and 'dualenc analyze' not in page
 
 

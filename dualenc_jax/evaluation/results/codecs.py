@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 import logging
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,11 @@ import numpy as np
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.metrics import DEPTH
 from dualenc_jax.evaluation.results import tables
-from dualenc_jax.evaluation.results.result_files import CODECS, write_result
+from dualenc_jax.evaluation.results.result_files import (
+  CODECS,
+  remove_codecs,
+  write_result,
+)
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Codec, Coded, Spec
 from dualenc_jax.utils import table as table_lib
@@ -46,7 +49,7 @@ def evaluate(
   has the result of the embeddings without a codec, by the same facts; run files
   have k hits a query, and metrics are computed from `depth` of them.
   """
-  remove(folder / CODECS)
+  remove_codecs(folder)
   size = passages.shape[1] * passages.dtype.itemsize
   for spec in specs:
     _LOG.info('Codec %s.', spec.name)
@@ -66,12 +69,6 @@ def evaluate(
   assert table is not None
   table_lib.write(folder / CODECS, CODECS, [table])
   return table
-
-
-def remove(folder: pathlib.Path) -> None:
-  """Removes the files of an earlier `evaluate`."""
-  if (folder / f'{CODECS}.md').exists():
-    shutil.rmtree(folder)
 
 
 def _encode(codec: Codec, vectors: Any) -> Coded:

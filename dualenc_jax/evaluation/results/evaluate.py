@@ -24,7 +24,7 @@ from dualenc_jax.evaluation.results.baselines import (
   HYBRID_FOLDER,
 )
 from dualenc_jax.evaluation.results.result_files import (
-  CODECS,
+  remove_codecs,
   remove_result,
   VALIDATION,
   write_result,
@@ -217,7 +217,7 @@ def _remove_others(
   if not _is_of(folder, {**facts, **own}):
     for name in (HYBRID_FOLDER, RERANK_FOLDER):
       remove_result(folder / name)
-    codecs.remove(folder / CODECS)
+    remove_codecs(folder)
 
 
 def _is_of(folder: pathlib.Path, facts: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import pathlib
+import shutil
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 import numpy as np
@@ -95,6 +96,12 @@ def remove_result(folder: pathlib.Path) -> None:
     (folder / name).unlink(missing_ok=True)
   with contextlib.suppress(OSError):
     folder.rmdir()
+
+
+def remove_codecs(folder: pathlib.Path) -> None:
+  """Removes the results of codecs beside a result, if there are any."""
+  if (folder / CODECS / f'{CODECS}.md').exists():
+    shutil.rmtree(folder / CODECS)
 
 
 def _example(
