@@ -13,31 +13,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.checkpoints import loading, released_models
-from dualenc_jax.data import Layout, Packed
 from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.data.text.ragged import DistinctTexts, from_uint32_pairs
 from dualenc_jax.data.text.template import PairPool
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
 from dualenc_jax.losses.loss import weighted_mean
-from dualenc_jax.models import DualEncoder
-from dualenc_jax.objectives.encoding import embed_queries
 from dualenc_jax.objectives.objective import Key, Result, Run
-from dualenc_jax.objectives.pairs import PairObjective
-from dualenc_jax.objectives.product_codes import ProductCodes
+from dualenc_jax.objectives.product_codes import CodeObjective
 from dualenc_jax.retrieval.encoding.teacher import (
   check_spread,
   PairScores,
   Teacher,
 )
-from dualenc_jax.utils.errors import check_positive, check_whole, UserError
+from dualenc_jax.utils.errors import UserError
 
 # The number of new pairs that a query had the teacher score.
 _ASKED = 'asked'
 
 
 @dataclasses.dataclass(frozen=True)
-class DistilledPQ(PairObjective):
+class DistilledPQ(CodeObjective):
   """JPQ+GPL (Thakur et al. 2022): margins of a teacher over live hits.
 
   Before each step all codes are searched for the `depth` best by C and E as
@@ -48,7 +44,6 @@ class DistilledPQ(PairObjective):
     L_q = mean over j of ((s_p - s_j) - (t_p - t_j))^2.
 
   Attributes:
-    depth: hits of a query's search, 25 in the paper.
     teacher: the model_dir of a cross-encoder of the same vocabulary, or a
       released ranker. It reads passages as this run cuts them.
     teacher_form: form of a released ranker, 'monot5' or 'rankt5'.
@@ -59,33 +54,12 @@ class DistilledPQ(PairObjective):
       for bit as an uninterrupted one, without it except for rounding.
   """
 
-  model: DualEncoder
-  codec_from: str | None = None
   depth: int = 25
   temperature: float = 0.05
   teacher: str | None = None
   teacher_form: str | None = None
   teacher_vocabulary: str | None = None
   least_spread: float = 1.0
-  whole_corpus: bool = True
-  states_dir: str | None = None
-  micro_batch_size: int | None = None
-  layout: Layout = Packed()
-  num_negatives = 0
-  sides = ('queries',)
-  needs_start = True
-
-  def __post_init__(self):
-    self.check_options()
-    check_whole('DistilledPQ.depth (JPQ_DEPTH)', self.depth, 1)
-    check_positive('DistilledPQ.temperature (TEMPERATURE)', self.temperature)
-
-  @functools.cached_property
-  def frozen_passages(self) -> ProductCodes:
-    return ProductCodes(
-        self.model, self.whole_corpus, self.states_dir,
-        codec_from=self.codec_from,
-    )
 
   @functools.cached_property
   def cross_encoder(self) -> Teacher:
@@ -108,8 +82,7 @@ class DistilledPQ(PairObjective):
     if tokenizer.vocabulary.sha256 != teacher.vocabulary.sha256:
       raise UserError(
           f'TEACHER_DIR is {self.teacher}, of another vocabulary than'
-          f' {tokenizer.vocabulary.path}, whose tokens the run has. Give a'
-          ' teacher that was trained with it.'
+          f' {tokenizer.vocabulary.path}, whose tokens the run has.'
       )
     if tokenizer.prefixes != teacher.prefixes:
       raise UserError(
@@ -153,7 +126,7 @@ class DistilledPQ(PairObjective):
     @jax.jit
     def search(params: Any, batch: Any) -> Hits:
       with run.partitioner.scope():
-        query = self._queries(params, batch, None)
+        query = self.queries(params, batch, None)
         return self.frozen_passages.search(params, batch, query, self.depth)
 
     def complete(params: Any, batch: Any) -> Any:
@@ -179,12 +152,6 @@ class DistilledPQ(PairObjective):
       return {**batch, 'hits': hits, **run.partitioner.to_device(more)}
 
     return complete
-
-  def _queries(self, params: Any, batch: Any, key: Key) -> jax.Array:
-    """Encodes the batch's queries and maps them by the codec, [B, d]."""
-    micro = self.micro_batch_size
-    query = embed_queries(self.model, params, batch, key, micro)
-    return self.frozen_passages.map_queries(params, query)
 
   def _pair_scores(self, run: Run) -> PairScores:
     """Returns the teacher's scores by fingerprints of queries and passages."""
@@ -212,7 +179,7 @@ class DistilledPQ(PairObjective):
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     relevant, others, metrics = self.frozen_passages.rank(
-        params, batch, self._queries(params, batch, key), batch['hits']
+        params, batch, self.queries(params, batch, key), batch['hits']
     )
     student = jnp.concatenate([relevant.scores[:, :1], others.scores], axis=1)
     teacher = jnp.nan_to_num(batch[TEACHER_SCORES.name])

@@ -1,6 +1,7 @@
 """All passages of a run as fixed codes, whose centroids are trained.
 
 The passage tower is frozen, and so is the part of a codec that assigns codes.
+`CodeObjective` is the base class of what trains on a search of them.
 """
 
 import dataclasses
@@ -12,16 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dualenc_jax.data import Layout, Packed
 from dualenc_jax.losses import code_search
 from dualenc_jax.losses.code_search import Codes, Hits, Ranked
-from dualenc_jax.models import model_params
+from dualenc_jax.models import DualEncoder, model_params
 from dualenc_jax.objectives import encoding
 from dualenc_jax.objectives.frozen_passages import (
   FrozenPassages,
   passage_tower,
   Passages,
 )
-from dualenc_jax.objectives.objective import Run
+from dualenc_jax.objectives.objective import Key, Run
+from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.retrieval.compression import Codec, model_codec
 from dualenc_jax.retrieval.compression.model_codec import ASSIGN, GROUP, SCORE
 from dualenc_jax.retrieval.compression.product import Product
@@ -29,7 +32,7 @@ from dualenc_jax.retrieval.compression.quantisers import unpack
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
 from dualenc_jax.utils import json_file
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import check_positive, check_whole, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,3 +158,46 @@ class ProductCodes(FrozenPassages):
         **code_search.metrics(relevant, others, hits.rows.shape[1]),
         **encoding.effective_ranks(query, quantiser.values(relevant_codes)),
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeObjective(PairObjective):
+  """The base class of training by a search of the codes of all passages.
+
+  Attributes:
+    codec_from: see `ProductCodes`; also for `whole_corpus` and `states_dir`.
+    depth: hits of a query's search.
+    temperature: divides the scores, which are near cosines.
+  """
+
+  model: DualEncoder
+  codec_from: str | None = None
+  depth: int = 1
+  temperature: float = 1.0
+  whole_corpus: bool = True
+  states_dir: str | None = None
+  micro_batch_size: int | None = None
+  layout: Layout = Packed()
+  num_negatives = 0
+  sides = ('queries',)
+  needs_start = True
+
+  def __post_init__(self):
+    self.check_options()
+    name = type(self).__name__
+    check_whole(f'{name}.depth (JPQ_DEPTH)', self.depth, 1)
+    check_positive(f'{name}.temperature (TEMPERATURE)', self.temperature)
+
+  @functools.cached_property
+  def frozen_passages(self) -> ProductCodes:
+    return ProductCodes(
+        self.model, self.whole_corpus, self.states_dir,
+        codec_from=self.codec_from,
+    )
+
+  def queries(self, params: Any, batch: Any, key: Key) -> jax.Array:
+    """Encodes the batch's queries and maps them by the codec, [B, d]."""
+    query = encoding.embed_queries(
+        self.model, params, batch, key, self.micro_batch_size
+    )
+    return self.frozen_passages.map_queries(params, query)

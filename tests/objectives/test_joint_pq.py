@@ -126,7 +126,8 @@ def train(folder, devices, steps=3):
   objective, params, batch, _ = case(folder)
   model = tiny_training.make_model(separate_towers=True, dropout_rate=0.1)
   objective = JointPq(
-      model, objective.codec_from, objective.depth, objective.cut, TEMPERATURE
+      model, objective.codec_from, objective.depth, TEMPERATURE,
+      cut=objective.cut,
   )
   partitioner = SmallPartitioner(devices=devices)
   optimizer = Optimizer(optax.sgd(0.05), lambda step: 0.05)
