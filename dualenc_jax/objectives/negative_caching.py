@@ -14,10 +14,9 @@ from dualenc_jax import losses
 from dualenc_jax.data import Layout, Padded
 from dualenc_jax.data.layouts import padded_rows
 from dualenc_jax.data.text.ragged import as_uint32_pairs
-from dualenc_jax.losses import cache_sampling, negative_cache
-from dualenc_jax.losses.cache_sampling import Sample
+from dualenc_jax.losses import negative_cache
 from dualenc_jax.losses.loss import mean, metrics_of_batch, positive_similarity
-from dualenc_jax.losses.negative_cache import NegativeCache
+from dualenc_jax.losses.negative_cache import NegativeCache, Sample
 from dualenc_jax.losses.score_matrix import MASKED
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
 from dualenc_jax.objectives import encoding
@@ -197,7 +196,7 @@ class CachedNegatives(PairObjective):
       limits = positive_similarity(embeddings)
       limits += similarity.false_negative_margin
       limits /= similarity.temperature
-    return cache_sampling.sample(
+    return negative_cache.sample(
         cache, embeddings.query, known, similarity.temperature, key, order,
         self.sampled, self.top_k, limits,
     )

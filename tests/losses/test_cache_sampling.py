@@ -11,8 +11,8 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from dualenc_jax.losses import cache_sampling
-from dualenc_jax.losses.cache_sampling import sample
+from dualenc_jax.losses import negative_cache
+from dualenc_jax.losses.negative_cache import sample
 
 pytestmark = pytest.mark.devices(8)
 
@@ -210,11 +210,11 @@ def test_without_candidates_nothing_is_drawn():
 
 def test_noise_is_finite_and_gumbel():
   ends = np.array([0, 1, 2**31, 2**32 - 129, 2**32 - 1], np.uint32)
-  assert np.isfinite(cache_sampling.gumbel(ends)).all()
+  assert np.isfinite(negative_cache.gumbel(ends)).all()
   bits = np.random.default_rng(0).integers(0, 2**32, 100_000, np.uint32)
-  got = np.asarray(cache_sampling.gumbel(bits))
+  got = np.asarray(negative_cache.gumbel(bits))
   assert scipy.stats.kstest(got, scipy.stats.gumbel_r.cdf).pvalue > 1e-4
   # Where it is large: the exact quantiles of the smallest numbers.
   bits = np.array([0, 1, 7, 1000], np.uint32)
   exact = scipy.stats.gumbel_r.isf((bits.astype(np.float64) + 0.5) / 2**32)
-  np.testing.assert_allclose(cache_sampling.gumbel(bits), exact, rtol=1e-6)
+  np.testing.assert_allclose(negative_cache.gumbel(bits), exact, rtol=1e-6)
