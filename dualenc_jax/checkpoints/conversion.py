@@ -145,14 +145,15 @@ def convert(
     UserError: the source cannot be read or not be written so; what was written
       is not the same; or the output exists. Nothing is left then.
   """
-  check_out(out)
   absent = ', '.join(verification.missing(form.packages))
-  if query_alone:
-    _check_query_only(name, form)
   weights, other_usage = source.read()
   log(f'{weights.path}: {describe(weights)}')
-  if weights.passage_tower:
-    _check_query_only(name, form)
+  if (query_alone or weights.passage_tower) and not form.query_only_ok:
+    able = ' or '.join(n for n, form in FORMS.items() if form.query_only_ok)
+    raise UserError(
+        f'--to={name} needs both towers. For a query tower alone give'
+        f' --tower=query --to={able}.'
+    )
   problem = None
   if not weights.encoder.num_layers and form.as_bag is None:
     problem = (
@@ -208,26 +209,6 @@ def convert(
     else:
       log('All tensors are the same; no texts were compared.')
   log(f'Wrote {out}, in float32: {form.text}.')
-
-
-def _check_query_only(name: str, form: Form) -> None:
-  if not form.query_only_ok:
-    able = ' or '.join(n for n, form in FORMS.items() if form.query_only_ok)
-    raise UserError(
-        f'--to={name} needs both towers. For a query tower alone give'
-        f' --tower=query --to={able}.'
-    )
-
-
-def check_out(out: pathlib.Path) -> None:
-  """Raises UserError unless the output is a new or an empty folder."""
-  if out.is_symlink() or (
-      out.exists() and (not out.is_dir() or any(out.iterdir()))
-  ):
-    raise UserError(
-        f'--output_dir {out} already exists. Give a new folder: nothing is'
-        ' overwritten.'
-    )
 
 
 def describe(weights: Weights) -> str:

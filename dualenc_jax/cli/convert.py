@@ -85,7 +85,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   is_index = not merged and index_conversion.is_index(args.source)
   check_source(args, is_index)
   if is_index:
-    conversion.check_out(out)
     index_conversion.convert(args.source, args.to, out, log)
     return
   process.return_freed_memory()

@@ -259,7 +259,7 @@ def test_a_bag_is_no_program_and_the_error_has_what_saves_one(tmp_path):
 def test_nothing_is_overwritten(models, tmp_path):
   (tmp_path / 'out').mkdir()
   (tmp_path / 'out' / 'mine.txt').write_text('mine')
-  with pytest.raises(UserError, match='already exists'):
+  with pytest.raises(UserError, match='exists, and is left as it is'):
     run(models / 'sde', 'hf', tmp_path / 'out')
   assert os.listdir(tmp_path / 'out') == ['mine.txt']
 
