@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
-from dualenc_jax.checkpoints.weights import ENCODERS, Weights
+from dualenc_jax.checkpoints.weights import Weights
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.models import Projection
 from dualenc_jax.retrieval.encoding import tower_digest
@@ -281,14 +281,8 @@ def _collect_facts(model: Weights) -> dict[str, str]:
       f'the shape of {name}': tensor.shape
       for name, tensor in sorted(model.tensors.items())
   }
-  for tower in ENCODERS:
-    if (encoder := getattr(model, tower)) is not None:
-      for field in dataclasses.fields(encoder):
-        if field.name not in ('parent', 'name'):
-          facts[f'{tower}.{field.name}'] = getattr(encoder, field.name)
   vocabulary = Vocabulary(str(model.usage.vocabulary))
   facts['the SHA-256 of the vocabulary'] = vocabulary.sha256
-  facts |= model.usage.facts()
-  for name in ('trained_dims', 'passage_tower'):
-    facts[name] = getattr(model, name)
+  facts |= model.settings()
+  facts['trained_dims'] = tuple(model.trained_dims)
   return {name: str(value) for name, value in facts.items()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from dualenc_jax.checkpoints import assignment, formats, loading
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
-from dualenc_jax.checkpoints.weights import ENCODERS, SIZES, Weights
+from dualenc_jax.checkpoints.weights import Weights
 from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils.errors import UserError
@@ -63,27 +63,13 @@ def check_written(weights: Weights, folder: pathlib.Path) -> None:
           f'{written.tensors[source].where} differs from'
           f' {weights.tensors[name].where}. Nothing was kept.'
       )
-  expected, actual = map(_collect_settings, (weights, written))
-  for name, value in expected.items():
+  actual = written.settings()
+  for name, value in weights.settings().items():
     if value != actual.get(name):
       raise UserError(
           f'{name} is {value!r}, but {actual.get(name)!r} in the output.'
           ' Nothing was kept.'
       )
-
-
-def _collect_settings(weights: Weights) -> dict[str, Any]:
-  """All that vectors depend on beside tensors, by name."""
-  settings = {
-      **weights.usage.facts(), 'the passage tower': weights.passage_tower
-  }
-  for tower in ENCODERS:
-    encoder = getattr(weights, tower)
-    for name in (*SIZES, 'num_buckets') if encoder else ():
-      value = getattr(encoder, name)
-      value = tuple(value) if name == 'activations' else value
-      settings[f'{tower}: {name}'] = value
-  return settings
 
 
 def compare(

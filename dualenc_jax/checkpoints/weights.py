@@ -164,6 +164,17 @@ class Weights:
     parts[2] = parts[2] or Projection(parts[0].features)
     return models.DualEncoder(*parts)
 
+  def settings(self) -> dict[str, Any]:
+    """All that embeddings depend on, except tensors and vocabulary, by name."""
+    settings = {**self.usage.facts(), 'passage_tower': self.passage_tower}
+    for tower in ENCODERS:
+      encoder = getattr(self, tower)
+      for name in (*SIZES, 'num_buckets') if encoder else ():
+        value = getattr(encoder, name)
+        value = tuple(value) if name == 'activations' else value
+        settings[f'{tower}.{name}'] = value
+    return settings
+
   def check(self) -> 'Weights':
     """Returns itself if its tensors are those of its sizes, else UserError."""
     _check_matrices(self)
