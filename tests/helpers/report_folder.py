@@ -117,14 +117,12 @@ class Page(HTMLParser):
     super().__init__()
     self.html = html
     self.open, self.tags, self.words = [], [], {}
-    self.within_word = False
     self.feed(html)
     self.close()
     assert self.open == []
 
   def handle_startendtag(self, tag, attrs):
     self.tags.append((tag, dict(attrs)))
-    self.within_word = tag == 'wbr'
 
   def handle_starttag(self, tag, attrs):
     self.tags.append((tag, dict(attrs)))
@@ -137,9 +135,7 @@ class Page(HTMLParser):
   def handle_data(self, data):
     inside = [i for tag, i in self.open if tag == 'section'] or ['top']
     if all(tag != 'style' for tag, _ in self.open):
-      words = self.words.setdefault(inside[0], [])
-      words.append((words.pop() if self.within_word else '') + data)
-    self.within_word = False
+      self.words.setdefault(inside[0], []).append(data)
 
   def text(self, section):
     return ' '.join(' '.join(self.words.get(section, [])).split())

@@ -109,12 +109,6 @@ class Contents:
       return self.settings.get('TASK', '').strip('@()')
     return name if isinstance(name, str) else ' + '.join(map(str, name))
 
-  def outdated(self, result: Result) -> str:
-    """See `result_files.compare_checkpoint`."""
-    if self.step is None:
-      return ''
-    return result_files.compare_checkpoint(result, self.step, self.meta)
-
 
 def read(model_dir: str, others: Sequence[pathlib.Path] = ()) -> Contents:
   """Reads the files of a model_dir, or of a folder of dim or prompts in it.

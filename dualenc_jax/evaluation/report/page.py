@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Iterator, Mapping
 import contextlib
-import html
 import importlib.util
 import json
 import pathlib
@@ -53,9 +52,7 @@ def render(contents: Contents) -> str:
       trim_blocks=True,
       undefined=jinja2.StrictUndefined,
   )
-  environment.filters |= {
-      'breaking': _breaking, 'markdown': _markdown, 'precise': precise
-  }
+  environment.filters |= {'markdown': _markdown, 'precise': precise}
   return environment.get_template('page.html').render(
       contents=contents,
       tables=result_tables(contents),
@@ -73,12 +70,6 @@ def _visible(value: Any) -> Any:
   """Text with control characters as escapes; markup stays as it is."""
   is_markup = hasattr(value, '__html__')
   return value if is_markup else untrusted.escape_controls(str(value))
-
-
-def _breaking(name: str) -> Markup:
-  """A heading with places to break at, as many stand side by side."""
-  shown = html.escape(untrusted.escape_controls(name))
-  return Markup(re.sub(r'(?<=\w\w\w)(?=@)|(?<=/)', '<wbr/>', shown))
 
 
 def _markdown(text: str) -> Markup:

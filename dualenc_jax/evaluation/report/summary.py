@@ -7,6 +7,7 @@ from dualenc_jax.evaluation.report.contents import CONFIG, Contents
 from dualenc_jax.evaluation.results import benchmarks
 from dualenc_jax.evaluation.results.result_files import (
   describe_copies,
+  describe_outdated,
   describe_seen,
   size,
 )
@@ -77,7 +78,7 @@ def _headlines_of_results(contents: Contents) -> Iterator[Headline]:
     for metric in benchmarks.paper_metrics(result.key):
       if metric in result.metrics:
         where = str(result.key)
-        if outdated := contents.outdated(result):
+        if outdated := describe_outdated(result):
           where += f', {outdated.partition(", ")[0]}'
         if known := bm25.get(result.key):
           where += f'; BM25 {_percent(known[metric])}'
@@ -125,7 +126,7 @@ def missing(contents: Contents) -> Iterator[tuple[str, str]]:
         f'dualenc evaluate --model_dir={folder}',
     )
   for evaluation in contents.evaluations:
-    if outdated := contents.outdated(evaluation.result):
+    if outdated := describe_outdated(evaluation.result):
       command = str(evaluation.result.provenance.get('command', ''))
       yield f'The evaluation {evaluation.name} is {outdated}.', command
   if not contents.analyses:

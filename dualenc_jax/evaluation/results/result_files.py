@@ -338,31 +338,24 @@ def read_meta(model_dir: pathlib.Path, step: int) -> dict[str, Any]:
   return {name: meta[name] for name in meta if name != 'config'}
 
 
-def compare_checkpoint(
-    result: Result, step: int, meta: Mapping[str, Any]
-) -> str:
+def describe_outdated(result: Result) -> str:
   """'of step 10, the newest checkpoint of step 30', or ''.
 
-  It is '' for a result without a step, and for one of the checkpoint that
-  commands read: the best that the newest step's meta names, else the newest.
+  It is '' for a result that is in no model_dir, and for one of the checkpoint
+  that commands read: the best that the newest step's meta names, else the
+  newest.
   """
-  best = meta.get('notes', {}).get('best')
-  which, step = ('best', best['step']) if best else ('newest', step)
   measured = result.provenance.get('checkpoint_step')
-  if measured not in (None, step):
-    return f'of step {measured:,}, the {which} checkpoint of step {step:,}'
-  runs = result.provenance.get('run_id'), meta.get('run_id')
-  if None not in runs and runs[0] != runs[1]:
-    return f'of another training run than the {which} checkpoint'
-  return ''
-
-
-def describe_outdated(result: Result) -> str:
-  """`compare_checkpoint` with the model_dir that a result lies in, if any."""
-  if 'checkpoint_step' not in result.provenance:
-    return ''
   for folder in pathlib.Path(result.where).resolve().parents[:_ABOVE]:
-    step = newest_step(folder)
-    if step is not None and (folder / 'config.gin').exists():
-      return compare_checkpoint(result, step, read_meta(folder, step))
+    newest = newest_step(folder)
+    if measured is None or newest is None:
+      continue
+    meta = read_meta(folder, newest)
+    best = meta.get('notes', {}).get('best')
+    which, step = ('best', best['step']) if best else ('newest', newest)
+    if measured != step:
+      return f'of step {measured:,}, the {which} checkpoint of step {step:,}'
+    runs = result.provenance.get('run_id'), meta.get('run_id')
+    if None not in runs and runs[0] != runs[1]:
+      return f'of another training run than the {which} checkpoint'
   return ''

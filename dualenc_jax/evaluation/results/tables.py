@@ -1,8 +1,7 @@
 """The papers' tables, from the results of one or several models."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import pathlib
-from typing import Any
 
 from dualenc_jax.evaluation.results import benchmarks, significance
 from dualenc_jax.evaluation.results.benchmarks import Benchmark, EvaluatedSet
@@ -287,26 +286,12 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
       notes.append(f'Figures{model} are of steps {words}.')
     if len(runs) > 1:
       notes.append(f'Figures{model} are of {len(runs)} training runs.')
-  every = [r for group in results.values() for r in group]
-  for level, where in _by_value(every, lambda f: f.get('relevance_level') or 1):
+  every = [r.provenance for group in results.values() for r in group]
+  for level in sorted({facts.get('relevance_level') or 1 for facts in every}):
     if level > 1:
       notes.append(
-          f'Relevant{where} are passages of grade {level} or more; the gains of'
-          ' nDCG are the grades.'
+          f'Relevant are passages of grade {level} or more; the gains of nDCG'
+          ' are the grades.'
       )
-  for words, where in _by_value(every, describe_words):
-    if words:
-      notes.append(f'{words}{where}.')
-  return tuple(notes)
-
-
-def _by_value(
-    results: Sequence[Result], value: Callable[[Mapping[str, Any]], Any]
-) -> Iterator[tuple[Any, str]]:
-  """Yields values of facts, and ' on beir-nq test' if not of all sets."""
-  sets: dict[Any, dict[str, None]] = {}
-  for result in results:
-    sets.setdefault(value(result.provenance), {})[str(result.key)] = None
-  every = {str(result.key) for result in results}
-  for each, names in sets.items():
-    yield each, f' on {", ".join(names)}' * (len(names) < len(every))
+  notes += [f'{words}.' for words in map(describe_words, every) if words]
+  return tuple(dict.fromkeys(notes))
