@@ -1,6 +1,6 @@
 """Forms of checkpoints, recognised by content: read, or loaded as a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import dataclasses
 import os
 import pathlib
@@ -27,7 +27,7 @@ from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import safetensors_file
-from dualenc_jax.utils.tensor_files.tensors import Tensor, unstack
+from dualenc_jax.utils.tensor_files.tensors import unstack
 
 # Lengths and prefixes beside a form that has no place for them, in its folder
 # or the one above.
@@ -172,23 +172,6 @@ def _read(path: str | os.PathLike[str], step: int | None) -> Weights:
   facts = json_file.read(above / USAGE_FILE, again, **USAGE)
   usage = weights.usage.updated(facts, above)
   return dataclasses.replace(weights, usage=usage)
-
-
-def read_with_decoder(
-    path: str | os.PathLike[str],
-) -> tuple[Weights, Mapping[str, Tensor]]:
-  """Reads a checkpoint as `read`, and its decoder and head by our names.
-
-  The latter are as of `Weights.read_decoder`.
-  """
-  weights = read(path)
-  decoder = weights.read_decoder()
-  left_out = {
-      name: reason
-      for name, reason in weights.left_out.items()
-      if not decoder or reason not in ('decoder', 'head')
-  }
-  return dataclasses.replace(weights, left_out=left_out), decoder
 
 
 def load(

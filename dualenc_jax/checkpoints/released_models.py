@@ -75,7 +75,8 @@ def load_ranker(
   """
   known = f'one of {", ".join(FORMS)}'
   expect(form in FORMS, 'The form of a teacher', form, known)
-  weights, decoder = formats.read_with_decoder(path)
+  weights = formats.read(path)
+  decoder = weights.read_decoder()
   if not decoder:
     raise UserError(
         f'{path} has no decoder, whose first token is the score of a {form}.'
@@ -127,7 +128,7 @@ def _check_pieces(vocabulary: Vocabulary, weights: Weights) -> None:
 
 
 def make_decoder(weights: Weights, decoder: Mapping[str, Tensor]) -> T5Decoder:
-  """The decoder stack of what `formats.read_with_decoder` returned."""
+  """The decoder stack of what `Weights.read_decoder` returned."""
   sizes = infer_encoder(decoder, weights.encoder.activations, 'decoder')
   usual = RelativePositionBias.num_buckets
   if sizes.num_buckets != usual:

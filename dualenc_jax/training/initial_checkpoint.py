@@ -103,12 +103,16 @@ def plan_start(
   if isinstance(initial, str):
     initial = InitialCheckpoint(initial)
   path, query_path = map(hub.model, (initial.path, initial.query_path))
-  if 'decoder' in facts:
-    weights, decoder = formats.read_with_decoder(path)
-    tensors = {**weights.tensors, **decoder}
-    weights = dataclasses.replace(weights, tensors=tensors)
-  else:
-    weights = formats.read(path)
+  weights = formats.read(path)
+  if 'decoder' in facts and (decoder := weights.read_decoder()):
+    left_out = {
+        name: reason
+        for name, reason in weights.left_out.items()
+        if reason not in ('decoder', 'head')
+    }
+    weights = dataclasses.replace(
+        weights, tensors={**weights.tensors, **decoder}, left_out=left_out
+    )
   check_same_vocabulary(weights, vocabulary)
   shapes: dict[str, Any] = {}
   leaves = jax.tree.leaves(abstract_params)

@@ -75,8 +75,9 @@ def folder(theirs, spiece, tmp_path_factory):
 @pytest.fixture(scope='module')
 def legacy(folder, tmp_path_factory):
   """The same tensors as T5X writes them."""
-  weights, decoder = formats.read_with_decoder(folder)
-  arrays = {n: t.read() for n, t in (weights.tensors | decoder).items()}
+  weights = formats.read(folder)
+  tensors = weights.tensors | weights.read_decoder()
+  arrays = {n: t.read() for n, t in tensors.items()}
   made = tmp_path_factory.mktemp('t5x') / 'checkpoint_1004000'
   t5x_files.write_legacy(made, arrays, {'step': np.int32(1004000)})
   return made

@@ -156,7 +156,8 @@ def load(
     if vocabulary is not None:
       raise UserError(f'{path} has its own vocabulary: leave out {vocabulary}.')
     return checkpoint_reader.restore(pathlib.Path(path).expanduser(), None, use)
-  weights, decoder = formats.read_with_decoder(path)
+  weights = formats.read(path)
+  decoder = weights.read_decoder()
   if not decoder:
     raise UserError(
         f'{path} ({weights.kind}) has no decoder, so it cannot write queries.'
