@@ -26,7 +26,7 @@ from jax.sharding import AbstractMesh
 from dualenc_jax.losses import ring, score_matrix
 from dualenc_jax.losses.loss import Embeddings, positive_similarity, Similarity
 from dualenc_jax.losses.score_matrix import Matrix, NegativeMask, Partition
-from dualenc_jax.parallel.accelerators import current_backend
+from dualenc_jax.parallel.accelerators import current_backend, shared_mesh
 from dualenc_jax.utils.errors import UserError
 
 DENSE_BYTES = 2**25
@@ -101,7 +101,7 @@ def partitions(
   vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
   masks = [_masks(batch, pair, similarity) for pair in pairs]
   temperature = jnp.asarray(similarity.temperature, jnp.float32)
-  mesh = ring.mesh_in_scope()
+  mesh = shared_mesh()
   if _is_dense(similarity.implementation, matrices, vectors, mesh):
     both = score_matrix.dense_log_partitions(
         matrices, totals, vectors, masks, temperature

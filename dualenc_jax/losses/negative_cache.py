@@ -22,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dualenc_jax.losses import score_matrix
-from dualenc_jax.losses.ring import mesh_in_scope, Ring
+from dualenc_jax.losses.ring import Ring
 from dualenc_jax.losses.score_matrix import MASKED, NegativeMask
+from dualenc_jax.parallel.accelerators import shared_mesh
 
 # Slots that are scored at once: the same on any number of devices.
 BLOCK = 1024
@@ -77,7 +78,7 @@ def empty(
 
 def data_ring(tile: int) -> Ring:
   """Returns the ring of devices on the axis `data` of the mesh in scope."""
-  mesh = mesh_in_scope()
+  mesh = shared_mesh()
   return Ring(mesh, ('data',) if mesh else (), tile)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from dualenc_jax.losses import tiles
 from dualenc_jax.losses.score_matrix import Matrix, NegativeMask, Partition
@@ -152,14 +152,6 @@ def _packed(tree: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
       if len(group) > 1 else arrays[group[0]] for group in groups.values()
   ]
   return packs, unpack
-
-
-def mesh_in_scope() -> AbstractMesh | None:
-  """Returns the mesh in scope, if several devices share a matrix."""
-  mesh = jax.sharding.get_abstract_mesh()
-  # Under a `shard_map` of the caller's the arrays are those of one device.
-  alone = mesh.size == 1 or AxisType.Manual in mesh.axis_types
-  return None if mesh.empty or alone else mesh
 
 
 def num_devices(mesh: AbstractMesh | None, axes: Sequence[str]) -> int:

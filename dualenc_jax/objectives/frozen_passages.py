@@ -22,7 +22,7 @@ from dualenc_jax.objectives.objective import Run
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.compression import Codec
 from dualenc_jax.retrieval.encoding.embedder import Embedder
-from dualenc_jax.utils import files, finite, json_file, machine, untrusted
+from dualenc_jax.utils import files, finite, json_file, machine
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import format_size
 from dualenc_jax.utils.progress import Progress
@@ -297,39 +297,25 @@ def _make_or_load(
   """
   if folder is None:
     return make()
-  facts = header()
-  states = _load(pathlib.Path(folder), facts)
-  if states is None:
+  facts, path = header(), pathlib.Path(folder)
+  if not (path / _HEADER).exists():
     states = make()
     if not jax.process_index():
       with files.new_folder(folder, 'another STATES_DIR', _HEADER) as new:
         np.save(new / _STATES, states)
         files.write_json(new / _HEADER, facts)
-  return states
-
-
-def _load(folder: pathlib.Path, header: dict[str, Any]) -> np.ndarray | None:
-  """Returns mapped states of an earlier run; None without any."""
-  if not (folder / _HEADER).exists():
-    return None
-  saved = json_file.read(folder / _HEADER, _AGAIN)
-  changed = [name for name in header if saved.get(name) != header[name]]
+    return states
+  saved = json_file.read(path / _HEADER, _AGAIN)
+  changed = [name for name in facts if saved.get(name) != facts[name]]
   if changed:
     raise UserError(
         f'{folder} has states of other passages, or of another passage tower'
         f' than this run has: {", ".join(changed)} changed since they were'
         f' encoded. {_AGAIN}'
     )
-  path = folder / _STATES
   try:
-    untrusted.open_file(path).close()
-    states = np.load(path, mmap_mode='r')
+    states = np.load(path / _STATES, mmap_mode='r')
   except Exception as e:  # NumPy parses its header by Python's own parser.
-    raise UserError(f'{path} cannot be read: {e}. {_AGAIN}') from e
-  shape = header['passages'], header['features']
-  if states.dtype.kind not in 'fuV' or states.shape != shape:
-    raise UserError(
-        f'{path} has {states.dtype} of the shape {states.shape}. {_AGAIN}'
-    )
+    raise UserError(f'{path / _STATES} cannot be read: {e}. {_AGAIN}') from e
   _LOG.info('Loaded the passages of %s.', folder)
   return states

@@ -1,9 +1,10 @@
-"""The accelerators that the machine has and JAX computes on."""
+"""The accelerators of the machine, and what JAX computes on."""
 
 from collections.abc import MutableMapping
 import importlib.util
 import pathlib
 import sys
+from typing import Any
 
 # Device files and folders of GPUs and TPUs.
 _FILES = ('nvidia*', 'kfd', 'accel*', 'vfio/[0-9]*')
@@ -40,3 +41,13 @@ def current_backend() -> str:
 
   device = jax.sharding.get_abstract_mesh().abstract_device
   return device.platform if device else jax.default_backend()
+
+
+def shared_mesh() -> Any:
+  """Returns the mesh in scope, if several devices share its arrays."""
+  import jax
+
+  mesh = jax.sharding.get_abstract_mesh()
+  # Under a `shard_map` of the caller's the arrays are those of one device.
+  manual = jax.sharding.AxisType.Manual in mesh.axis_types
+  return None if mesh.empty or mesh.size == 1 or manual else mesh
