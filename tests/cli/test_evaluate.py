@@ -138,7 +138,7 @@ def test_queries_that_the_model_has_learnt_from_are_told(
   ))
   flags = '--tasks=beir/scifact', f'--learnt_queries={path}'
   folder = run(model, tmp_path, *flags, data=data)
-  assert result_of(folder)['seen_queries'] == 1
+  assert result_of(folder)['queries_in_training'] == 1
   told = '1 of 4 queries have the words of a training query.'
   assert told in capsys.readouterr().out
 

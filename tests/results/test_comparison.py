@@ -119,12 +119,12 @@ def test_results_of_other_data_are_refused(tmp_path):
   for i, (change, message) in enumerate((
       ({'source': 'other'}, 'differ in "source": of the queries and other'),
       ({'queries': 5}, 'differ in "queries": 4 and 5'),
-      ({'corpus': {'source': 'x'}}, 'differ in "corpus": .* and .*source x'),
+      ({'corpus': {'source': 'x'}}, 'differ in "corpus": .* and .*source.: .x'),
       (
           {'document_separator': '#'},
-          'differ in "document_separator": nothing and #.*same flags',
+          'differ in "document_separator": None and #.*same flags',
       ),
-      ({'relevance_level': 2}, '"relevance_level": nothing and 2.*same flags'),
+      ({'relevance_level': 2}, '"relevance_level": None and 2.*same flags'),
   )):
     of_two(tmp_path / str(i), [0.5], [1.0], **change)
     with pytest.raises(UserError, match=message):

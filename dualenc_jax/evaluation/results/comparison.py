@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 import dataclasses
 import math
 import pathlib
-from typing import Any
 
 import numpy as np
 
@@ -152,14 +151,8 @@ def _check_same(baseline: Result, result: Result) -> None:
       hint = '--k uses equally many hits of both.'
     raise UserError(
         f'{baseline.where} and {result.where} differ in "{field}":'
-        f' {_shown(one)} and {_shown(other)}. {hint}'
+        f' {one} and {other}. {hint}'
     )
-
-
-def _shown(value: Any) -> str:
-  if isinstance(value, dict):
-    return ', '.join(f'{k} {_shown(v)}' for k, v in value.items())
-  return 'nothing' if value is None else str(value)
 
 
 def _metrics_by_set(

@@ -43,7 +43,7 @@ SYSTEMS = (*BASELINES, 'rerank')
 DOCUMENTS, EQUAL_TEXTS = '-documents', '-equal-texts'
 # Keys: numbers of queries with a relevant passage that has an unjudged copy,
 # and of those with the words of a training query.
-COPIES, SEEN = 'unjudged_copies', 'seen_queries'
+COPIES, SEEN = 'unjudged_copies', 'queries_in_training'
 # The folder in a result folder with results of codecs.
 CODECS = 'codecs'
 _SHAPE = {
