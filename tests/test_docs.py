@@ -58,8 +58,10 @@ def test_commands_can_be_given(page):
       assert {*ours} <= known, words
       is_whole &= bool(ours) and ours == args.gin_file
       if is_whole and name in ('train', 'recipe'):
-        own = ['MODEL_DIR = "x"'] if name == 'train' else []
-        config.load(args.gin_file, [*args.gin_bindings, *own], [])
+        is_recipe = name == 'recipe'
+        own = [] if is_recipe else ['MODEL_DIR = "x"']
+        bindings = [*args.gin_bindings, *own]
+        config.load(args.gin_file, bindings, [], is_recipe)
     except UserError as e:
       raise AssertionError(f'dualenc {shlex.join(words)}: {e}') from e
 

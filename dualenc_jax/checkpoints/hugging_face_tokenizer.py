@@ -298,7 +298,7 @@ def _decompositions(char: str) -> list[tuple[str, str]]:
 
 
 def _word_boundaries() -> str:
-  """A pattern of the places where `vocabulary --code` puts a space.
+  """A pattern of the places where `code_vocabulary.py` puts a space.
 
   Its rules are applied from the left, and a letter that one of them has matched
   is not the first of another match: 'aB', 'ABc' and '.a' become 'a b', 'a bc'

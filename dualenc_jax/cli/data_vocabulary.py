@@ -7,19 +7,10 @@ r"""Trains a SentencePiece vocabulary on the texts of a task.
 The texts are the queries and passages of the train split; lines of more than
 4,192 bytes are left out, and counted. Letters are lower-cased and Unicode forms
 unified (SentencePiece's nmt_nfkc_cf).
-
---code is for source code, and made the shipped python_code_8k. Its normaliser,
-which is part of the file and works in any SentencePiece runtime, splits
-identifiers into words, `parse_iso_date` into 'parse iso date' and `HTTPServer`
-into 'http server', so that identifiers in passages and words in queries share
-pieces. It also lower-cases ASCII letters and puts a space before a letter that
-follows punctuation, so that `self.parse(` has the same piece as ' parse'. Forms
-of Unicode are not unified: give it NFC.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
-import itertools
 import pathlib
 import string
 import tempfile
@@ -33,48 +24,33 @@ from dualenc_jax.data.text.tokenizer import EOS, PAD, UNK, Vocabulary
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 
-_LOWER, _UPPER = string.ascii_lowercase, string.ascii_uppercase
 # SentencePiece leaves out lines of more bytes, or with this character.
 _MAX_BYTES, _RESERVED = 4192, '▅'
 
 
-def normalization_rules() -> dict[str, str]:
-  """Texts that the normaliser replaces; from the left, the longest wins."""
-  rules = {char: ' ' for char in '\t\n\r\f\v_\u00a0\ufeff'}
-  rules |= {char: char.lower() for char in _UPPER}
-  # parseDate -> parse date
-  for a, b in itertools.product(_LOWER, _UPPER):
-    rules[a + b] = f'{a} {b.lower()}'
-  # HTTPServer -> http server: the last capital belongs to what follows.
-  for a, b, c in itertools.product(_UPPER, _UPPER, _LOWER):
-    rules[a + b + c] = f'{a} {b}{c}'.lower()
-  # x.parse -> x. parse
-  for a, b in itertools.product(string.punctuation, string.ascii_letters):
-    rules[a + b] = f'{" " if a == "_" else a + " "}{b.lower()}'
-  return rules
-
-
 def train(
-    lines: Sequence[str], size: int, output: pathlib.Path, code: bool = True
+    lines: Sequence[str], size: int, output: pathlib.Path,
+    rules: Mapping[str, str] | None = None,
 ) -> None:
   """Writes a unigram model with T5's ids of `size` pieces, of few lines fewer.
 
-  With `code` identifiers are split, see above.
+  `rules` are texts that the normaliser replaces; from the left, the longest
+  wins. None is nmt_nfkc_cf.
   """
   how: dict[str, Any] = {
       'normalization_rule_name': 'nmt_nfkc_cf', 'hard_vocab_limit': False
   }
-  required = {*string.punctuation, *string.digits, *_LOWER}
+  required = {*string.punctuation, *string.digits, *string.ascii_lowercase}
   files.make_folder(output.parent, 'another --output_file')
   with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-    if code:
+    if rules:
       # The model records the path of the rules: a relative one is the same in
       # every run and on every machine.
       how = {'normalization_rule_tsv': 'rules.tsv'}
-      required.remove('_')
+      required -= rules.keys()
       pathlib.Path('rules.tsv').write_text(''.join(
           f'{_code_points(source)}\t{_code_points(target)}\n'
-          for source, target in sorted(normalization_rules().items())
+          for source, target in sorted(rules.items())
       ))
     try:
       with open('new.model', 'wb') as model:
@@ -99,7 +75,9 @@ def train(
   files.write(output, content, 'another --output_file')
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(
+    argv: Sequence[str] | None = None, rules: Mapping[str, str] | None = None
+) -> None:
   args = config.parse_args(make_parser(), argv)
   runtime.start_logging()
   # Training itself is in another folder.
@@ -121,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f'Left out, as SentencePiece has it: {left_out:,} of {len(lines):,}'
         f' lines, of more than {_MAX_BYTES:,} bytes or with {_RESERVED!r}.'
     )
-  train(kept, args.size, output, args.code)
+  train(kept, args.size, output, rules)
   size = Vocabulary(str(output)).size
   print(
       f'Written: {args.output_file}, {size:,} pieces. Train with'
@@ -138,7 +116,6 @@ def make_parser() -> flags.Parser:
   add('--overwrite', action='store_true', help='replace an existing file')
   add('--size', default=8000, type=flags.whole(),
       help='number of pieces; fewer if the texts are few (default %(default)s)')
-  add('--code', action='store_true', help='split identifiers into words')
   return parser
 
 

@@ -1,6 +1,6 @@
 """Measures what a query costs at serving time, for models side by side.
 
-  dualenc latency teacher light2 light1 --threads=1
+  taskset -c 0 dualenc latency teacher light2 light1
   dualenc latency teacher light2 --queries=queries.txt
 
 Queries come one at a time (batch 1), with and without the tokenizer, to the
@@ -11,13 +11,14 @@ With --output_dir it writes latency.json, .md and .tex.
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
+import os
 import pathlib
 import shlex
 from typing import Any
 
 import jax
 
-from dualenc_jax.cli import flags, process, queries as queries_lib, runtime
+from dualenc_jax.cli import flags, queries as queries_lib, runtime
 from dualenc_jax.data.text.tokenizer import queries_of_length
 from dualenc_jax.retrieval.encoding import latency
 from dualenc_jax.retrieval.encoding.latency import Latency, WARM_UP
@@ -33,7 +34,7 @@ _LENGTHS = (8, 16, 32, 64)
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
-  names = args.names or _names(args.models)
+  names = args.names or [path.absolute().name for path in args.models]
   if len(names) != len(args.models) or len({*names}) < len(names):
     raise UserError(
         f"The names of {len(args.models)} models are {','.join(names)};"
@@ -44,7 +45,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   queries = _read(args.queries, args.count) if args.queries else None
   if args.output_dir:
     files.make_folder(args.output_dir, _ANOTHER)
-  threads = process.limit_cores(args.threads)
   runtime.start()
   models = {
       name: _load(path, args.prompt)
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       'device': jax.devices()[0].device_kind,
       'devices': jax.device_count(),
       'cpu': machine.cpu(),
-      'threads': threads,
+      'threads': _cores(),
       'batch': 1,
       'count': args.count,
       'queries': args.queries and str(args.queries),
@@ -93,8 +93,6 @@ def make_parser() -> flags.Parser:
       help='tokens of the made queries, prefix and EOS included (default'
       ' 8,16,32,64, as far as all models take them)')
   flags.add_prompts(parser, of_passages=False)
-  add('--threads', type=flags.whole(),
-      help='cores to compute on (default all that the process may use)')
   add('--count', type=flags.whole(), default=200,
       help='timed calls per model and length (default %(default)s)')
   add('--output_dir', type=flags.path, metavar='DIR',
@@ -109,15 +107,16 @@ def _load(path: pathlib.Path, prompt: str | None) -> LoadedModel:
   return dataclasses.replace(towers, tokenizer=tokenizer)
 
 
+def _cores() -> int | None:
+  """The number of cores that this process may use, and so XLA's threads."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count()
+
+
 def _lengths(text: str) -> list[int]:
   """The type of --lengths: different ones, of a token and EOS at least."""
   return list(dict.fromkeys(map(flags.whole(2), flags.listed(text))))
-
-
-def _names(paths: Sequence[pathlib.Path]) -> list[str]:
-  """Names of the folders, or their paths where two names are the same."""
-  names = [path.absolute().name for path in paths]
-  return names if len({*names}) == len(names) else list(map(str, paths))
 
 
 def _read(path: pathlib.Path, count: int) -> list[str]:

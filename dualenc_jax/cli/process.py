@@ -1,4 +1,4 @@
-"""The process of a command: its signals, memory and cores.
+"""The process of a command: its signals and memory.
 
 This module imports nothing heavy, as most of it runs before JAX is imported.
 """
@@ -15,7 +15,6 @@ import threading
 from typing import Any
 
 from dualenc_jax.parallel import accelerators
-from dualenc_jax.utils.errors import expect
 
 # A user turns huge pages off by GLIBC_TUNABLES=glibc.malloc.hugetlb=0.
 TUNABLE = 'glibc.malloc.hugetlb'
@@ -130,21 +129,3 @@ def _mallopt(values: dict[int, int]) -> None:
       libc.mallopt(parameter, value)
   except (OSError, AttributeError):
     pass
-
-
-def limit_cores(count: int | None) -> int:
-  """Keeps this process on its first cores, and returns their number.
-
-  JAX's backend makes as many threads for XLA as there are cores where it
-  starts, later than this. None stands for all cores that the process may use.
-  """
-  if not hasattr(os, 'sched_setaffinity'):
-    expect(count is None, '--threads', count, 'no value, except on Linux')
-    return os.cpu_count() or 1
-  allowed = sorted(os.sched_getaffinity(0))
-  if count is None:
-    return len(allowed)
-  expected = f'at most {len(allowed)}, the cores that this process may use'
-  expect(count <= len(allowed), '--threads', count, expected)
-  os.sched_setaffinity(0, allowed[:count])
-  return count

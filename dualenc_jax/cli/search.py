@@ -11,18 +11,15 @@ cannot read. Other formats:
   json   an object per hit and line: query_id, query, rank, id, score, name,
          location, snippet, snippet_matches (different words of the query in
          the snippet; 0 where it is the first sentence), text
-  tsv    a header and the same columns without snippet_matches and text
   trec   a run file, with white space in ids percent-encoded
 """
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-import csv
 import dataclasses
 import json
 import logging
 import sys
-from typing import Any
 
 from dualenc_jax.cli import (
   bm25,
@@ -44,7 +41,6 @@ from dualenc_jax.utils.untrusted import escape
 _BATCH = 64
 # Notes on queries of a file that are logged one by one.
 _LOGGED = 5
-_COLUMNS = ('query_id', 'query', 'rank', 'id', 'score', 'name', 'location')
 _LOG = logging.getLogger(__name__)
 
 
@@ -71,7 +67,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   teacher = args.rerank and rerank.load_cross_encoder(args.rerank, args)
   depth = args.rerank_depth if teacher else 0
   show = _FORMATS[args.format]
-  needs_header = args.format == 'tsv'
   notes = 0
   for batch in queries:
     found = retriever.find(
@@ -84,9 +79,6 @@ def main(argv: Sequence[str] | None = None) -> None:
           _LOG.warning('%r: %s', query[:80], note)
       if teacher:
         hits = rerank.reorder(teacher, query, hits, depth)[: args.k]
-      if needs_header:
-        needs_header = False
-        _write_tsv([*_COLUMNS, 'snippet'])
       show(query_id, query, hits, words.language)
       sys.stdout.flush()
   if args.queries is not None and notes > _LOGGED:
@@ -117,7 +109,7 @@ def make_parser() -> flags.Parser:
   add('--queries', type=flags.path, metavar='FILE',
       help='queries to search for: one per line, or JSONL or TSV with ids')
   add('--format', choices=[*_FORMATS], default='text',
-      help='text; json, one object per hit; tsv; or trec, a run file (default'
+      help='text; json, one object per hit; or trec, a run file (default'
       ' %(default)s). Queries without ids are numbered from 1')
   saved_run.add_flags(parser)
   add('--index_dir',
@@ -151,22 +143,21 @@ def _print_text(
 def _print_json(
     query_id: str, query: str, hits: Sequence[Hit], language: str | None
 ) -> None:
-  for row, hit in zip(_rows(query_id, query, hits), hits):
+  for rank, hit in enumerate(hits, start=1):
+    score, own = hit
     best = _snippet(query, hit, language)
-    row |= {'snippet': best.text, 'snippet_matches': best.matches}
-    print(json.dumps(row | {'text': hit.passage.text}))
-
-
-def _print_tsv(
-    query_id: str, query: str, hits: Sequence[Hit], language: str | None
-) -> None:
-  for row, hit in zip(_rows(query_id, query, hits), hits):
-    cells = [*row.values(), _snippet(query, hit, language).text]
-    _write_tsv([_line(x) if isinstance(x, str) else x for x in cells])
-
-
-def _write_tsv(cells: Sequence[Any]) -> None:
-  csv.writer(sys.stdout, 'excel-tab', lineterminator='\n').writerow(cells)
+    print(json.dumps({
+        'query_id': query_id,
+        'query': query,
+        'rank': rank,
+        'id': own.id,
+        'score': score,
+        'name': own.name,
+        'location': own.location,
+        'snippet': best.text,
+        'snippet_matches': best.matches,
+        'text': own.text,
+    }))
 
 
 def _print_trec(
@@ -181,7 +172,6 @@ def _print_trec(
 _FORMATS: dict[str, Callable[[str, str, Sequence[Hit], str | None], None]] = {
     'text': _print_text,
     'json': _print_json,
-    'tsv': _print_tsv,
     'trec': _print_trec,
 }
 
@@ -191,14 +181,6 @@ def _snippet(query: str, hit: Hit, language: str | None) -> snippet.Snippet:
   # A title is in front of the text that was encoded, and shown already.
   text = text.removeprefix(f'{name} ') if name else text
   return snippet.find_snippet(query, text, language)
-
-
-def _rows(
-    query_id: str, query: str, hits: Sequence[Hit]
-) -> Iterator[dict[str, Any]]:
-  for rank, (score, own) in enumerate(hits, start=1):
-    cells = query_id, query, rank, own.id, score, own.name, own.location
-    yield dict(zip(_COLUMNS, cells))
 
 
 def _line(text: str) -> str:

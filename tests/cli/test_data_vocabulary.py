@@ -1,6 +1,8 @@
 """The vocabulary command: its normaliser, its ids, and that runs agree."""
 
 import json
+import pathlib
+import runpy
 
 import pytest
 import sentencepiece
@@ -11,6 +13,8 @@ from dualenc_jax.cli.data_vocabulary import train
 from dualenc_jax.data.text.tokenizer import vocab_size, Vocabulary
 from dualenc_jax.utils.errors import UserError
 
+BENCHMARKS = pathlib.Path(__file__).parents[2] / 'benchmarks'
+RULES = runpy.run_path(str(BENCHMARKS / 'code_vocabulary.py'))['rules']()
 LINES = [
     f'def parse_{a}(self): return self.{a}_{b} + {i}'
     for i, (a, b) in enumerate(
@@ -24,12 +28,12 @@ LINES = [
 @pytest.fixture(scope='module')
 def model(tmp_path_factory):
   path = tmp_path_factory.mktemp('vocabulary') / 'new' / 'toy.model'
-  train(LINES, 80, path)
+  train(LINES, 80, path, RULES)
   return path
 
 
 def test_runs_write_the_same_bytes_which_vocabulary_expects(model, tmp_path):
-  train(LINES, 80, tmp_path / 'again.model')
+  train(LINES, 80, tmp_path / 'again.model', RULES)
   assert (tmp_path / 'again.model').read_bytes() == model.read_bytes()
   vocabulary = Vocabulary(str(model))
   assert vocabulary.size == 80 and vocab_size(vocabulary) == 128

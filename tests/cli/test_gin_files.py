@@ -56,7 +56,8 @@ def test_every_recipe_resolves(file):
   names = ['TRAIN_FILE', 'VALIDATION_FILE', 'VOCABULARY']
   names += ['UNLABELLED'] * ('pair' in file)
   names += ['CORPUS', 'CORPUS_FILE'] * ('/g' in file)
-  config.load([file], [*(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'])
+  bindings = *(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'
+  config.load([file], bindings, is_recipe=True)
   recipe = config.build(Recipe)
   for stage in recipe.stages.values():
     assert stage.command in cli.COMMANDS

@@ -1,4 +1,4 @@
-"""What the process of a command has: signals, huge pages and cores."""
+"""What the process of a command has: signals and huge pages."""
 
 import gc
 import importlib
@@ -12,7 +12,6 @@ import time
 import pytest
 
 from dualenc_jax.cli import main as cli, process
-from dualenc_jax.utils.errors import UserError
 
 ASKED = 'glibc.malloc.hugetlb=1'
 
@@ -144,20 +143,3 @@ def test_programs_that_call_a_command_are_left_alone(monkeypatch):
       process, 'restart_with_huge_pages', lambda: pytest.fail('restarted')
   )
   assert cli.main(['search', '--model_dir=no_model', 'query']) == 2
-
-
-def test_cores_of_a_process_and_of_threads_to_come():
-  allowed, seen = os.sched_getaffinity(0), []
-  assert process.limit_cores(None) == len(allowed)
-  with pytest.raises(UserError, match=f'at most {len(allowed)}, the cores'):
-    process.limit_cores(len(allowed) + 1)
-  try:
-    assert process.limit_cores(1) == 1
-    thread = threading.Thread(
-        target=lambda: seen.append(os.sched_getaffinity(0))
-    )
-    thread.start()
-    thread.join()
-  finally:
-    os.sched_setaffinity(0, allowed)
-  assert seen == [{min(allowed)}]

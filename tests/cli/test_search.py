@@ -1,7 +1,5 @@
 """What `dualenc search` prints: formats, snippets, what it says of a query."""
 
-import csv
-import io
 import json
 
 import numpy as np
@@ -94,21 +92,6 @@ def test_json_has_an_object_a_hit(folder, capsys):
     assert row['location'].startswith(str(folder / 'corpus.jsonl:'))
 
 
-def test_tsv_is_read_by_csv(folder, capsys):
-  out = printed(capsys, folder, '--format=tsv', '--k=4', *QUERIES.values()).out
-  rows = list(csv.DictReader(io.StringIO(out), dialect='excel-tab'))
-  assert list(rows[0]) == [
-      'query_id', 'query', 'rank', 'id', 'score', 'name', 'location', 'snippet'
-  ]
-  assert len(rows) == 8
-  assert [row['query_id'] for row in rows] == ['1'] * 4 + ['2'] * 4
-  own = expected(folder)['q1']
-  assert [row['id'] for row in rows[:4]] == [name for name, _ in own]
-  (second,) = (r for r in rows if r['id'] == 'd2' and r['query_id'] == '2')
-  # One line, without what a terminal would obey.
-  assert second['snippet'] == r'Find the xml of each \x1b[31mrow\u202e.'
-
-
 def test_text_is_harmless_and_has_the_snippet(folder, capsys):
   out = printed(capsys, folder, 'find xml').out
   assert '\x1b' not in out and '\u202e' not in out
@@ -170,7 +153,7 @@ def test_nothing_is_printed_before_all_queries_are_known(
   bad.write_text('question\nfind xml\n')
   for form, given, message in (
       ('text', ['find xml', ' '], 'query is empty'),
-      ('tsv', [f'--queries={bad}'], 'no column of ids'),
+      ('json', [f'--queries={bad}'], 'no column of ids'),
       ('json', ['--queries=q.txt', 'find'], 'as arguments, or --queries, not'),
       ('trec', ['--queries=/none.txt'], '/none.txt cannot be read'),
   ):

@@ -121,7 +121,7 @@ def test_killed_in_each_stage_it_does_nothing_twice(tmp_path, name):
   """Stages write what they are given and have read."""
   (tmp_path / 'data').mkdir()
   given = map(config.binding, given_of(tmp_path / 'data', name))
-  config.load([f'recipes/{name}.gin'], [*given])
+  config.load([f'recipes/{name}.gin'], [*given], is_recipe=True)
   recipe = config.build(Recipe)
 
   def run(work, is_killed):
@@ -165,10 +165,10 @@ def test_killed_in_each_stage_it_does_nothing_twice(tmp_path, name):
 def test_rows_of_the_ablations(tmp_path):
   """Each differs from the whole in what its name says, and can be built."""
   bindings = [config.binding(flag) for flag in pair_flags(tmp_path)]
-  config.load(['recipes/pair_ablations.gin'], bindings)
+  config.load(['recipes/pair_ablations.gin'], bindings, is_recipe=True)
   recipe = config.build(Recipe)
   lines = runner.command_lines(recipe, tmp_path)
-  config.load(['recipes/pair.gin'], bindings)
+  config.load(['recipes/pair.gin'], bindings, is_recipe=True)
   alone = runner.command_lines(config.build(Recipe), tmp_path)
   assert {name: lines[name] for name in alone} == alone
   assert [line[0] for line in lines.values()][-1] == 'compare'

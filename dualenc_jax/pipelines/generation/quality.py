@@ -1,4 +1,4 @@
-"""Which generated queries, and generators, a retriever can learn from."""
+"""Choice of the generated queries that a retriever can learn from."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
