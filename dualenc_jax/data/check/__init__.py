@@ -5,9 +5,9 @@ Nothing here repairs data.
 """
 
 from dualenc_jax.data.check.findings import find_faults, Finding, Level
+from dualenc_jax.data.check.inspection import inspect_task
 from dualenc_jax.data.check.report import markdown
 from dualenc_jax.data.check.summary import Inspection
-from dualenc_jax.data.check.task import inspect_task
 
 __all__ = [
     'Finding', 'Inspection', 'Level', 'find_faults', 'inspect_task', 'markdown',

@@ -3,7 +3,6 @@
 import array
 from collections.abc import Callable, Sequence
 import re
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from dualenc_jax.data.readers.rows import Occurrences, SHOWN
 from dualenc_jax.data.text.tokenizer import UNK, Vocabulary
 from dualenc_jax.utils import untrusted
 
+# The hash of ''.
 NONE = 0
 LONG_WORD = 1000
 # Characters of scripts with spaces between words.
@@ -23,13 +23,7 @@ _NEXT = '[\x80-\xbfŒœŠšŽžŸƒˆ˜™€–-›]'
 _GARBLED = re.compile(
     f'[ÂÃ]{_NEXT}|(?:[Ä-ß]{_NEXT}){{2}}|â€|ðŸ|ï»¿|[\x80-\x84\x86-\x9f]|\ufffd'
 )
-_QUESTION_MARKS = '?', '\uff1f', '\u061f'
 _AROUND = 15  # Characters of an excerpt before and after.
-
-
-def hashes(texts: Sequence[str]) -> np.ndarray:
-  """64 bits of each text, for this process: int64 [n], `NONE` for ''."""
-  return np.fromiter(map(hash, texts), np.int64, len(texts))
 
 
 def find_garbled(text: str) -> str | None:
@@ -45,22 +39,6 @@ def pair_hashes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
   """64 bits of each pair of hashes: int64 [n]."""
   # Odd, so that no bit of the first is lost; the sum wraps around.
   return first * np.int64(0x1E3779B97F4A7C15) + second
-
-
-class GrowingArray:
-  """Appends arrays of one dtype."""
-
-  def __init__(self, dtype: Any):
-    self._parts = [np.zeros(0, dtype)]
-
-  def append(self, values: np.ndarray) -> None:
-    self._parts.append(values.astype(self._parts[0].dtype, copy=False))
-
-  @property
-  def values(self) -> np.ndarray:
-    """All values [n]."""
-    self._parts = [np.concatenate(self._parts)]
-    return self._parts[0]
 
 
 class Places:
@@ -98,29 +76,15 @@ def locate(
   """Counts rows and names the first few, each with its own of `others`."""
   places = [place(int(row)) for row in rows[:SHOWN]]
   if others is not None:
-    places = [
-        join_places(here, place(int(o))) for here, o in zip(places, others)
-    ]
+    pairs = zip(places, others)
+    places = [f'{here} and {place(int(other))}' for here, other in pairs]
   return Occurrences(len(rows), places)
 
 
-def join_places(place: str, other: str) -> str:
-  """Joins two places; two of one file name it once."""
-  file = place.rpartition(':')[0]
-  if file and other.startswith(f'{file}:'):
-    other = other.removeprefix(f'{file}:')
-  return f'{place} and {other}'
-
-
 def first_rows(keys: np.ndarray) -> np.ndarray:
-  """The first row with the same key, for every row: int32 [n]."""
-  order = np.argsort(keys, kind='stable').astype(np.int32)
-  ordered = keys[order]
-  starts = np.ones(len(keys), bool)
-  starts[1:] = ordered[1:] != ordered[:-1]
-  firsts = np.empty(len(keys), np.int32)
-  firsts[order] = order[starts][np.cumsum(starts) - 1]
-  return firsts
+  """The first row with the same key, for every row: int64 [n]."""
+  _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+  return first[inverse]
 
 
 def contradictions(
@@ -152,22 +116,20 @@ class TextCounter:
     """`lists` is whether to count texts that are lists."""
     self._vocabulary = vocabulary
     self._limit, self._look_for_lists = limit, lists
-    self._hashes = GrowingArray(np.int64)
-    self._ids = GrowingArray(np.int64)
-    self._tokens = GrowingArray(np.int32)
-    self._unknown = self._questions = 0
+    self._hashes, self._ids, self._tokens = map(array.array, 'qqi')
+    self._unknown = 0
     names = 'blank', 'lists', 'long_words', 'garbled'
     self._found = {name: Occurrences() for name in names}
 
   @property
   def hashes(self) -> np.ndarray:
     """int64 [n], `NONE` where a row has no text."""
-    return self._hashes.values
+    return np.frombuffer(self._hashes, np.int64)
 
   @property
   def ids(self) -> np.ndarray:
     """int64 [n], hashes of the ids, `NONE` where a row has none."""
-    return self._ids.values
+    return np.frombuffer(self._ids, np.int64)
 
   def add(
       self, texts: Sequence[str], place: Callable[[int], str],
@@ -177,10 +139,9 @@ class TextCounter:
 
     `place` says where number i of the chunk is from.
     """
-    self._hashes.append(hashes(texts))
-    self._ids.append(hashes(ids))
+    self._hashes.extend(map(hash, texts))
+    self._ids.extend(map(hash, ids))
     for i, text in enumerate(texts):
-      self._questions += text.rstrip().endswith(_QUESTION_MARKS)
       if text and not text.strip():
         self._found['blank'].add(place(i))
       if self._look_for_lists and rows.is_list(text):
@@ -194,7 +155,7 @@ class TextCounter:
         self._found['garbled'].add(f'{place(i)} "{excerpt}"')
     # More tokens than any text has.
     tokens = self._vocabulary.encode([t for t in texts if t], 2**31)
-    self._tokens.append(tokens.lengths)
+    self._tokens.extend(tokens.lengths.tolist())
     self._unknown += int(np.count_nonzero(tokens.values == UNK))
 
   def result(self, place: Callable[[int], str]) -> Texts:
@@ -211,7 +172,8 @@ class TextCounter:
         count=int(given.sum()),
         distinct=int(np.count_nonzero(counts)),
         most_repeated=int(counts.max()),
-        questions=self._questions,
         found=self._found | several,
-        lengths=Lengths.count(self._tokens.values, self._limit, self._unknown),
+        lengths=Lengths.count(
+            np.frombuffer(self._tokens, np.int32), self._limit, self._unknown
+        ),
     )

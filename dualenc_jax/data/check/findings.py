@@ -80,7 +80,6 @@ def find_faults(inspection: summary.Inspection) -> list[Finding]:
   for split in inspection.splits:
     findings += _unusable(split)
     findings += _rows(split, lenient)
-    findings += _swapped(split)
     findings += _counted(PAIR_RULES, split.found, split.pairs, split.name)
     for kind, texts in split.kinds:
       words = {'kind': kind, 'plural': _PLURALS[kind]}
@@ -177,22 +176,6 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
         Level.SUSPICIOUS, split.name,
         f'different pairs: no more than {split.distinct_pairs}',
         'Check that the file is complete.',
-    )
-
-
-def _swapped(split: summary.Split) -> Iterator[Finding]:
-  """Yields a finding if the passages are questions and the queries longer."""
-  asked, given = split.queries, split.passages
-  if (
-      2 * given.questions > given.count
-      and 10 * asked.questions < asked.count
-      and asked.lengths.percentiles[50] > given.lengths.percentiles[50]
-  ):
-    yield Finding(
-        Level.SUSPICIOUS, split.name,
-        f'{given.questions:,} of {given.count:,} passages are questions, but'
-        f' {asked.questions:,} of {asked.count:,} queries, which are longer',
-        'Check whether the columns are swapped.',
     )
 
 

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import itertools
 import pathlib
-import re
 
 from dualenc_jax.data.check import summary
 from dualenc_jax.data.check.findings import Finding
-from dualenc_jax.data.readers.rows import SHOWN
 from dualenc_jax.utils import table
 from dualenc_jax.utils.table import Cell, Row, Table
 
@@ -150,16 +148,10 @@ def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
   by_level = itertools.groupby(findings, lambda finding: finding.level)
   for level, group in by_level:
     yield f'{level.value.capitalize()}:\n'
-    # One row a cause: what differs in numbers alone is the same elsewhere.
-    causes: dict[tuple[str, str], list[Finding]] = {}
     for finding in group:
-      cause = re.sub(r'[\d.,]+', '', finding.what), finding.advice
-      causes.setdefault(cause, []).append(finding)
-    for (_, advice), same in causes.items():
-      what = '; '.join(f'{each.where}: {each.what}' for each in same)
-      yield f'- {what}. {advice}'
-      if places := [place for each in same for place in each.places]:
-        yield f'  First: {"; ".join(places[:SHOWN])}'
+      yield f'- {finding.where}: {finding.what}. {finding.advice}'
+      if finding.places:
+        yield f'  First: {"; ".join(finding.places)}'
     yield ''
 
 

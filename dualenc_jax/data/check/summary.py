@@ -18,7 +18,6 @@ class Lengths:
     limit: longest that texts are cut to.
     truncated: share of texts that are cut.
     unknown: share of the tokens that the vocabulary has no piece for.
-    counts: (tokens, texts) for every length that occurs.
   """
 
   mean: float
@@ -27,7 +26,6 @@ class Lengths:
   limit: int
   truncated: float
   unknown: float
-  counts: Sequence[tuple[int, int]]
 
   @classmethod
   def count(cls, tokens: np.ndarray, limit: int, unknown: int) -> 'Lengths':
@@ -35,7 +33,6 @@ class Lengths:
     percentiles = np.zeros(len(PERCENTILES), int)
     if len(tokens):
       percentiles = np.percentile(tokens, PERCENTILES, method='inverted_cdf')
-    counts = np.unique(tokens, return_counts=True)
     return cls(
         mean=float(tokens.mean()) if len(tokens) else 0.0,
         percentiles=dict(zip(PERCENTILES, percentiles.tolist())),
@@ -43,7 +40,6 @@ class Lengths:
         limit=limit,
         truncated=float((tokens > limit).mean()) if len(tokens) else 0.0,
         unknown=unknown / max(int(tokens.sum(dtype=np.int64)), 1),
-        counts=list(zip(*(column.tolist() for column in counts))),
     )
 
 
@@ -53,14 +49,12 @@ class Texts:
 
   Attributes:
     most_repeated: times that the most frequent text occurs.
-    questions: texts that end with a question mark.
     found: the names of `findings.TEXT_RULES`, and texts_of_several_ids.
   """
 
   count: int
   distinct: int
   most_repeated: int
-  questions: int
   found: Mapping[str, Occurrences]
   lengths: Lengths
 
