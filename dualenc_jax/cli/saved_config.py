@@ -29,7 +29,7 @@ _FREE_TO_CHANGE = re.compile('|'.join([
 # BEIR macros and their neutral values.
 _BEIR_MACROS = {
     'BEIR_SET': None, 'BEIR_FOLDER': None, 'BEIR_PREFIX': '',
-    'BEIR_FILES': None, 'BEIR_HARD_NEGATIVES': None, 'BEIR_SCORES': False,
+    'BEIR_HARD_NEGATIVES': None, 'BEIR_SCORES': False,
 }
 # How many differences of a config are shown.
 _MOST_CHANGES = 10

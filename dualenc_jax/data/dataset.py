@@ -156,7 +156,9 @@ class Dataset(abc.ABC):
     if split == 'corpus':
       ignored |= {*self.NOT_OF_CORPUS}
     return {
-        name: _file_names(value) if name in self.FILES else value
+        name: pathlib.PurePath(value).name
+        if value is not None and name in self.FILES
+        else value
         for name, value in self.options.items()
         if name not in ignored
     }
@@ -298,10 +300,3 @@ def check_dataset(name: str, task: Any) -> None:
     raise UserError(
         f'{name} is {task!r}; expected a dataset, such as @readers.Pairs().'
     )
-
-
-def _file_names(value: Any) -> Any:
-  """Paths without their folders: of a path, or of the values of a mapping."""
-  if isinstance(value, Mapping):
-    return {name: _file_names(path) for name, path in value.items()}
-  return value if value is None else pathlib.PurePath(value).name

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualenc_jax.utils.errors import expect
-
 
 class TextRows(NamedTuple):
   """The texts of a tower, in every cell R rows of L tokens and S segments.
@@ -94,16 +92,12 @@ class Packed:
   The number of rows of a cell is the most that any batch of a sample needs, so
   that almost every batch fits. A batch that does not fit gets a tenth more
   rows, then three tenths, and is padded as a last resort. No pair is dropped or
-  postponed, so a step has the same pairs in every layout. At most `sample`
-  cells are packed to choose the number of rows.
+  postponed, so a step has the same pairs in every layout.
   """
 
-  sample: int = 512
-
   GROWTH = (1.0, 1.1, 1.3)
-
-  def __post_init__(self):
-    expect(self.sample >= 1, 'Packed.sample', self.sample, 'at least 1')
+  # Cells that are packed to choose the number of rows, at most.
+  SAMPLE = 512
 
   def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
     """The shapes to try in turn, the usual one first; the last holds any texts.
@@ -112,7 +106,7 @@ class Packed:
     missing ones; `limit` is the most tokens of a text.
     """
     # Some of each batch, rather than all of a few.
-    some = sample[:: -(-len(sample) // self.sample)]
+    some = sample[:: -(-len(sample) // self.SAMPLE)]
     packings = [_pack(lengths, limit) for lengths in some]
     rows = max(1, *(packing.rows for packing in packings))
     segments = max(int(packing.slots.max()) + 1 for packing in packings)

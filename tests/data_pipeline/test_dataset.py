@@ -69,11 +69,10 @@ def test_identity_leaves_out_where_files_are():
       'test': 't.jsonl', 'query': 'question'
   }
   beir = Beir(
-      dataset='scifact', root='/a', files={'test': 'qrels/x.tsv'},
-      hard_negatives='/b/negatives.jsonl', max_negatives=5,
+      dataset='scifact', root='/a', hard_negatives='/b/negatives.jsonl',
+      max_negatives=5,
   )
   train, corpus = beir.identity('train'), beir.identity('corpus')
-  assert train['files'] == corpus['files'] == {'test': 'x.tsv'}
   assert train['hard_negatives'] == 'negatives.jsonl'
   assert not {'root', 'data_root'} & train.keys()
   assert not {'hard_negatives', 'max_negatives'} & corpus.keys()

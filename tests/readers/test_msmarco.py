@@ -73,9 +73,9 @@ def test_bad_rows_name_file_and_line(toy, name, line, reason):
 
 
 SPLADE = {
-    'collection': 'val_collection/raw.tsv',
-    'validation_qrels': 'qrel/qrel.json',
-    'validation_queries': 'val_queries/raw.tsv',
+    'collection.tsv': 'val_collection/raw.tsv',
+    'qrels.dev.small.tsv': 'qrel/qrel.json',
+    'queries.dev.small.tsv': 'val_queries/raw.tsv',
 }
 
 
@@ -84,17 +84,18 @@ def cells(path):
     return list(csv.reader(stream, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
-def test_a_collection_of_splade(shared):
+def test_a_collection_of_splade(shared, tmp_path):
   root = shared / 'data' / 'hardneg_samples' / 'splade_toy'
-  options = {'root': str(root), 'files': SPLADE}
+  for name, source in SPLADE.items():
+    shutil.copyfile(root / source, tmp_path / name)
   # One query is there twice.
-  strict = MsMarco(**options)
-  refused(lambda: strict.examples('validation'), "raw.tsv:7: id '1048876'")
-  reader = MsMarco(**options, strict=False)
-  passages = dict(cells(root / SPLADE['collection']))
+  strict = make(tmp_path)
+  refused(lambda: strict.examples('validation'), "tsv:7: id '1048876'")
+  reader = make(tmp_path, strict=False)
+  passages = dict(cells(tmp_path / 'collection.tsv'))
   # The first counts.
-  queries = dict(reversed(cells(root / SPLADE['validation_queries'])))
-  of_query = json.loads((root / SPLADE['validation_qrels']).read_text())
+  queries = dict(reversed(cells(tmp_path / 'queries.dev.small.tsv')))
+  of_query = json.loads((tmp_path / 'qrels.dev.small.tsv').read_text())
   found = judged(reader.examples('validation'))
   assert {*found} == {
       (queries[query], passages[passage].strip(), query, passage, grade)

@@ -87,8 +87,7 @@ class Beir(JudgedTexts):
     if self.folder is not None:
       # These options may be those of a model's saved config.
       of_set = dataclasses.replace(
-          self, folder=None, prefix='', files=None,
-          hard_negatives=None, scores=False,
+          self, folder=None, prefix='', hard_negatives=None, scores=False
       )
     # The paper's average leaves msmarco out: on it models are trained.
     names = [n for n in NAMES if n != 'msmarco'] if name is None else [name]

@@ -20,11 +20,7 @@ from dualenc_jax.data.readers import files, hard_negatives, rows, texts
 from dualenc_jax.data.readers.files import FilesDataset
 from dualenc_jax.data.readers.qrels import Judgement, Qrels, read
 from dualenc_jax.data.readers.texts import Row, unique
-from dualenc_jax.utils.errors import (
-  did_you_mean,
-  expect,
-  UserError,
-)
+from dualenc_jax.utils.errors import expect, UserError
 
 SPLITS = ('train', 'validation', 'test')
 CORPUS = 'corpus'
@@ -99,8 +95,6 @@ class JudgedTexts(FilesDataset):
   Attributes:
     root: folder of the benchmark's files.
     data_root: folder of all benchmarks' folders, where `root` is None.
-    files: paths of files in place of the usual ones, by the keys of the layout,
-      below the folder of these unless absolute.
     hard_negatives: file of hard negatives of train, of a form that
       `hard_negatives.parse` knows.
     max_negatives: most hard negatives that are kept of a query.
@@ -114,14 +108,13 @@ class JudgedTexts(FilesDataset):
       'documents' of which the passages are parts, whose rows have no text.
   """
 
-  FILES = ('files', 'folder', 'hard_negatives')
+  FILES = ('folder', 'hard_negatives')
   NOT_OF_CORPUS = (
       'hard_negatives', 'judged_ids', 'max_negatives', 'scores',
   )
 
   root: str | None = None
   data_root: str | None = None
-  files: Mapping[str, str] | None = None
   hard_negatives: str | None = None
   max_negatives: int = 30
   scores: bool = False
@@ -141,12 +134,6 @@ class JudgedTexts(FilesDataset):
       raise UserError(
           f'scores are those of hard negatives. Give a file, {flag}.'
       )
-    for name in self.files or ():
-      if name not in (known := self.layout.names):
-        raise UserError(
-            f'files names {name!r}.{did_you_mean(name, known)} Expected some'
-            f' of: {", ".join(known)}.'
-        )
 
   @property
   @abc.abstractmethod
@@ -176,7 +163,8 @@ class JudgedTexts(FilesDataset):
     keys[CORPUS] = self.layout.corpus
     return tuple(
         split for split, key in keys.items()
-        if folder and any((folder / n).is_file() for n in self._names(key))
+        if folder
+        and any((folder / n).is_file() for n in self.layout.names[key])
     )
 
   def paths(self, split: str) -> list[pathlib.Path]:
@@ -292,16 +280,12 @@ class JudgedTexts(FilesDataset):
   def corpus_split(self, split: str) -> str | None:
     return None if split == CORPUS else CORPUS
 
-  def _names(self, key: str) -> Sequence[str]:
-    given = self.files or {}
-    return [given[key]] if key in given else self.layout.names[key]
-
   def _find(self, key: str) -> pathlib.Path:
     """Path of a file; raises SourceUnavailable."""
     folder, hint = self.folder_and_hint()
     if splits := self.splits():
       hint = f'Its splits: {", ".join(splits)}. {hint}'
-    return files.find(folder, self._names(key), self.name(), hint)
+    return files.find(folder, self.layout.names[key], self.name(), hint)
 
   def _qrels(self, split: str) -> Qrels:
     return read(self._find(self.layout.qrels.format(split)), self.strict)

@@ -39,20 +39,17 @@ class QASet(NamedTuple):
   def files(self, split: str) -> list[tuple[list[str], str]]:
     """MRQA's file and MultiReQA's of a split: paths, and where to get it.
 
-    Paths are below the task's folder, the preferred one first: MRQA's file is
-    called as in its release, or as its download script calls it, MultiReQA's
-    may be in a clone of it.
+    MRQA's is called as in its release, or as its download script calls it.
     """
     folder = 'train' if split == 'train' else 'dev'
-    folders = [folder] if self.train_pairs else [folder, 'test']
     names = dict.fromkeys([self.mrqa_name, self.name])
-    paths = [f'mrqa/{f}/{n}.jsonl.gz' for f in folders for n in names]
     url = f'{_MRQA}/{folder}/{self.mrqa_name}.jsonl.gz'
-    path = f'{folders[-1]}/{self.name}/candidates.json.gz'
+    own = folder if self.train_pairs else 'test'
+    path = f'{own}/{self.name}/candidates.json.gz'
     return [
-        (paths, f'Get it at {_URLS.get(self.name, url)}.'),
-        ([f'multireqa/{path}', f'MultiReQA/data/{path}'],
-         f'Get it at {_CANDIDATES}/{path}.'),
+        ([f'mrqa/{folder}/{name}.jsonl.gz' for name in names],
+         f'Get it at {_URLS.get(self.name, url)}.'),
+        ([f'multireqa/{path}'], f'Get it at {_CANDIDATES}/{path}.'),
     ]
 
 

@@ -14,6 +14,7 @@ import functools
 import itertools
 import pathlib
 import re
+import types
 from typing import Any, NamedTuple
 
 from dualenc_jax.data.readers import files, rows
@@ -229,93 +230,80 @@ def arrow_folder(
     path: pathlib.Path, unused: Any, wanted: Callable[[str], bool]
 ) -> Table:
   """The rows that `save_to_disk` of datasets wrote, mapped into memory."""
-  try:
-    import pyarrow
-  except ImportError as error:
-    raise _no_pyarrow(path, error) from error
-
-  @contextlib.contextmanager
-  def opened(part: pathlib.Path) -> Iterator[Any]:
-    try:
-      with pyarrow.memory_map(str(part)) as source:
-        yield pyarrow.ipc.open_stream(source)
-    except (pyarrow.ArrowException, KeyError, OSError, ValueError) as error:
-      raise UserError(
-          f'{part} is not an Arrow stream, or is damaged: {_reason(error)}.'
-          f' {_SAVE_AGAIN}'
-      ) from error
+  parts = files_of(path)[1:]
+  with _arrow_stream(parts[0]) as stream:
+    names = stream.schema.names
 
   def parsed() -> Iterator[dict[str, Any]]:
     for part in parts:
-      with opened(part) as stream:
+      with _arrow_stream(part) as stream:
         for batch in stream:
           batch = batch.select([name for name in names if wanted(name)])
           batch.validate(full=True)  # Offsets may lead anywhere.
           for start in range(0, len(batch), _ROWS):
             yield from batch.slice(start, _ROWS).to_pylist()
 
-  parts = files_of(path)[1:]
-  with opened(parts[0]) as stream:
-    names = stream.schema.names
   return Table(names, enumerate(parsed(), 1), rows.as_object)
+
+
+@contextlib.contextmanager
+def _arrow_stream(path: pathlib.Path) -> Iterator[Any]:
+  with (
+      _pyarrow(path, 'an Arrow stream', _SAVE_AGAIN) as pyarrow,
+      pyarrow.memory_map(str(path)) as source,
+  ):
+    yield pyarrow.ipc.open_stream(source)
 
 
 def parquet(
     path: pathlib.Path, unused: Any, wanted: Callable[[str], bool]
 ) -> Table:
   """A Parquet file, which names its columns; only wanted ones are read."""
-  try:
-    import pyarrow
-    from pyarrow import parquet as pyarrow_parquet
-  except ImportError as error:
-    raise _no_pyarrow(path, error) from error
-
-  def damaged(after: int, error: Exception) -> UserError:
-    return UserError(
-        f'{path} is not a Parquet file, or a damaged one, after row {after}:'
-        f' {_reason(error)}. Copy or download it again.'
-    )
-
   if not untrusted.is_file(path):
     raise UserError(f'{untrusted.explain_path(path)}. Give a file.')
-  try:
-    names = pyarrow_parquet.read_schema(path).names
-  except (pyarrow.ArrowException, OSError, ValueError) as error:
-    raise damaged(0, error) from error
+  kind = path, 'a Parquet file', 'Copy or download it again.'
+  with _pyarrow(*kind) as pyarrow:
+    names = pyarrow.parquet.read_schema(path).names
 
   def parsed() -> Iterator[dict[str, Any]]:
-    number = 0
-    try:
-      # By default a row group, which may be all of the file, is read whole.
-      with pyarrow_parquet.ParquetFile(
-          path, buffer_size=_BUFFER, pre_buffer=False,
-          page_checksum_verification=True,  # Where there are sums, as Spark's.
-      ) as file:
-        groups = map(file.metadata.row_group, range(file.num_row_groups))
-        sizes = (g.total_byte_size // max(1, g.num_rows) for g in groups)
-        count = _TEXTS // max([1, *sizes])
-        for batch in file.iter_batches(
-            min(_ROWS, max(1, count)),
-            columns=[name for name in names if wanted(name)],
-        ):
-          yield from batch.to_pylist()
-          number += len(batch)
-    # Bytes that are not UTF-8, or no value of Python, are a ValueError.
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-      raise damaged(number, error) from error
+    # By default a row group, which may be all of the file, is read whole.
+    with _pyarrow(*kind) as pyarrow, pyarrow.parquet.ParquetFile(
+        path, buffer_size=_BUFFER, pre_buffer=False,
+        page_checksum_verification=True,  # Where there are sums, as Spark's.
+    ) as file:
+      groups = map(file.metadata.row_group, range(file.num_row_groups))
+      sizes = (g.total_byte_size // max(1, g.num_rows) for g in groups)
+      count = _TEXTS // max([1, *sizes])
+      for batch in file.iter_batches(
+          min(_ROWS, max(1, count)),
+          columns=[name for name in names if wanted(name)],
+      ):
+        yield from batch.to_pylist()
 
   return Table(names, enumerate(parsed(), 1), rows.as_object)
 
 
-def _no_pyarrow(path: pathlib.Path, error: ImportError) -> SourceUnavailable:
-  return SourceUnavailable(
-      f'{path} needs pyarrow, which cannot be imported here ({error}). Install'
-      ' dualenc-jax[data].'
-  )
-
-
-def _reason(error: Exception) -> str:
-  return ' '.join(str(error).split()).rstrip('.')
+@contextlib.contextmanager
+def _pyarrow(
+    path: pathlib.Path, kind: str, again: str
+) -> Iterator[types.ModuleType]:
+  """Yields pyarrow to read a file of a kind; its errors are explained."""
+  try:
+    import pyarrow
+    import pyarrow.parquet
+  except ImportError as error:
+    raise SourceUnavailable(
+        f'{path} needs pyarrow, which cannot be imported here ({error}).'
+        ' Install dualenc-jax[data].'
+    ) from error
+  try:
+    yield pyarrow
+  # Bytes that are not UTF-8, or no value of Python, are a ValueError.
+  except (pyarrow.ArrowException, KeyError, OSError, ValueError) as error:
+    reason = ' '.join(str(error).split()).rstrip('.')
+    raise UserError(
+        f'{path} is not {kind}, or is damaged: {reason}. {again}'
+    ) from error
 
 
 # By name: of (path, names of the columns or None, which columns are wanted).
@@ -375,31 +363,21 @@ def is_arrow_folder(path: pathlib.Path) -> bool:
 
 
 def files_of(path: pathlib.Path) -> list[pathlib.Path]:
-  """The file itself, or those of a folder of Arrow files in their order.
-
-  Raises:
-    UserError: the folder is damaged, or an index puts its rows in order.
-  """
+  """The file itself, or those of a folder of Arrow files in their order."""
   if not is_arrow_folder(path):
     return [path]
   state = path / _STATE
   about = json_file.read(state, _SAVE_AGAIN, _data_files=[{'filename': str}])
-  if about.get('_indices_files'):
-    raise UserError(
-        f'{path} keeps its rows by an index, _indices_files. Call'
-        ' flatten_indices() before save_to_disk.'
-    )
-  names = [
-      untrusted.check_name(entry['filename'], state, _SAVE_AGAIN)
+  found = [
+      path / untrusted.check_name(entry['filename'], state, _SAVE_AGAIN)
       for entry in about['_data_files']
   ]
-  files = [path / name for name in names]
-  if not files or not all(map(untrusted.is_file, files)):
+  if about.get('_indices_files') or not all(map(untrusted.is_file, found)):
     raise UserError(
-        f'{path} lacks some of its files: {", ".join(names)[:200] or "none"}.'
+        f'{path} lacks some of its files, or has an index of its rows.'
         f' {_SAVE_AGAIN}'
     )
-  return [state, *files]
+  return [state, *found]
 
 
 def are_names(cells: Sequence[str], usual: Collection[str]) -> bool:

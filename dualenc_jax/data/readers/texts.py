@@ -235,17 +235,17 @@ def unique(read: Callable[[], Iterable[Row]], strict: bool) -> Iterator[Row]:
   for row in read():
     hashes.append(hash(row.id))
     yield row
-  keys = np.frombuffer(hashes, np.int64)
-  keys.sort()
-  repeated = set(keys[1:][keys[1:] == keys[:-1]].tolist())
+  different, counts = np.unique(
+      np.frombuffer(hashes, np.int64), return_counts=True
+  )
+  repeated = {*different[counts > 1].tolist()}
   seen: dict[str, Row] = {}
   for row in read() if repeated else ():
-    if hash(row.id) not in repeated:
-      continue
-    first = seen.setdefault(row.id, row)
-    if first is not row:
-      faults.add(
-          'the id of an earlier row', row.location,
-          f'id {row.id!r} is also that of {first.location}; expected one row'
-          ' per id',
-      )
+    if hash(row.id) in repeated:
+      first = seen.setdefault(row.id, row)
+      if first is not row:
+        faults.add(
+            'the id of an earlier row', row.location,
+            f'id {row.id!r} is also that of {first.location}; expected one row'
+            ' per id',
+        )
