@@ -116,7 +116,9 @@ class TextCounter:
     """`lists` is whether to count texts that are lists."""
     self._vocabulary = vocabulary
     self._limit, self._look_for_lists = limit, lists
-    self._hashes, self._ids, self._tokens = map(array.array, 'qqi')
+    self._hashes: array.array[int] = array.array('q')
+    self._ids: array.array[int] = array.array('q')
+    self._tokens: array.array[int] = array.array('i')
     self._unknown = 0
     names = 'blank', 'lists', 'long_words', 'garbled'
     self._found = {name: Occurrences() for name in names}

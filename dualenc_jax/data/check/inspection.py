@@ -40,7 +40,8 @@ class SplitReader:
     )
     self.passages = counters.TextCounter(vocabulary, length, not repeats)
     self._negatives = counters.TextCounter(vocabulary, length)
-    self._negative_counts, self._relevant = map(array.array, 'ib')
+    self._negative_counts: array.array[int] = array.array('i')
+    self._relevant: array.array[int] = array.array('b')
     self.places = counters.Places()
     self._samples: list[summary.Sample] = []
 
