@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.parallel import split_params
+from dualenc_jax.parallel import data_axis
 from dualenc_jax.parallel.accelerators import current_backend
 
 Initializer = Callable[..., jax.Array]
@@ -38,9 +38,9 @@ def parameter(
   """
   part: Any = module.param(
       name, nn.with_logical_partitioning(init, tuple(axes)),
-      split_params.local_shape(shape, axes), jnp.float32,
+      data_axis.local_shape(shape, axes), jnp.float32,
   )
-  return split_params.gather_param(part, axes, dtype)
+  return data_axis.gather_param(part, axes, dtype)
 
 
 class Dense(nn.Module):

@@ -14,7 +14,7 @@ import numpy as np
 
 from dualenc_jax.models import layers, t5_encoder
 from dualenc_jax.models.layers import Segments
-from dualenc_jax.parallel import split_params
+from dualenc_jax.parallel import data_axis
 
 
 class Cache(NamedTuple):
@@ -234,6 +234,6 @@ class T5Decoder(nn.Module):
       self.logits_dense(x)
     dense = self.logits_dense
     kernel = nn.unbox(dense.variables['params']['kernel'])
-    kernel = split_params.gather_param(kernel, dense.kernel_axes, dense.dtype)
+    kernel = data_axis.gather_param(kernel, dense.kernel_axes, dense.dtype)
     kernel = kernel[:, np.array(tokens)]
     return jnp.einsum('...e,ev->...v', x, kernel, precision='highest')

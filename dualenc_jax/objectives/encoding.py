@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from dualenc_jax.data.layouts import TextRows
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
-from dualenc_jax.parallel import micro_batches
+from dualenc_jax.parallel import data_axis
 
 Batch = Mapping[str, Any]
 
@@ -92,9 +92,9 @@ def map_cells(
   cells, size = texts.num_cells, len(numbers)
   at_once = None
   if micro_batch_size is not None:
-    micro_batches.check_micro_batch_size(micro_batch_size, size)
+    data_axis.check_micro_batch_size(micro_batch_size, size)
     at_once = micro_batch_size // (size // cells)
-  return micro_batches.map_rows(
+  return data_axis.map_rows(
       function, at_once, functools.partial(abstract_params, model), params,
       numbers.reshape(cells, -1), texts, *trees,
   )

@@ -27,7 +27,7 @@ from dualenc_jax.objectives.frozen_passages import (
 )
 from dualenc_jax.objectives.objective import Key, Run
 from dualenc_jax.objectives.pairs import PairObjective
-from dualenc_jax.parallel import micro_batches
+from dualenc_jax.parallel import data_axis
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.utils.errors import expect, UserError
@@ -234,7 +234,7 @@ class CachedNegatives(PairObjective):
       )
 
     texts = padded_rows(tokens)
-    encoded = micro_batches.map_rows(
+    encoded = data_axis.map_rows(
         encode_cells, at_once, functools.partial(abstract_params, self.model),
         params, texts, numbers,
     )

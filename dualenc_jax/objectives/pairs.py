@@ -21,7 +21,7 @@ from dualenc_jax.objectives.frozen_passages import (
   FrozenPassages,
 )
 from dualenc_jax.objectives.objective import Objective, Run
-from dualenc_jax.parallel import micro_batches
+from dualenc_jax.parallel import data_axis
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.utils.errors import expect, UserError
 
@@ -188,7 +188,7 @@ class PairObjective(Objective):
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
     if self.micro_batch_size is not None:
-      micro_batches.check_micro_batch_size(
+      data_axis.check_micro_batch_size(
           self.micro_batch_size, run.batch_size
       )
       run.partitioner.check_batch_size(

@@ -14,7 +14,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
-from dualenc_jax.parallel import ring_order, split_params
+from dualenc_jax.parallel import data_axis, ring_order
 from dualenc_jax.utils.errors import expect, UserError
 
 # Logical axes as in T5X. `embed` is E in parameters, `activation_embed` in
@@ -96,7 +96,7 @@ class Partitioner:
     """A context in which logical constraints and losses refer to this mesh."""
     mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
     rules = nn.logical_axis_rules(self.logical_rules)
-    with mesh, rules, split_params.use_sum_dtype(self.sum_dtype):
+    with mesh, rules, data_axis.use_sum_dtype(self.sum_dtype):
       yield
 
   @property

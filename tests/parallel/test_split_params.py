@@ -9,7 +9,7 @@ import pytest
 import test_micro_batches as cases
 
 from dualenc_jax.models import layers
-from dualenc_jax.parallel import micro_batches
+from dualenc_jax.parallel import data_axis
 from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.devices(8)
@@ -44,7 +44,7 @@ def test_gradients_of_a_split_layer():
     @jax.jit
     def compute(params, x):
       def value(params):
-        y = micro_batches.map_rows(
+        y = data_axis.map_rows(
             # Two uses, whose gradients are added before they are sent.
             lambda p, x: sum(dense.apply({'params': p}, a) for a in (x, x**2)),
             16, boxed, params, x,
