@@ -2,7 +2,7 @@
 
 Ours from texts, and sentence-transformers' `encode` with the same weights where
 --peer_python or this Python has it, plain and with tuned malloc. Passages are
-JSON objects, one a line, with a `text`. Weights are random.
+JSON objects, one a line, with a `text`, or made up. Weights are random.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
   parser = harness.parser(__doc__)
   add = parser.add_argument
   add('--model', choices=workload.MODELS, default='small')
-  add('--texts', required=True, metavar='FILE', help='JSONL of passages')
+  add('--texts', metavar='FILE', help='JSONL of passages; else made up')
   add('--passages', type=int, default=5000)
   add('--passage_length', type=int, default=128)
   add('--dtype', choices=workload.DTYPES, default='float32')
@@ -94,7 +94,8 @@ class Ours:
     model = ours.make_model(args.model, args.dtype)
     partitioner = training.Partitioner()
     tokens = np.ones((1, 8), np.int32)
-    boxed = jax.jit(model.init)(jax.random.key(0), tokens, tokens)['params']
+    with ours.on_host():
+      boxed = jax.jit(model.init)(jax.random.key(0), tokens, tokens)['params']
     shardings = partitioner.param_shardings(boxed)
     self._encoder = model.encoder
     self._params = jax.device_put(nn.unbox(boxed), shardings)
@@ -185,7 +186,12 @@ class Peer:
 
 
 def _read_texts(args: argparse.Namespace) -> list[str]:
-  """The first passages of the file."""
+  """The first passages of the file, or made-up ones."""
+  if args.texts is None:
+    length = args.passage_length
+    return list(
+        workload.made_up_texts(args.vocabulary, args.passages, 75.0, length)
+    )
   with pathlib.Path(args.texts).open(encoding='utf-8') as f:
     rows = itertools.islice(f, args.passages)
     return [json.loads(line)['text'] for line in rows]

@@ -18,7 +18,6 @@ from typing import Any
 
 import harness
 import numpy as np
-import sentencepiece
 import workload
 
 from dualenc_jax.data import (
@@ -161,34 +160,19 @@ def memory(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _texts(args: argparse.Namespace) -> Iterator[str]:
-  """Texts of the file, again and again, or else made up.
-
-  Those are words of the vocabulary, of natural lengths in tokens; the
-  frequencies of the words follow Zipf's law.
-  """
+  """Texts of the file, again and again, or else made up."""
   if args.texts:
     lines = pathlib.Path(args.texts).read_text('utf-8').splitlines()
     found = [json.loads(line)['text'] for line in lines]
     found = [text for text in found if text.strip()]
     yield from itertools.islice(itertools.cycle(found), args.count)
     return
-  processor = sentencepiece.SentencePieceProcessor()
-  processor.load(str(Vocabulary(args.vocabulary).file))
-  pieces = (
-      processor.id_to_piece(i) for i in range(processor.get_piece_size())
+  yield from workload.made_up_texts(
+      Vocabulary(args.vocabulary).file,
+      args.count,
+      args.mean_passage,
+      args.passage_length,
   )
-  words = [p[1:] for p in pieces if p[0] == '\u2581' and p[1:].isalpha()]
-  weights = 1 / np.arange(10, 10 + len(words))
-  rng = np.random.default_rng(0)
-  for start in range(0, args.count, _CHUNK):
-    count = min(_CHUNK, args.count - start)
-    lengths = workload.natural_lengths(
-        rng, count, args.mean_passage, args.passage_length
-    )
-    ends = np.cumsum(lengths - 1)  # And EOS.
-    drawn = rng.choice(len(words), ends[-1], p=weights / weights.sum())
-    for chosen in np.split(drawn, ends[:-1]):
-      yield ' '.join([words[i] for i in chosen])
 
 
 class _SyntheticCache:

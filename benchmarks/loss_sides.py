@@ -21,7 +21,7 @@ def make(args: argparse.Namespace) -> 'Ours | Peer':
   return (Peer if args.side.startswith('st') else Ours)(args)
 
 
-def _embeddings(batch: int, dim: int) -> list[np.ndarray]:
+def embeddings(batch: int, dim: int) -> list[np.ndarray]:
   """Queries and passages, float32 [B, D], rows of norm one.
 
   Cosines are about 0.8 for a pair and 0.4 for others.
@@ -87,7 +87,7 @@ class Ours:
     if self._args.side == 'dense':
       # At the least scores, their exponentials and their gradient.
       _check_fits(12.0 * batch**2, limit, self._free())
-    towers = _embeddings(batch, self._args.dim)
+    towers = embeddings(batch, self._args.dim)
     vectors = [self._jax.device_put(tower) for tower in towers]
     ids = None
     if not self._args.no_mask:
@@ -150,7 +150,7 @@ class Peer:
     _check_fits(needed, limit, self._free())
     if self._on_gpu:
       torch.cuda.reset_peak_memory_stats()
-    given = self._peer.Given(_embeddings(batch, args.dim), rows)
+    given = self._peer.Given(embeddings(batch, args.dim), rows)
     # The library looks at the first module of the model.
     model = torch.nn.Sequential(given)
     mini = rows if self._cached else None

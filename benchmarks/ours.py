@@ -71,6 +71,14 @@ def compiled(function: Any, *args: Any) -> tuple[Any, harness.Figures]:
   return programs[0], {'compile_seconds': seconds, 'compiled_bytes': size}
 
 
+def on_host() -> Any:
+  """A context whose programs run on the CPU.
+
+  A GPU's compiler takes minutes for one that draws parameters.
+  """
+  return jax.default_device(jax.local_devices(backend='cpu')[0])
+
+
 def make_model(name: str, dtype: str, dropout_rate: float = 0.0):
   """The SDE as the shipped gin files have it."""
   sizes = workload.MODELS[name]
@@ -105,46 +113,60 @@ def make_optimizer(name: str) -> training.Optimizer:
   return training.Optimizer(transform, schedule)
 
 
+def make_plan(args: argparse.Namespace) -> step_lib.Plan:
+  """The programs of a run on all devices."""
+  objective = objectives.Contrastive(
+      make_model(args.model, args.dtype, args.dropout_rate),
+      LOSSES[args.loss](),
+      losses.Similarity(),
+      micro_batch_size=args.micro_batch,
+  )
+  return step_lib.plan(
+      objective,
+      make_optimizer(args.optimizer),
+      training.Partitioner(),
+      seed=0,
+  )
+
+
 class TrainStep:
-  """Our training step."""
+  """Our training step, compiled."""
 
   def __init__(self, args: argparse.Namespace):
     self._args = args
+
+  def prepare(self) -> None:
+    """Compiles the step."""
+    partitioner = training.Partitioner()
+    plan = make_plan(self._args)
+    self._state = _drawn(plan.abstract)
+    host_batches = _batches(self._args)
+    self._rows = [_rows_of(batch) for batch in host_batches]
+    self._batches = [partitioner.to_device(batch) for batch in host_batches]
+    self._program, self._planned = compiled(
+        plan.train_step, self._state, self._batches[0]
+    )
+
+  def step(self, i: int) -> None:
+    """Takes a step with batch `i`."""
+    batch = self._batches[i % len(self._batches)]
+    self._state, metrics = self._program(self._state, batch)
+    jax.block_until_ready((self._state, metrics))
 
   def measure(self) -> harness.Figures:
     """Compiles and times the step."""
     args = self._args
     rates = ceiling(args.dtype)
-    partitioner = training.Partitioner()
-    objective = objectives.Contrastive(
-        make_model(args.model, args.dtype, args.dropout_rate),
-        LOSSES[args.loss](),
-        losses.Similarity(),
-        micro_batch_size=args.micro_batch,
-    )
-    plan = step_lib.plan(
-        objective, make_optimizer(args.optimizer), partitioner, seed=0
-    )
-    state = _drawn(plan.abstract)
-    host_batches = _batches(args)
-    batches = [partitioner.to_device(batch) for batch in host_batches]
-    program, planned = compiled(plan.train_step, state, batches[0])
-
-    def step(i):
-      nonlocal state
-      state, metrics = program(state, batches[i % len(batches)])
-      jax.block_until_ready((state, metrics))
-
-    turns = workload.time_steps(args, step)
-    rows = [_rows_of(batch) for batch in host_batches]
+    self.prepare()
+    turns = workload.time_steps(args, self.step)
     return {
         **describe(),
-        **planned,
+        **self._planned,
         'device_peak_bytes': device_peak_bytes(),
         **workload.report(
             args,
             turns,
-            rows,
+            self._rows,
             workload.NUM_BLOCKS[args.loss],
             rates['flops_per_second'],
         ),

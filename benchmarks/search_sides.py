@@ -179,6 +179,12 @@ class Ours(Searcher):
     self._close()
     return figures
 
+  def parts(self) -> dict[str, harness.Figures]:
+    """Seconds of the parts of a search; see `search_parts`."""
+    import search_parts
+
+    return search_parts.measure(self._searcher, self._queries, self._args.k)
+
   def peaks(self) -> dict[str, int]:
     stats = self._device.memory_stats() or {}
     device = stats.get('peak_bytes_in_use', 0)

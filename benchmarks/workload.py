@@ -4,8 +4,9 @@ B pairs, L tokens (Lq and Lp by tower), E model dim, D embedding dim.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import dataclasses
+from typing import Any
 
 import harness
 import numpy as np
@@ -15,6 +16,8 @@ PAD = 0
 # both have about this deviation of the logarithm.
 SIGMA = 0.4
 NUM_BATCHES = 8
+# Made-up texts that are drawn at once.
+_CHUNK = 10_000
 DTYPES = ('float32', 'bfloat16')
 # The in-batch softmax scores queries against passages, and the reverse;
 # SamToNe scores queries against queries, too.
@@ -97,6 +100,31 @@ def natural_lengths(
   """Log-normal numbers of tokens, 3 to `limit`: int64 [count]."""
   drawn = rng.lognormal(np.log(mean) - SIGMA**2 / 2, SIGMA, count)
   return np.clip(np.rint(drawn), 3, limit).astype(np.int64)
+
+
+def made_up_texts(
+    vocabulary: Any, count: int, mean: float, limit: int
+) -> Iterator[str]:
+  """Texts of words of a SentencePiece file, of natural lengths in tokens.
+
+  The frequencies of the words follow Zipf's law.
+  """
+  import sentencepiece
+
+  processor = sentencepiece.SentencePieceProcessor()
+  processor.load(str(vocabulary))
+  pieces = (
+      processor.id_to_piece(i) for i in range(processor.get_piece_size())
+  )
+  words = [p[1:] for p in pieces if p[0] == '\u2581' and p[1:].isalpha()]
+  weights = 1 / np.arange(10, 10 + len(words))
+  rng = np.random.default_rng(0)
+  for start in range(0, count, _CHUNK):
+    lengths = natural_lengths(rng, min(_CHUNK, count - start), mean, limit)
+    ends = np.cumsum(lengths - 1)  # And EOS.
+    drawn = rng.choice(len(words), ends[-1], p=weights / weights.sum())
+    for chosen in np.split(drawn, ends[:-1]):
+      yield ' '.join([words[i] for i in chosen])
 
 
 def lengths(tokens: np.ndarray) -> np.ndarray:
