@@ -11,7 +11,6 @@ but JAX, flax, optax and orbax is needed; peers that are installed are measured.
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import os
 import pathlib
@@ -59,7 +58,7 @@ def main() -> int:
   args = parser.parse_args()
   end = time.monotonic() + args.seconds
   work = pathlib.Path(tempfile.gettempdir()) / 'dualenc_gpu'
-  parts = _parts(work / ('toy' if args.toy else 'full'), args.toy)
+  parts = _parts(args.toy)
   names = args.only.split(',') if args.only else list(parts)
   if unknown := set(names) - set(parts):
     parser.error(f'no parts {sorted(unknown)}; there are {", ".join(parts)}')
@@ -81,9 +80,8 @@ def main() -> int:
   return 0
 
 
-def _parts(folder: pathlib.Path, toy: bool) -> dict[str, Part]:
+def _parts(toy: bool) -> dict[str, Part]:
   """The parts by name, the most valuable first."""
-  folder.mkdir(parents=True, exist_ok=True)
   peer = []
   if python := harness.peer_python(None):
     peer = [f'--peer_python={python}']
@@ -95,16 +93,10 @@ def _parts(folder: pathlib.Path, toy: bool) -> dict[str, Part]:
       *(['--model=tiny', '--steps=2'] if toy else ['--model=base']),
   ]
   small, large = (8, 16) if toy else (256, 512)
-  sizes = ['--passages=1000000', '--queries=1000', '--dim=768']
-  hits = 100, 1000
+  search = ['search_parts.py', '--seconds=100']
   if toy:
-    sizes, hits = ['--passages=5000', '--queries=20', '--dim=64'], (10, 100)
-  search = [
-      'search.py', *sizes, f'--folder={folder}', '--parts', '--rounds=3',
-      '--sides', 'torch_resident',
-  ]
-  if importlib.util.find_spec('faiss'):
-    search.append('faiss')
+    search += ['--passages=5000', '--queries=20', '--dim=64']
+    search += ['--hits', '10', '100']
   encode = [
       'encode.py', f'--passages={60 if toy else 20_000}', '--rounds=2',
       f'--vocabulary={HERE.parent / VOCABULARY}', '--dtype=bfloat16',
@@ -125,22 +117,21 @@ def _parts(folder: pathlib.Path, toy: bool) -> dict[str, Part]:
   profile = [f for f in profile if f not in ('--rounds=1', '--plain_malloc')]
   return {
       'imports': Part([*own, 'imports'], 60, 10),
-      'train_small': Part([*train, f'--batch={small}', *peer], 160, 70),
-      'search_100': Part([*search, f'--k={hits[0]}'], 150, 60),
+      'train_small': Part([*train, f'--batch={small}', *peer], 150, 100),
+      'search': Part(search, 170, 60),
       'train_large_dropout': Part(
-          [*train, f'--batch={large}', dropout], 130, 70
+          [*train, f'--batch={large}', dropout], 150, 110
       ),
-      'encode': Part(encode, 110, 50),
+      'encode': Part(encode, 110, 60),
       'loss': Part(loss, 80, 40),
       'precision': Part(precision, 50, 20),
-      'search_1000': Part([*search, f'--k={hits[1]}'], 150, 70),
       'profile': Part([*profile, f'--batch={small}'], 90, 35),
       'draw_two_layers': Part([*draw, '--layers=2'], 40, 15, fresh),
       'draw_two_layers_kernel': Part([*draw, '--layers=2'], 40, 15, kernel),
       'draw_kernel': Part(draw, 90, 30, kernel),
-      'train_large': Part([*train, f'--batch={large}'], 130, 70),
+      'train_large': Part([*train, f'--batch={large}'], 150, 80),
       'train_small_dropout': Part(
-          [*train, f'--batch={small}', dropout], 130, 70
+          [*train, f'--batch={small}', dropout], 150, 110
       ),
   }
 
@@ -181,7 +172,10 @@ def _run(
     log.write('\n'.join([*lines, '']))
   figures = None
   if state == 'done':
-    figures = json.loads(lines.pop())
+    try:
+      figures = json.loads(lines.pop())
+    except (IndexError, ValueError):
+      state = 'left no figures, see gpu.log'
   tables = '\n'.join(line for line in lines if line.startswith('|'))
   tables = tables or f'`{json.dumps(figures)[:1500]}`'
   return {

@@ -145,6 +145,7 @@ def _precision(args: argparse.Namespace) -> dict[str, Any]:
           'mean_error': float(error.mean()),
           **rate,
       }
+      print(name, found[name], file=sys.stderr, flush=True)
     except Exception as e:  # Not every device has every algorithm.
       found[name] = {'left_out': harness.one_line(e)}
   print(harness.table('product | greatest error | mean | TFLOP/s', [

@@ -52,7 +52,6 @@ def main() -> None:
       action='store_true',
       help='also stream with the file dropped from the page cache each time',
   )
-  add('--parts', action='store_true', help='also time the parts of ours')
   args = parser.parse_args()
   import search_sides
 
@@ -80,7 +79,6 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
       for name, side in running.items()
   }
   _add_agreement(args, running, results)
-  parts = running['memory'].ask('parts') if args.parts else {}
   for side in running.values():
     side.close()
   flops = 2.0 * args.queries * args.passages * args.dim
@@ -101,7 +99,6 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
       'first_seconds': first,
       'turns': turns,
       'results': results,
-      'parts': parts,
   }
   if not args.json:
     size = args.passages * args.dim * np.dtype(args.dtype).itemsize
@@ -110,11 +107,6 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         _row(name, figures, 0 if name.startswith('streamed') else size)
         for name, figures in results.items()
     ]))
-    if parts:
-      print(harness.table('part | ms | compiled in, s', [
-          f'{name} | {1e3 * f["seconds"]:.2f} | {f["first_seconds"]:.2f}'
-          for name, f in parts.items()
-      ]))
   return result
 
 

@@ -1,11 +1,17 @@
-"""Seconds of the parts of an exact search of passages in memory.
+"""Exact search of passages in memory, part by part; see benchmarks/README.md.
 
-What `ExactSearch.top_k` does, part by part, and below it pieces of the program
-that searches one block.
+What `ExactSearch.top_k` does, and below it pieces of the program that searches
+one block; then PyTorch, and faiss where it is installed, in the same process. A
+line is printed after each, so that a run that is ended has those before.
 """
 
+import argparse
 from collections.abc import Callable
+import importlib.util
+import json
 import statistics
+import sys
+import tempfile
 import time
 from typing import Any
 
@@ -14,28 +20,81 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 import numpy as np
+import search_sides
 
 from dualenc_jax.retrieval.search import exact_search, ranking, search_programs
 
 _TURNS = 5
-# After so many seconds no further part is begun.
-_SECONDS = 45
+_PEERS = {'torch_resident': 'torch', 'faiss': 'faiss'}
 _TOP = jax.jit(lax.top_k, static_argnums=1)
 
 
-def measure(
-    search: Any, queries: np.ndarray, k: int
-) -> dict[str, harness.Figures]:
-  """Figures of the parts by name.
+def main() -> None:
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  add = parser.add_argument
+  add('--passages', type=int, default=1_000_000, help='N')
+  add('--queries', type=int, default=1000, help='Q')
+  add('--dim', type=int, default=768, help='D')
+  add('--hits', type=int, nargs='+', default=[100, 1000], help='each k')
+  add('--seconds', type=float, default=1e9, help='no piece begins after these')
+  args = parser.parse_args()
+  end = time.monotonic() + args.seconds
+  args.dtype = 'float32'
+  with tempfile.TemporaryDirectory() as args.folder:
+    search_sides.write(args)
+    result = compare(args, end)
+  print(harness.table('hits | part | ms | core ms | first, s', [
+      f'{k} | {name} | {1e3 * f["seconds"]:.2f} | {1e3 * f["core_seconds"]:.1f}'
+      f' | {f["first_seconds"]:.2f}'
+      for k, found in result.items()
+      for name, f in found.items()
+  ]))
+  print(json.dumps({'flags': vars(args), 'hits': result}))
+
+
+def compare(args: argparse.Namespace, end: float) -> dict[int, Any]:
+  """Figures of all parts, then of the peers, by hits; see `_Parts`."""
+  ours = _side(args, 'memory')
+  found = {k: _Parts(f'{k} hits') for k in args.hits}
+  for k, part in found.items():
+    _host_view(ours.searcher, ours.queries, k, part)
+  for name in _PEERS:
+    if importlib.util.find_spec(_PEERS[name]):
+      side = _side(args, name)
+      for k, part in found.items():
+        args.k = k
+        part(name, side.search)
+        theirs, same = side.search()[1], ours.searcher.top_k(ours.queries, k)
+        pairs = zip(same.indices, theirs)
+        equal = [set(a.tolist()) == set(b.tolist()) for a, b in pairs]
+        part.figures[name]['same_sets'] = statistics.mean(equal)
+  for k, part in found.items():
+    _device_view(ours.searcher, ours.queries, k, part, end)
+  return {k: part.figures for k, part in found.items()}
+
+
+def _side(args: argparse.Namespace, name: str) -> search_sides.Searcher:
+  args.side = name
+  side = search_sides.make(args)
+  side.open()
+  return side
+
+
+class _Parts:
+  """Times parts.
 
   first_seconds are of a first call, with compilation if this process or the
-  compilation cache does not have the program; seconds the median of those
-  that follow. Pieces that come after 45 s are left out.
+  compilation cache does not have the program; the others medians of those that
+  follow.
   """
-  end = time.monotonic() + _SECONDS
-  found: dict[str, harness.Figures] = {}
 
-  def part(name: str, run: Callable[[], Any]) -> Any:
+  def __init__(self, what: str):
+    self.figures: dict[str, harness.Figures] = {}
+    self._what = what
+
+  def __call__(self, name: str, run: Callable[[], Any]) -> Any:
     result: list[Any] = []
 
     def once():
@@ -43,19 +102,15 @@ def measure(
 
     first = harness.seconds(once)
     turns = [harness.turn(once) for _ in range(_TURNS)]
-    found[name] = {'first_seconds': first} | {
-        key: statistics.median(t[key] for t in turns)
-        for key in ('seconds', 'core_seconds')
-    }
+    found = {'first_seconds': first, **harness.medians(turns)}
+    self.figures[name] = found
+    line = f'{self._what}: {name}: {1e3 * found["seconds"]:.2f} ms, first'
+    print(f'{line} {first:.2f} s', file=sys.stderr, flush=True)
     return result[0]
-
-  _host_view(search, queries, k, part)
-  _device_view(search, queries, k, part, end)
-  return found
 
 
 def _host_view(search: Any, queries: np.ndarray, k: int, part: Any) -> None:
-  """The search as a host sees it; the three parts of it follow."""
+  """The search as a host sees it, and the three parts of it."""
   passages = search._passages
   count = min(len(passages), k + k // 4 + 32)
   part('top_k', lambda: search.top_k(queries, k))
@@ -107,14 +162,7 @@ def _device_view(
     part('merge and transfer', lambda: run.finish(state))
   block = blocks[0][0]
 
-  def product(block):
-    return lax.dot_general(
-        block.astype(jnp.float32), given, (((1,), (1,)), ((), ())),
-        precision=lax.Precision.HIGHEST,
-    )
-
-  program = jax.jit(product)
-  scores = part('a block: product', lambda: program(block))
+  scores = part('a block: product', lambda: _product(block, given))
   maxima = part('a block: maxima of groups', lambda: _maxima(scores)).T
   groups = min(count, maxima.shape[1])
   few = min(count // 8 + 16, groups)
@@ -133,5 +181,14 @@ def _device_view(
 
 
 @jax.jit
+def _product(block: jax.Array, queries: jax.Array) -> jax.Array:
+  return jnp.einsum('md,qd->mq', block, queries, precision='highest')
+
+
+@jax.jit
 def _maxima(scores: jax.Array) -> jax.Array:
   return search_programs.group_maxima(scores, axis=0)
+
+
+if __name__ == '__main__':
+  main()

@@ -94,12 +94,12 @@ class Searcher:
   def __init__(self, args: argparse.Namespace):
     self._args = args
     self._memory = harness.PeakMemory()
-    self._queries = np.load(_queries_file(args))
+    self.queries = np.load(_queries_file(args))
     self._found: Any = None
 
   def prepare(self) -> float:
     """Opens the passages and runs once; the seconds of that."""
-    self._open()
+    self.open()
     return harness.seconds(self._run)
 
   def time(self) -> harness.Figures:
@@ -118,12 +118,12 @@ class Searcher:
     return self._memory.peaks()
 
   def _run(self) -> None:
-    self._found = self._search()
+    self._found = self.search()
 
-  def _open(self) -> None:
+  def open(self) -> None:
     raise NotImplementedError
 
-  def _search(self) -> Any:
+  def search(self) -> Any:
     raise NotImplementedError
 
 
@@ -155,7 +155,7 @@ class Ours(Searcher):
       process.keep_freed_memory()
     self._device = jax.devices()[0]
     self._streamed = args.side != 'memory'
-    self._searcher: Any = None
+    self.searcher: Any = None
 
   def describe(self) -> dict[str, Any]:
     return {'device': self._device.device_kind}
@@ -174,16 +174,10 @@ class Ours(Searcher):
     if self._args.side == 'streamed_cold':
       _drop_from_cache(_passages_file(self._args))
     if self._streamed:
-      self._open()
+      self.open()
     figures = super().time()
     self._close()
     return figures
-
-  def parts(self) -> dict[str, harness.Figures]:
-    """Seconds of the parts of a search; see `search_parts`."""
-    import search_parts
-
-    return search_parts.measure(self._searcher, self._queries, self._args.k)
 
   def peaks(self) -> dict[str, int]:
     stats = self._device.memory_stats() or {}
@@ -193,10 +187,10 @@ class Ours(Searcher):
   def _close(self) -> None:
     """Lets go of a mapped file, which cannot leave the page cache else."""
     if self._streamed:
-      self._searcher = None
+      self.searcher = None
       gc.collect()
 
-  def _open(self) -> None:
+  def open(self) -> None:
     from dualenc_jax.retrieval.index.index import RowStore
     from dualenc_jax.retrieval.search.exact_search import ExactSearch
 
@@ -205,10 +199,10 @@ class Ours(Searcher):
       passages = RowStore([np.load(file, mmap_mode='r')])
     else:
       passages = _in_memory(file)
-    self._searcher = ExactSearch(passages, Ids(len(passages)))
+    self.searcher = ExactSearch(passages, Ids(len(passages)))
 
-  def _search(self) -> Any:
-    found = self._searcher.top_k(self._queries, self._args.k)
+  def search(self) -> Any:
+    found = self.searcher.top_k(self.queries, self._args.k)
     return found.scores, found.indices
 
 
@@ -220,7 +214,7 @@ class Faiss(Searcher):
 
     return {'faiss': faiss.__version__, 'threads': faiss.omp_get_max_threads()}
 
-  def _open(self) -> None:
+  def open(self) -> None:
     import faiss
 
     self._index = faiss.IndexFlatIP(self._args.dim)
@@ -228,8 +222,8 @@ class Faiss(Searcher):
     passages = np.load(_passages_file(self._args), mmap_mode='r')
     self._index.add(passages.astype(np.float32, copy=False))
 
-  def _search(self) -> Any:
-    return self._index.search(self._queries, self._args.k)
+  def search(self) -> Any:
+    return self._index.search(self.queries, self._args.k)
 
 
 class Torch(Searcher):
@@ -259,15 +253,15 @@ class Torch(Searcher):
       device = self._torch.cuda.max_memory_allocated()
     return super().peaks() | {'device_peak_bytes': device}
 
-  def _open(self) -> None:
+  def open(self) -> None:
     rows = _in_memory(_passages_file(self._args))
     self._passages = self._torch.from_numpy(rows)
     if self._args.side == 'torch_resident':
       self._passages = self._passages.to(self._device)
 
-  def _search(self) -> Any:
+  def search(self) -> Any:
     torch = self._torch
-    queries = torch.from_numpy(self._queries).to(self._device)
+    queries = torch.from_numpy(self.queries).to(self._device)
     size, best = len(self._passages), None
     for start in range(0, size, _BLOCK):
       block = self._passages[start : start + _BLOCK].to(self._device).float()

@@ -21,7 +21,7 @@ def run(out, *flags):
 
 
 def test_parts_run_and_leave_figures(tmp_path):
-  only = 'imports,train_small_dropout,search_100,encode,loss,precision,profile'
+  only = 'imports,train_small_dropout,search,encode,loss,precision,profile'
   found = run(tmp_path, f'--only={only},draw_two_layers')
   log = (tmp_path / 'gpu.log').read_text()
   assert [each['state'] for each in found] == 8 * ['done'], log
@@ -31,8 +31,9 @@ def test_parts_run_and_leave_figures(tmp_path):
   assert imports['failed'] == {} and imports['imported'] > 100
   (batch,) = train['batches'].values()
   assert batch['medians']['dualenc_jax, packed']['step_seconds'] > 0
-  assert search['results']['torch_resident']['same_sets'] == 1
-  assert 'top_k: order' in search['parts']
+  for parts in search['hits'].values():
+    assert parts['torch_resident']['same_sets'] == 1
+    assert parts['top_k: order']['seconds'] > 0
   assert encode['rounds']['dualenc_jax'] and len(loss['results']) == 4
   assert precision['highest']['greatest_error'] < 1e-3
   assert profile['kinds'] and draw['compile_seconds'] > 0
