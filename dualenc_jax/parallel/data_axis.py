@@ -1,4 +1,4 @@
-"""What each device of the data axis does by itself: micro-batches, and FSDP.
+"""The work of each device of the data axis by itself: micro-batches, FSDP.
 
 Micro-batches are gradient caching, exact as in GradCache (Gao et al., 2021):
 the backward pass encodes each of them again, so that the activations of one are
