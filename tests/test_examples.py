@@ -67,6 +67,25 @@ def test_train_in_python_and_serve(tmp_path, pairs, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_model_dir_of_plain_python(tmp_path, pairs, capsys):
+  model, converted = tmp_path / 'model', tmp_path / 'converted'
+  run('train_in_python.py', pairs, model)
+  with pytest.raises(subprocess.CalledProcessError) as refused:
+    run('own_loss.py', pairs, model)
+  said = refused.value.stderr
+  assert 'settings of this run have changed: loss: SamToNe(' in said
+  assert '-> Decoupled()' in said and 'allow_other_config=True' in said
+  find = ['search', f'--gin.TRAIN_FILE={pairs}', 'cats']
+  assert cli.main([*find, f'--model_dir={model}']) == 2
+  remedy = f'dualenc convert {model} --to=model_dir --output_dir='
+  assert remedy in capsys.readouterr().err
+  assert not cli.main(
+      ['convert', str(model), '--to=model_dir', f'--output_dir={converted}']
+  )
+  assert not cli.main([*find, f'--model_dir={converted}'])
+
+
+@pytest.mark.slow
 def test_own_loss(tmp_path, pairs):
   run('own_loss.py', pairs, tmp_path / 'model')
   check_finds(dj.Retriever.from_dir(tmp_path / 'model'))

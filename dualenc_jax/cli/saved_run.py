@@ -48,6 +48,13 @@ def check_is_one(folder: str) -> None:
   if not path.parent.exists():
     raise UserError(missing(path.parent))
   if not path.exists():
+    if checkpoint_reader.steps(path.parent):
+      raise UserError(
+          f'{folder} has no {saved_config.CONFIG}: it was trained in Python,'
+          ' without gin. Retriever.from_dir opens it as it is. For this'
+          f' command, convert it first: dualenc convert {folder} --to=model_dir'
+          ' --output_dir=DIR; then name its data by --gin_file and --gin.'
+      )
     raise UserError(
         f'{folder} is not a model_dir: there is no {path}. `dualenc train`'
         ' makes one, and `dualenc convert --to=model_dir`.'

@@ -133,7 +133,7 @@ def train(
         experiment, plan, text, hooks,
         ready=lambda: saved_config.write(experiment.model_dir, text),
         allow_other_data=args.allow_data_change,
-        past_end=args.allow_config_change,
+        allow_other_config=args.allow_config_change,
         started=started,
         stopping=stopping,
     )

@@ -9,6 +9,7 @@ import functools
 import json
 import logging
 import math
+import re
 import shlex
 from typing import Any
 import uuid
@@ -35,6 +36,9 @@ from dualenc_jax.utils.files import default_cache_dir
 from dualenc_jax.utils.tensor_files.tensors import layer_names
 from dualenc_jax.utils.untrusted import escape
 
+# Fields of objectives that `describe_settings` leaves out: `facts` describe the
+# model, and the others do not change the numbers.
+_NO_SETTINGS = 'model', 'layout', 'micro_batch_size'
 _LOG = logging.getLogger(__name__)
 
 
@@ -307,14 +311,52 @@ def describe_data(experiment: Experiment) -> dict[str, Any]:
 def check_same_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
   """Raises UserError unless the training data is that of the checkpoint."""
   named = {**dict.fromkeys(saved.keys() & {'query_prefixes'}), **now}
-  changes = [
-      f'{name}: {saved.get(name)} -> {value}'
-      for name, value in named.items()
-      if saved.get(name) != value
-  ]
-  if changes:
+  if changes := _changes(saved, named):
     raise UserError(
-        f"The training data of this run has changed: {'; '.join(changes)}."
-        ' Restore it, use another MODEL_DIR, or give --allow_data_change to'
-        ' resume with it.'
+        f'The training data of this run has changed: {changes}. Restore it, use'
+        ' another MODEL_DIR, or give --allow_data_change to resume with it.'
     )
+
+
+def describe_settings(experiment: Experiment) -> dict[str, Any]:
+  """Returns what a run that is built in Python learns, as JSON."""
+  objective: Any = experiment.objective
+  optimizer = experiment.optimizer
+  settings = {'objective': type(objective).__name__, 'steps': experiment.steps}
+  if dataclasses.is_dataclass(objective):
+    settings |= {
+        field.name: getattr(objective, field.name)
+        for field in dataclasses.fields(objective)
+        if field.name not in _NO_SETTINGS
+    }
+  settings |= objective.facts | {
+      'rate': optimizer.describe(experiment.steps),
+      'clip_norm': optimizer.clip_norm,
+      'freeze': optimizer.freeze,
+      'multipliers': optimizer.multipliers,
+  }
+  # The addresses of functions are others in each process.
+  return {
+      name: re.sub(r' at 0x[0-9a-f]+', '', str(value))
+      for name, value in settings.items()
+  }
+
+
+def check_same_settings(
+    saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+  """Raises UserError unless settings, where known, are the checkpoint's."""
+  if saved and now and (changes := _changes(saved, now)):
+    raise UserError(
+        f'The settings of this run have changed: {changes}. Use another'
+        ' model_dir, or call train(..., allow_other_config=True) to resume with'
+        ' the new values.'
+    )
+
+
+def _changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+  return '; '.join(
+      f'{name}: {saved.get(name)} -> {value}'
+      for name, value in now.items()
+      if saved.get(name) != value
+  )

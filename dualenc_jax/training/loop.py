@@ -40,7 +40,7 @@ def train(
     experiment: Experiment, plan: Plan | None = None, config: str = '',
     hooks: Sequence[Hook] = (), ready: Callable[[], None] = lambda: None,
     allow_other_data: bool = False,
-    past_end: bool = False, started: float | None = None,
+    allow_other_config: bool = False, started: float | None = None,
     stopping: Stopping | None = None,
 ) -> Outcome:
   """Trains or resumes a run until `experiment.steps` or until a hook ends it.
@@ -48,12 +48,14 @@ def train(
   Args:
     experiment: the run.
     plan: `make_plan` of the experiment, which is made if None is given.
-    config: the gin config, saved in every checkpoint.
+    config: the gin config, saved in every checkpoint; '' for a run that is
+      built in Python.
     hooks: called between those that watch the numbers and the one that saves,
       so that a checkpoint has their notes on its step.
     ready: called once data and checkpoints are known to be good.
     allow_other_data: resume although the examples have changed.
-    past_end: resume although a hook had ended the run.
+    allow_other_config: resume although a hook had ended the run, or settings
+      of a run that is built in Python have changed.
     started: `time.perf_counter()` at the program's start.
     stopping: may stop the run at the end of a step, whose checkpoint is then
       the same as in a run that is not stopped.
@@ -76,6 +78,10 @@ def train(
   data = experiment_lib.describe_data(experiment)
   if first and not allow_other_data:
     experiment_lib.check_same_data(meta['data'], data)
+  # What gin has built is compared by its config.
+  settings = {} if config else experiment_lib.describe_settings(experiment)
+  if first and not allow_other_config:
+    experiment_lib.check_same_settings(meta.get('settings', {}), settings)
   for line in objective.describe_batches(experiment, first):
     _LOG.info('%s', line)
   ready()
@@ -83,7 +89,7 @@ def train(
     write_vocabulary(
         pathlib.Path(experiment.model_dir), experiment.tokenizer.vocabulary
     )
-  if past_end:
+  if allow_other_config:
     notes.pop('ended', None)
   if notes.get('ended'):
     return Outcome(first, notes['ended'], notes.get('best', {}))
@@ -97,6 +103,7 @@ def train(
       'data': data | experiment.tokenizer.prompt_facts,
       'model': objective.facts,
       'config': config,
+      **({'settings': settings} if settings else {}),
   }
   steps, cells = experiment.steps, partitioner.host_rows(batches.cells)
   reporter = Reporter(

@@ -4,10 +4,13 @@ import os
 import signal
 import time
 
+import jax
 import pytest
 
 from dualenc_jax.training import stopping as stopping_lib
-from dualenc_jax.training.stopping import Stopping
+from dualenc_jax.training.stopping import AnyHost, Stopping
+
+pytestmark = pytest.mark.devices(8)
 
 
 def wait_for(is_so):
@@ -48,3 +51,13 @@ def test_before_the_steps_there_is_nothing_to_save(capfd):
     with pytest.raises(KeyboardInterrupt):
       os.kill(os.getpid(), signal.SIGINT)
       time.sleep(60)
+
+
+def test_hosts_agree_by_one_device_each(monkeypatch):
+  """A sum over all would wait for the train step's, and that for it."""
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  answers = iter([True, False, False])
+  any_host = AnyHost(lambda: next(answers))
+  assert any_host._each.num_devices == 1
+  # That of the step before.
+  assert [any_host() for _ in range(3)] == [False, True, False]
