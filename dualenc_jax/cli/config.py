@@ -375,8 +375,8 @@ def _explain(error: Exception) -> str:
     selector, module, name = found.groups()
     known = [n for n, x in vars(sys.modules[module]).items() if callable(x)]
     return f'There is no {selector}{where}.{did_you_mean(name, known)}'
-  if found := _WRONG_NAME.findall(first):
-    return f'{first}{where}{did_you_mean(found[-1], _shipped_names())}'
+  if names := _WRONG_NAME.findall(first):
+    return f'{first}{where}{did_you_mean(names[-1], _shipped_names())}'
   return f'{type(error).__name__}: {first}{where}'
 
 

@@ -89,7 +89,7 @@ def test_a_finished_run_does_nothing_more(again, tmp_path):
 def test_what_leaves_the_numbers_alone_needs_no_leave(again, tmp_path):
   """That they stay is in test_two_hosts.py."""
   again(
-      '--gin.LAYOUT=@data.Packed()', '--gin.data.Packed.sample=64',
+      '--gin.LAYOUT=@data.Packed()',
       '--gin.LOSS_IMPLEMENTATION=ring', '--gin.MICRO_BATCH_SIZE=8',
       '--gin_file=partitioning/fsdp.gin', '--gin.models.T5Encoder.remat=True',
       f'--gin.CACHE_DIR={tmp_path / "elsewhere"}', '--gin.SKIP_NON_FINITE=1',

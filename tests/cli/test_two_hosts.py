@@ -77,7 +77,7 @@ def test_each_leg_on_other_hosts_devices_and_layouts(tmp_path, capfd):
 
   end = f'--gin.STEPS={step + 4}'
   train.main(leg(
-      end, '--gin.LAYOUT=@data.Packed()', '--gin.data.Packed.sample=64',
+      end, '--gin.LAYOUT=@data.Packed()',
       '--gin.MICRO_BATCH_SIZE=8',
   ))
   said = capfd.readouterr().err
