@@ -196,7 +196,7 @@ def test_a_changed_index_is_refused(saved):
   path, rows = saved / 'index/shard-00000/embeddings.npy', vectors(3)
   # Two passages change their vectors: the sizes are those that were.
   np.save(path, rows[[1, 0, 2]])
-  with pytest.raises(UserError, match='embeddings.npy was changed: its SHA'):
+  with pytest.raises(UserError, match='embeddings.npy .* was changed'):
     Retriever.from_dir(saved)
   np.save(path, rows)
   assert len(Retriever.from_dir(saved)) == 3
@@ -210,7 +210,7 @@ def test_a_model_that_was_replaced_is_not_saved_with_an_old_index(
   other.index(vectors(2, seed=1))
   other.save(saved)
   for name in ('b', 'saved'):
-    with pytest.raises(UserError, match='saved.*artifact.json says'):
+    with pytest.raises(UserError, match='saved.* was changed'):
       opened.save(tmp_path / name)
   assert [path.name for path in tmp_path.iterdir()] == ['saved']
   assert len(Retriever.from_dir(saved)) == 2

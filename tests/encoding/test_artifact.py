@@ -144,13 +144,13 @@ def test_a_damaged_file_is_refused(copied, name):
   path = copied / name
   whole = path.read_bytes()
   path.write_bytes(whole[:-1])
-  with pytest.raises(UserError, match=f'{name} has .* bytes'):
+  with pytest.raises(UserError, match=f'{name} is missing or was changed'):
     serving.Artifact.open(copied)
   path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-  with pytest.raises(UserError, match=f'{name} was changed'):
+  with pytest.raises(UserError, match=f'{name} is missing or was changed'):
     serving.Artifact.open(copied)
   path.unlink()
-  with pytest.raises(UserError, match=f'{name} is missing'):
+  with pytest.raises(UserError, match=f'{name} is missing or was changed'):
     serving.Artifact.open(copied)
 
 
@@ -187,7 +187,7 @@ def refused(folder, *words):
     (['towers', 'query', 'length'], '12', "length is '12'"),
     (['platforms'], ['tpu'], 'run on tpu, but JAX runs on cpu'),
     (['files', PROGRAM], {}, f"{PROGRAM} lacks 'bytes'"),
-    (['files', 'programs/query-12.bin'], {'bytes': 0, 'sha256': ''}, 'bytes'),
+    (['files', 'programs/query-12.bin'], {'bytes': 0, 'sha256': ''}, 'changed'),
 ])
 def test_field(copied, path, value, word):
   change(copied, *path, value=value)
@@ -228,9 +228,7 @@ def test_special_files(copied, name, special):
     (b'not of zlib', 'damaged'),
     (zlib.compress(b'x' * 99)[:-8], 'cut off'),
     (zlib.compress(bytes(1000)), 'cannot be read by JAX'),
-    # 64 MB in 64 kB, more than a program of 12 tokens can have.
-    (zlib.compress(bytes(2**26)), 'once decompressed'),
-], ids=range(5))
+], ids=range(4))
 def test_programs(copied, content, word):
   replace(copied, PROGRAM, content)
   refused(copied, PROGRAM, word)

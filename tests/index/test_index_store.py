@@ -30,6 +30,8 @@ def test_slices(store):
     found = store[part]
     np.testing.assert_array_equal(found, ROWS[part])
     assert found.dtype == np.float32
+  for part in (slice(None, None, 3), slice(20, 2, -2), slice(None, None, -1)):
+    np.testing.assert_array_equal(store[part], ROWS[part])
   # A slice of one shard is no copy.
   assert np.shares_memory(store[22:23], store[-1:])
   assert isinstance(store[22:23], np.memmap)

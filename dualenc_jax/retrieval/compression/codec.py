@@ -14,7 +14,6 @@ import json
 import pathlib
 from typing import Any
 
-import jax
 import numpy as np
 
 from dualenc_jax.retrieval.compression.linear import Linear
@@ -65,16 +64,6 @@ class Codec:
   def bytes_per_passage(self) -> int:
     """Bytes of a passage on disk and in memory."""
     return self.quantiser.width * self.code_dtype.itemsize
-
-  @property
-  def bytes_once(self) -> int:
-    """Bytes of the codec itself."""
-    found = {
-        id(array): array.nbytes for part in (*self.transforms, self.quantiser)
-        for array in vars(part).values()
-        if isinstance(array, (np.ndarray, jax.Array))
-    }
-    return sum(found.values())
 
   @property
   def code_dtype(self) -> np.dtype:

@@ -155,8 +155,8 @@ class Part(NamedTuple):
         return (), Product(centroids, centroids)
       case 'opq':
         vectors = training.sample(256 * 2**self.bits)
-        rotation, centroids = linear.opq(vectors, self.number, self.bits, seed)
-        return (Linear(rotation),), Product(centroids, centroids)
+        matrix, centroids = linear.opq(vectors, self.number, self.bits, seed)
+        return (Linear(matrix),), Product(centroids, centroids)
       case 'sign' | 'binary':
         return (), quantisers.Signs(dim)
       case 'hamming':
@@ -187,13 +187,6 @@ class Spec:
   def floats(self) -> str | None:
     """The dtype of a codec that only rounds; None for others."""
     return None if self.trained else _DTYPES.get(self.name)
-
-  @property
-  def is_product(self) -> bool:
-    """Whether it has centroids, which JPQ trains."""
-    if self.trained:
-      return isinstance(self.trained.quantiser, Product)
-    return self.parts[-1].kind in _PRODUCTS
 
   @property
   def rescored(self) -> int | None:

@@ -341,19 +341,10 @@ def check_files(
   """Raises UserError if a file of a manifest is missing or changed."""
   for name, expected in files.items():
     path = folder / name
-    if not path.is_file():
-      raise UserError(f'{path} is missing. {_AGAIN}')
-    size = path.stat().st_size
-    if size != expected['bytes']:
+    if not path.is_file() or digest_file(path) != expected:
       raise UserError(
-          f'{path} has {size:,} bytes; {FILE} says {expected["bytes"]}.'
+          f'{path} is missing or was changed: {FILE} has another digest of it.'
           f' {_AGAIN}'
-      )
-    digest = digest_file(path)['sha256']
-    if digest != expected['sha256']:
-      raise UserError(
-          f'{path} was changed: its SHA-256 is {digest}, {FILE} says'
-          f' {expected["sha256"]}. {_AGAIN}'
       )
 
 

@@ -18,10 +18,8 @@ from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import UserError
 
 _SHORTEST = 16
-# Bounds of a decompressed program: its operations; for each pair of positions
-# its entries in tables of relative positions, some 116 bytes; and the limit of
-# flatbuffers.
-_PROGRAM_BYTES, _TABLE_BYTES, _LARGEST = 2**25, 2**10, 2**31
+# Bytes of a decompressed program: the limit of flatbuffers.
+_LARGEST = 2**31
 # Calls that XLA itself handles on any platform; the programs of the shipped
 # models have only the first.
 _CALLS = {
@@ -72,14 +70,12 @@ def export(
   return zlib.compress(bytes(exported.serialize()))
 
 
-def load(program: bytes, length: int, where: Any) -> jax_export.Exported:
+def load(program: bytes, where: Any) -> jax_export.Exported:
   """Loads a program of `export`; raises UserError, which begins with `where`.
 
-  The file may be damaged or hostile: larger than `length` allows, or with calls
-  of native code.
+  The file may be damaged or hostile, with calls of native code.
   """
-  largest = min(_PROGRAM_BYTES + _TABLE_BYTES * length**2, _LARGEST)
-  content = untrusted.decompress(program, largest, where, 'Copy it again.')
+  content = untrusted.decompress(program, _LARGEST, where, 'Copy it again.')
   try:
     exported = jax_export.deserialize(bytearray(content))
     _check_calls(exported, where)
@@ -177,7 +173,7 @@ class ExportedTowers(towers.Towers):
     """A program on all devices, compiled for a number of rows when called."""
     key = tower, length
     if key not in self._compiled:
-      exported = load(self._content[key], length, self._files[key])
+      exported = load(self._content[key], self._files[key])
       by_rows = PartitionSpec('data')
       # A program for one device runs on each, over its own chunk.
       self._compiled[key] = jax.jit(

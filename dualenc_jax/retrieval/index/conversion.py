@@ -28,7 +28,6 @@ from dualenc_jax.retrieval.compression import Codec, Coded
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.compression.quantisers import Signs
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
-from dualenc_jax.retrieval.index import faiss_index
 from dualenc_jax.retrieval.index.header import FILE
 from dualenc_jax.retrieval.index.index import Index
 from dualenc_jax.retrieval.index.shard import IDS, IndexFolders
@@ -136,6 +135,8 @@ def _write_faiss(
     index: Index, about: Mapping[str, Any], folder: pathlib.Path
 ) -> None:
   import faiss
+
+  from dualenc_jax.retrieval.index import faiss_index
 
   found = faiss_index.build(index.embeddings, blocks(stored_rows(index)))
   is_binary = isinstance(found, faiss.IndexBinary)

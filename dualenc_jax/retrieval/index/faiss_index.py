@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import faiss
 import numpy as np
 
 from dualenc_jax.retrieval.compression import Codec, Coded, quantisers
@@ -22,8 +23,6 @@ def build(stored: Any, blocks: Iterable[np.ndarray]) -> Any:
     stored: the embeddings of an index: a store of rows [N, D], or a `Coded`.
     blocks: its rows, or their codes, [b, W], in order.
   """
-  import faiss
-
   codec = stored.codec if isinstance(stored, Coded) else None
   if codec is None:
     inner = _index_of_floats(str(stored.dtype), stored.shape[1])
@@ -56,8 +55,6 @@ def build(stored: Any, blocks: Iterable[np.ndarray]) -> Any:
 
 
 def _index_of_floats(dtype: str, dim: int) -> Any:
-  import faiss
-
   if dtype == 'float32':
     return faiss.IndexFlatIP(dim)
   return _scalar_index(_SCALARS[dtype], dim, [])
@@ -65,8 +62,6 @@ def _index_of_floats(dtype: str, dim: int) -> Any:
 
 def _index_of_codes(codec: Codec) -> Any:
   """An empty index for the codes of a codec, behind its linear maps."""
-  import faiss
-
   quantiser = codec.quantiser
   match quantiser:
     case quantisers.Floats(dim=dim, dtype=dtype):
@@ -94,8 +89,6 @@ def _index_of_codes(codec: Codec) -> Any:
 
 
 def _scalar_index(kind: str, dim: int, trained: Any) -> Any:
-  import faiss
-
   index = faiss.IndexScalarQuantizer(
       dim, getattr(faiss.ScalarQuantizer, kind), faiss.METRIC_INNER_PRODUCT
   )
@@ -106,8 +99,6 @@ def _scalar_index(kind: str, dim: int, trained: Any) -> Any:
 
 def _product_index(centroids: np.ndarray) -> Any:
   """An index of product codes for centroids [M, 2^b, d / M]."""
-  import faiss
-
   parts, size, dims = centroids.shape
   bits = (size - 1).bit_length()
   index = faiss.IndexPQ(parts * dims, parts, bits, faiss.METRIC_INNER_PRODUCT)

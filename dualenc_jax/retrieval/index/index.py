@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import os
 import pathlib
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -46,8 +46,10 @@ class RowStore:
 
   def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray):
     if isinstance(rows, slice):
-      start, stop, _ = rows.indices(len(self))
-      return self._slice(start, max(start, stop))
+      start, stop, step = rows.indices(len(self))
+      if step == 1:
+        return self._slice(start, max(start, stop))
+      rows = np.arange(start, stop, step)
     rows = np.asarray(rows)
     if rows.size and rows.dtype.kind not in 'iu':
       raise IndexError(f'rows are {rows.dtype}: expected whole numbers.')
@@ -100,11 +102,7 @@ class Ids(Sequence[str]):
   def __len__(self) -> int:
     return self._header.passages
 
-  @overload
-  def __getitem__(self, row: int) -> str: ...
-  @overload
-  def __getitem__(self, row: slice) -> list[str]: ...
-  def __getitem__(self, row):
+  def __getitem__(self, row: Any) -> Any:
     if isinstance(row, slice):
       return [self[i] for i in range(*row.indices(len(self)))]
     if not -len(self) <= row < len(self):
