@@ -23,6 +23,7 @@ Shapes: Q queries, N corpus passages, D embedding dim, k hits a query.
 import collections
 from collections.abc import Iterator, Sequence
 import contextlib
+import logging
 import math
 from typing import Any
 
@@ -59,6 +60,7 @@ _IN_FLIGHT = 2
 # Share of the devices' memory that a resident corpus may take.
 _RESIDENT = 0.6
 _DTYPES = np.float32, np.float16, ml_dtypes.bfloat16
+_LOG = logging.getLogger(__name__)
 
 
 class ExactSearch:
@@ -133,6 +135,7 @@ class ExactSearch:
     ranking = rank_candidates(scores, candidates, self._ids, k)
     undecided = np.flatnonzero((count < size) & (values[:, -1] >= limits))
     if len(undecided):
+      _log_undecided(len(undecided), len(queries))
       ranking.scores[undecided], ranking.indices[undecided] = ranking_lib.top_k(
           queries[undecided], self._passages, self._ids, k
       )
@@ -195,6 +198,7 @@ class ExactSearch:
       above[i] += self._ids[int(candidates[i, column])] > self._ids[int(own[i])]
     undecided = np.flatnonzero((count < size) & (values[:, -1] > -np.inf))
     if len(undecided):
+      _log_undecided(len(undecided), len(queries))
       above[undecided] = ranking_lib.count_above(
           queries[undecided], self._passages, self._ids, own[undecided],
           targets[undecided],
@@ -363,6 +367,13 @@ def _round_up(count: int) -> int:
   power = search_programs.power_of_two(count)
   less = 3 * power // 4
   return less if power >= 4 and count <= less else power
+
+
+def _log_undecided(undecided: int, queries: int) -> None:
+  _LOG.info(
+      '%d of %d queries have too many passages of nearly one score; they are'
+      ' ranked in float64 on the host.', undecided, queries,
+  )
 
 
 def _check_shape(side: str, embeddings: Any) -> None:
