@@ -87,9 +87,7 @@ class CompiledModel:
   ) -> Self:
     """Makes one for parameters, maybe abstract, on the shardings of these."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model_params(params))
-    return cls(
-        model, partitioner, shardings, batch_size=batch_size, **options
-    )
+    return cls(model, partitioner, shardings, batch_size, **options)
 
   def batches(
       self,
@@ -148,9 +146,17 @@ class Likelihood(CompiledModel):
 
   model: Seq2Seq
 
-  def __init__(self, *args: Any, batch_size: int, length: int):
-    """As `CompiledModel`; `length` is the most tokens of a target."""
-    super().__init__(*args, batch_size=max(batch_size // _FEWER, 1))
+  def __init__(
+      self,
+      model: Seq2Seq,
+      partitioner: Partitioner,
+      param_shardings: Any,
+      batch_size: int,
+      length: int,
+  ):
+    """Compiles when first called; `length` is the most tokens of a target."""
+    rows = max(batch_size // _FEWER, 1)
+    super().__init__(model, partitioner, param_shardings, rows)
     self._length = length
 
     def measure(module: Seq2Seq, tokens: jax.Array) -> jax.Array:
