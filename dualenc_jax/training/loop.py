@@ -78,7 +78,7 @@ def train(
   data = experiment_lib.describe_data(experiment)
   if first and not allow_other_data:
     experiment_lib.check_same_data(meta['data'], data)
-  # What gin has built is compared by its config.
+  # A run that gin has built is compared by its config.
   settings = {} if config else experiment_lib.describe_settings(experiment)
   if first and not allow_other_config:
     experiment_lib.check_same_settings(meta.get('settings', {}), settings)
