@@ -2,8 +2,8 @@
 
 Checkpoints of a run are saved and restored here; those of other libraries are
 read in `checkpoints`. The value of a batch is in `objectives`, the mesh in
-`parallel`. The best step is chosen by `evaluation.results.training_evals`, which
-measures the model; there a run ends by PATIENCE, too.
+`parallel`. The best step is chosen by `evaluation.results.training_evals`,
+which measures the model; there a run ends by PATIENCE, too.
 """
 
 from dualenc_jax.parallel.partitioning import Partitioner
