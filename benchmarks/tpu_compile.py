@@ -21,21 +21,19 @@ import sys
 
 import numpy as np
 import tpu_kernels
-from tpu_schedule import clock_and_link, Schedule
+from tpu_schedule import clock_and_link, peak_flops, Schedule
 import workload
 
 from dualenc_jax import losses
 from dualenc_jax.cli import saved_run
 from dualenc_jax.data import Vocabulary
 from dualenc_jax.data.layouts import TextRows
-from dualenc_jax.forecast import slices, train_step
-from dualenc_jax.forecast.train_step import Forecast
+from dualenc_jax.forecast import slices
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.models.dual_encoder import count_flops
 from dualenc_jax.retrieval.search import search_programs
 from dualenc_jax.retrieval.search.search_programs import BLOCK_ROWS
 from dualenc_jax.training import memory, Partitioner
-from dualenc_jax.training.experiment import Experiment
 
 _RINGS = 'v5e:4x4,v5e:8x8,v5e:8x16,v5e:16x16'
 _STEPS = 'v5e:2x2,v5e:4x4'
@@ -153,26 +151,19 @@ def step(
   partitioner = slices.on_slice(experiment.partitioner, on)
   experiment = dataclasses.replace(experiment, partitioner=partitioner)
   clock, link = clock_and_link(on)
-
-  def measured(experiment: Experiment) -> Forecast:
-    compiled = memory.compile_step(experiment)
-    timed = tpu_kernels.timed(compiled.as_text() or '', on)
-    assert not timed.unknown, timed.unknown
-    schedule = Schedule(timed.text)
-    waited = sum(
-        each.times * each.exposed(link, clock) for each in schedule.transfers()
-    )
-    return Forecast(
-        {'busy': int(schedule.cycles()), 'waited': int(clock * waited)}
-    )
-
-  found = train_step.extrapolate(experiment, measured)
-  seconds = found.peak / clock
+  compiled = memory.compile_step(experiment)
+  timed = tpu_kernels.timed(compiled.as_text() or '', on)
+  assert not timed.unknown, timed.unknown
+  schedule = Schedule(timed.text)
+  waited = sum(
+      each.times * each.exposed(link, clock) for each in schedule.transfers()
+  )
+  seconds = schedule.cycles() / clock + waited
   needed = flops(experiment.objective.model, experiment.batches(0))
-  share = needed / (seconds * on.generation.flops * len(on.devices))
+  share = needed / (seconds * peak_flops(on) * len(on.devices))
   return (
       f'| {gin_file} | {slice_} | {1e3 * seconds:,.1f} |'
-      f" {1e3 * found.parts['waited'] / clock:,.1f} | {share:.1%} |"
+      f' {1e3 * waited:,.1f} | {share:.1%} |'
   )
 
 

@@ -30,6 +30,11 @@ _METADATA = re.compile(r'kernel_metadata=\{\s+([^{}]*?)\s+\}')
 _CHAIN = re.compile(r'chain_id="\d+"')
 # Operations without cycles, alone or as the last of a fusion.
 _UNCOUNTED = re.compile(r'(?:^|/)(sort|gather|scatter)(?:-add)?$')
+# Operations of bfloat16 products a second, of one of JAX's devices.
+_FLOPS = {
+    'v2': 23e12, 'v3': 61.5e12, 'v4': 137.5e12, 'v5e': 197e12, 'v5p': 459e12,
+    'v6e': 918e12, 'tpu7x': 1153.5e12,
+}
 # Operations of bfloat16 products in a cycle, by the compiler's estimates of
 # large ones, and bytes a second one way along a wire to a neighbour.
 _OF_CYCLE = {
@@ -123,7 +128,12 @@ class Transfer:
 def clock_and_link(on: slices.Slice) -> tuple[float, float]:
   """Cycles a second of a device, and bytes a second of a wire."""
   operations, link = _OF_CYCLE[on.name.partition(':')[0]]
-  return on.generation.flops / operations, link
+  return peak_flops(on) / operations, link
+
+
+def peak_flops(on: slices.Slice) -> float:
+  """Operations of bfloat16 products a second of a device."""
+  return _FLOPS[on.name.partition(':')[0]]
 
 
 class Schedule:

@@ -10,15 +10,14 @@ compiles the step for TPUs that this machine does not have, and reports whether
 it fits and what the devices send each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
-import functools
 from typing import Any
 
 import jax
 
 from dualenc_jax.cli import config, flags, runtime, train
-from dualenc_jax.forecast import slices, train_step
+from dualenc_jax.forecast import collectives, slices
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.training import experiment as experiment_lib, memory
 from dualenc_jax.training.experiment import Experiment
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     experiment = dataclasses.replace(
         experiment, partitioner=slices.on_slice(experiment.partitioner, on)
     )
-    available = args.device_memory_gib or on.generation.memory
+    available = args.device_memory_gib or on.memory
 
   print(config.operative_config())
   task = experiment.task
@@ -60,35 +59,31 @@ def main(argv: Sequence[str] | None = None) -> None:
   for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
   if args.fit_batch:
-    peak = functools.partial(train_step.forecast_peak, all_layers=args.whole)
-    experiment = largest_batch(experiment, available, peak if on else None)
+    experiment = largest_batch(experiment, available)
   batch = experiment.objective.abstract_batch(experiment)
   for key, array in jax.tree.leaves_with_path(batch):
     name = jax.tree_util.keystr(key, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')
-  if on and not args.no_compile:
-    found = train_step.forecast(experiment, args.whole)
-    for line in found.describe(on):
+  if args.no_compile:
+    return
+  compiled = memory.compile_step(experiment)
+  if on:
+    print(f'The train step on {on.name}, compiled by {on.compiler}.')
+    for line in collectives.describe_collectives(compiled.as_text() or ''):
       print(line)
-    print_memory(experiment, found.parts, available)
-    over = found.peak - available
-    if over > 0:
-      raise UserError(
-          f'The step does not fit {on.name}: it needs'
-          f' {memory.mib(found.peak)} MiB a device, {memory.mib(over)} more'
-          f' than there are. {memory.FEWER_PAIRS}'
-      )
-    print(f'The step fits {on.name}.')
-  elif not args.no_compile:
-    print_memory(experiment, memory.measure_parts(experiment), available)
-
-
-def print_memory(
-    experiment: Experiment, parts: Mapping[str, int], available: int | None
-) -> None:
   print(f'Compiled memory a device at {experiment.batch_size:,} pairs, MiB:')
+  parts = memory.memory_parts(experiment, compiled)
   for line in memory.format_table(parts, available):
     print(f'  {line}')
+  if on:
+    peak = memory.peak_of(compiled)
+    if peak > available:
+      raise UserError(
+          f'The step does not fit {on.name}: it needs {memory.mib(peak)} MiB a'
+          f' device, {memory.mib(peak - available)} more than there are.'
+          f' {memory.FEWER_PAIRS}'
+      )
+    print(f'The step fits {on.name}.')
 
 
 def make_parser() -> flags.Parser:
@@ -109,20 +104,17 @@ def make_parser() -> flags.Parser:
   add('--topology', metavar='v5e:4x4',
       help='compile for these TPUs (generation and chips per side) or GPUs'
       ' (h100:8), without having them')
-  add('--whole', action='store_true',
-      help='with --topology: compile all layers, not two per encoder')
   add('--device_memory_gib', type=flags.gib,
       help='memory of a device, in GiB (default that of this one)')
   return parser
 
 
 def largest_batch(
-    experiment: Experiment, available: int | None,
-    peak: Callable[[Experiment], int] | None,
+    experiment: Experiment, available: int | None
 ) -> Experiment:
-  """Reports, and returns the experiment with, the largest batch that fits.
+  """Returns the experiment with the largest batch that fits, which it prints.
 
-  Its device has `available` bytes; `peak` is `peak_of_step` of `fit_batch`.
+  `available` is the memory of a device, in bytes.
   """
   if available is None:
     raise UserError(
@@ -140,7 +132,7 @@ def largest_batch(
       text = f'{memory.mib(found)} MiB'
     print(f'  batch {size:,}: {text}', flush=True)
 
-  fit = memory.fit_batch(experiment, available, log, peak)
+  fit = memory.fit_batch(experiment, available, log)
   note = '; no larger one was tried'
   if fit.too_large is not None:
     note = f'; {fit.too_large:,} do not fit, and what is between was not tried'

@@ -1,10 +1,10 @@
-"""Train steps on TPUs that are not there, by the TPU's compiler.
+"""TPUs and GPUs that are not there, for their compilers.
 
-It has the slices, and a step's memory and collectives on them. Plans for
-devices of this machine are in `training.memory`.
+It has the slices, and the collectives of a program on them. What a train step
+needs of a device's memory is in `training.memory`.
 """
 
+from dualenc_jax.forecast.collectives import count_collectives
 from dualenc_jax.forecast.slices import find_slice, on_slice
-from dualenc_jax.forecast.train_step import forecast
 
-__all__ = ['find_slice', 'forecast', 'on_slice']
+__all__ = ['count_collectives', 'find_slice', 'on_slice']

@@ -20,36 +20,22 @@ from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.utils.errors import did_you_mean_or_known, UserError
 
 
-@dataclasses.dataclass(frozen=True)
-class Generation:
-  """A generation of TPUs or GPUs; figures are of one of JAX's devices.
-
-  Attributes:
-    memory: bytes that a program may use.
-    flops: operations of bfloat16 products a second.
-    cores: devices of a chip.
-  """
-
-  memory: int
-  flops: float
-  cores: int = 1
-
-
 def _gib(size: float) -> int:
   return int(size * 2**30)
 
 
-GENERATIONS = {
-    'v2': Generation(_gib(7.48), 23e12, 2),
-    'v3': Generation(_gib(15.48), 61.5e12, 2),
-    'v4': Generation(_gib(15.25), 137.5e12, 2),
-    'v5e': Generation(_gib(15.75), 197e12),
-    'v5p': Generation(_gib(95.74), 459e12),
-    'v6e': Generation(_gib(31.25), 918e12),
-    'tpu7x': Generation(_gib(94.75), 1153.5e12, 2),
+# Bytes that a program may use of one of JAX's devices.
+_MEMORY = {
+    'v2': _gib(7.48),
+    'v3': _gib(15.48),
+    'v4': _gib(15.25),
+    'v5e': _gib(15.75),
+    'v5p': _gib(95.74),
+    'v6e': _gib(31.25),
+    'tpu7x': _gib(94.75),
     # JAX takes three quarters of what the driver leaves.
-    'h100': Generation(_gib(0.75 * 79.1), 989e12),
-    'h200': Generation(_gib(0.75 * 139.8), 989e12),
+    'h100': _gib(0.75 * 79.1),
+    'h200': _gib(0.75 * 139.8),
 }
 _GPUS = 'h100', 'h200'
 
@@ -60,13 +46,13 @@ class Slice:
 
   Attributes:
     name: 'v5e:4x4' or 'h100:8'.
-    generation: that of each chip.
+    memory: bytes that a program may use of a device.
     devices: JAX's; they compute nothing.
     compiler: 'libtpu 0.0.42.1'.
   """
 
   name: str
-  generation: Generation
+  memory: int
   devices: Sequence[jax.Device]
   compiler: str
 
@@ -97,20 +83,19 @@ def find_slice(name: str) -> Slice:
     UserError: an unknown slice, or the compiler is not installed.
   """
   kind, _, sides = name.partition(':')
-  if kind not in GENERATIONS:
+  if kind not in _MEMORY:
     raise UserError(
         f'--topology={name}: there is no such TPU or GPU as {kind!r};'
         ' expected a generation and its chips, such as v5e:4x4, v5p:2x2x2 or'
         ' h100:8.'
-        + did_you_mean_or_known(kind, GENERATIONS)
+        + did_you_mean_or_known(kind, _MEMORY)
     )
+  memory = _MEMORY[kind]
   if kind in _GPUS:
     compiler = gpus.check_compiler(kind)
     prepare_environment()
     with quiet():
-      return Slice(
-          name, GENERATIONS[kind], gpus.make_devices(kind, sides), compiler
-      )
+      return Slice(name, memory, gpus.make_devices(kind, sides), compiler)
   compiler = check_compiler()
   prepare_environment()
   bounds = {}
@@ -127,7 +112,7 @@ def find_slice(name: str) -> Slice:
         f' {str(e).splitlines()[0]}. Expected the chips of each side of a'
         ' slice, such as v5e:4x4 or v5p:2x2x2.'
     ) from e
-  return Slice(name, GENERATIONS[kind], tuple(topology.devices), compiler)
+  return Slice(name, memory, tuple(topology.devices), compiler)
 
 
 def check_compiler() -> str:

@@ -48,12 +48,7 @@ class Fit(NamedTuple):
   too_large: int | None
 
 
-def measure_parts(experiment: Experiment) -> dict[str, int]:
-  """Compiles the train step; returns its `parts_of_compiled`."""
-  return parts_of_compiled(experiment, compile_step(experiment))
-
-
-def parts_of_compiled(
+def memory_parts(
     experiment: Experiment, compiled: jax.stages.Compiled
 ) -> dict[str, int]:
   """Returns bytes a device of a compiled step, by name; the sum is its peak.
@@ -127,11 +122,9 @@ def measure_peak(experiment: Experiment) -> int:
 
 
 def peak_of(compiled: jax.stages.Compiled) -> int:
-  """Returns the bytes of a device that must be free for a compiled program.
-
-  The sum is not `peak_memory_in_bytes`, which lacks the temporaries on the CPU.
-  """
+  """Returns the bytes of a device that must be free for a compiled program."""
   plan = _analysis(compiled)
+  # `peak_memory_in_bytes` lacks the temporaries on the CPU.
   arguments, outputs = plan.argument_size_in_bytes, plan.output_size_in_bytes
   total = arguments + outputs - plan.alias_size_in_bytes
   return total + plan.temp_size_in_bytes + plan.generated_code_size_in_bytes
@@ -172,7 +165,6 @@ def fit_batch(
     experiment: Experiment,
     memory: int,
     log: Callable[[int, int | None], None] = lambda size, peak: None,
-    peak_of_step: Callable[[Experiment], int] | None = None,
 ) -> Fit:
   """Finds the largest global batch whose train step fits, to `TOLERANCE`.
 
@@ -185,8 +177,6 @@ def fit_batch(
     memory: bytes of a device.
     log: called with each size compiled and its peak, None where the compiler
       ran out of the device's memory.
-    peak_of_step: returns bytes a device of a step, or raises `OutOfMemory`;
-      None for `measure_peak`.
 
   Raises:
     UserError: no batch fits.
@@ -198,13 +188,12 @@ def fit_batch(
 
   def measure(size: int) -> float:
     try:
-      needed = (peak_of_step or measure_peak)(
-          dataclasses.replace(experiment, batch_size=size)
-      )
+      needed = measure_peak(dataclasses.replace(experiment, batch_size=size))
     except OutOfMemory:
-      needed = None
+      log(size, None)
+      return math.inf
     log(size, needed)
-    return math.inf if needed is None else needed
+    return needed
 
   sizes = experiment.objective.batch_sizes(experiment)
   smallest = max(sizes.step, 2)  # One pair has no negatives.
@@ -227,9 +216,9 @@ def search_sizes(
   """Measures few sizes; the largest that fits is then known to `TOLERANCE`.
 
   Memory is assumed affine in the size: the next size to measure is where a line
-  through two measured ones reaches the limit. Where that is slow, as memory is
-  not affine, the bracket is halved instead. If none fits, the first size is
-  measured; if all fit, the last.
+  through two measured ones reaches the limit, or, each third time, the middle
+  of the bracket. If none fits, the first size is measured; if all fit, the
+  last.
 
   Args:
     measure: returns bytes of a size, infinite for too many to know.
@@ -242,7 +231,6 @@ def search_sizes(
     Bytes by measured size.
   """
   peaks: dict[int, float] = {}
-  gaps: list[float] = []
   low, high = -1, len(sizes)  # Indices: the former fits, the latter does not.
   index = min(max((start - sizes[0]) // sizes.step, 0), len(sizes) - 1)
   while True:
@@ -251,31 +239,28 @@ def search_sizes(
     step = max(int(TOLERANCE * low), 1)
     if high - low <= step:
       return peaks
-    if 0 <= low and high < len(sizes):
-      ends = sizes[low], sizes[high]
-      gaps.append(math.log(ends[1] / ends[0]))
-      slow = len(gaps) > 2 and gaps[-1] > gaps[-3] / 2
-      guess = None if slow else _crossing({s: peaks[s] for s in ends}, limit)
-      guess = guess or math.sqrt(ends[0] * ends[1])
-    else:
-      # Far from all that is measured the line is not trusted.
-      least, most = min(peaks) / _GROWTH, max(peaks) * _GROWTH
-      guess = _crossing({0: fixed, **peaks}, limit)
-      guess = guess or (least if low < 0 else most)
-      guess = max(min(guess, most), least)
+    # Far from all that is measured the line is not trusted.
+    least = sizes[low] if low >= 0 else min(peaks) / _GROWTH
+    most = sizes[high] if high < len(sizes) else max(peaks) * _GROWTH
+    points = {0: fixed, **peaks}
+    if low >= 0 and high < len(sizes):
+      points = {least: peaks[least], most: peaks[most]}
+    guess = _crossing(points, limit)
+    if guess is None or len(peaks) % 3 == 0:
+      guess = math.sqrt(least * most)
+    guess = max(min(guess, most), least)
     index = int((guess - sizes[0]) // sizes.step)
     last = high - (step if high < len(sizes) else 1)
     index = max(min(index, last), low + step)
 
 
-def _crossing(peaks: dict[int, float], limit: float) -> float | None:
+def _crossing(peaks: Mapping[float, float], limit: float) -> float | None:
   """Where the line through the two peaks nearest to the limit reaches it."""
-  points = [(size, p) for size, p in peaks.items() if math.isfinite(p)]
-  if len(points) < 2:
-    return None
-  (x, y), (u, v) = sorted(points, key=lambda p: abs(p[1] - limit))[:2]
+  (x, y), (u, v) = sorted(
+      peaks.items(), key=lambda point: abs(point[1] - limit)
+  )[:2]
   slope = (v - y) / (u - x)
-  return x + (limit - y) / slope if slope > 0 else None
+  return x + (limit - y) / slope if 0 < slope < math.inf else None
 
 
 def _does_not_fit(what: str, needed: float, memory: int) -> UserError:

@@ -26,4 +26,4 @@ def test_sizes_divide_the_slice_and_the_state_leaves_room(run):
   assert experiment.batch_size % micro == 0
   partitioner.check_batch_size('MICRO_BATCH_SIZE', micro)
   # Plans the parameters, so that theirs divide, too. Gradients are as many.
-  assert memory.state_bytes(experiment) < on.generation.memory / 4
+  assert memory.state_bytes(experiment) < on.memory / 4

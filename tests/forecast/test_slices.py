@@ -55,11 +55,3 @@ def test_devices(name, devices, kind, model):
 def test_numbers_of_gpus(number):
   with pytest.raises(UserError, match='h200:.* has no number of GPUs.*h200:8'):
     gpus.make_devices('h200', number)
-
-
-def test_peaks_are_the_makers():
-  """Chips, Google's pages: TFLOP/s of bfloat16."""
-  chips = {'v2': 46, 'v3': 123, 'v4': 275, 'v5e': 197, 'v5p': 459, 'v6e': 918}
-  for name, peak in chips.items():
-    found = slices.GENERATIONS[name]
-    assert found.flops * found.cores == pytest.approx(1e12 * peak)

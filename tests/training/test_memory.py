@@ -69,9 +69,11 @@ SHARDED = KERNELS // 8 + (3 * 32 + 32 * 16) // 4 + 4 * 32 // 2 + 1
 
 
 def test_parts_are_those_of_the_arrays_on_a_device():
-  parts = memory.measure_parts(
-      make_experiment(Partitioner(2, FSDP), tiny_training.LOSS, optimizer=ADAM)
+  experiment = make_experiment(
+      Partitioner(2, FSDP), tiny_training.LOSS, optimizer=ADAM
   )
+  compiled = memory.compile_step(experiment)
+  parts = memory.memory_parts(experiment, compiled)
   assert parts['parameters'] == 4 * SHARDED
   # Adam has two twins of each parameter and a count; and the step is counted.
   assert parts['optimizer state'] == 2 * 4 * SHARDED + 4 + 4
@@ -113,7 +115,7 @@ def test_few_probes_find_the_size_on_any_curve(curve, unit, start):
   above = min(size for size in peaks if peaks[size] > limit)
   assert above - largest <= max(unit, 0.02 * largest)
   many = {'quadratic': 10, 'stairs': 20, 'cliff': 14}
-  assert len(probes) <= many.get(curve, 7)
+  assert len(probes) <= many.get(curve, 9)
 
 
 def with_peaks(monkeypatch, curve):
