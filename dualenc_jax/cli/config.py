@@ -72,6 +72,7 @@ _REMOVED = (
     r'INITIAL_CHECKPOINT_OPTIMIZER = .*',
     r'training\.InitialCheckpoint\.keep_optimizer = .*',
     r'training\.UntilAligned\.(queries|k|least_rank) = .*',
+    r'SKIP_NON_FINITE = .*', r'training\.Optimizer\.skip_non_finite = .*',
 )
 
 

@@ -21,7 +21,6 @@ _FREE_TO_CHANGE = re.compile('|'.join([
     r'(.*[./])?T5Encoder\.remat',
     r'(.*[./])?Experiment\.(eval_batch_size|checkpoint_every'
     r'|keep_checkpoints)|CHECKPOINT_EVERY',
-    r'SKIP_NON_FINITE|.*\.skip_non_finite',
     # The data itself checks that prefixes and tokens are the same.
     r'PROMPTS|data\.(Tokenizer|Mixture)\.(prompts|default_prompt)',
     r'CACHE_DIR|TRACKER',

@@ -112,7 +112,7 @@ def train(
   )
   run = Training(first, state, notes=notes)
   del state  # The first step takes it.
-  timer = monitors.InputTimer()
+  late = monitors.LateBatches()
   shapes = monitors.BatchShapes(len(batches.shapes), reporter.leave_out)
 
   def save(now: Training) -> None:
@@ -129,7 +129,7 @@ def train(
 
   every = [
       *_monitors(experiment, plan, reporter),
-      monitors.report_resources(timer, reporter),
+      monitors.report_resources(late, reporter),
       *hooks,
       Hook(save, experiment.checkpoint_every, saves=True),
   ]
@@ -137,19 +137,18 @@ def train(
   call_hooks = Hooks(every, first, steps, reporter, stop, notes)
   with contextlib.ExitStack() as ends:
     ends.enter_context(stopping.between_steps())
-    for end in (checkpoints.wait, reporter.close, timer.close):
+    for end in (checkpoints.wait, reporter.close):
       ends.callback(end)
     if first < steps or call_hooks.left:
       call_hooks(run)
     while run.step < steps and not (run.ended or run.stopped):
-      batch = timer.time_batch(
-          lambda: partitioner.to_device(batches(run.step, cells))
-      )
+      batch = partitioner.to_device(batches(run.step, cells))
+      if run.metrics:
+        late.note(run.metrics['loss'])
       if complete is not None:
         batch = complete(run.state.params, batch)
       with shapes.step(run.step + 1, batch), jax.transfer_guard('disallow'):
         run.state, run.metrics = plan.train_step(run.state, batch)
-      timer.start_step(run.metrics['loss'])
       run.step += 1
       call_hooks(run)
   cause = stopping.cause or 'another host was asked to stop'
@@ -163,8 +162,7 @@ def _monitors(
   """Yields the hooks that look at the numbers of every step."""
   paths = leaf_paths(plan.abstract.params)
   chance, log = experiment.objective.chance(experiment), reporter.line
-  skipped = experiment.optimizer.skip_non_finite
-  yield monitors.stop_at_non_finite(paths, skipped, log)
-  yield monitors.stop_at_collapse(chance, log)
+  yield monitors.stop_at_non_finite(paths)
+  yield monitors.warn_of_collapse(chance, log)
   yield monitors.report_metrics(reporter, chance)
   yield monitors.warn_above_chance(chance, log)

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from dualenc_jax.data.columns import STEP
 from dualenc_jax.objectives import Objective
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
-from dualenc_jax.utils.errors import check_whole, expect, UserError
+from dualenc_jax.utils.errors import expect, UserError
 
 # Parts of a run after which a description looks at the learning rate.
 _SHOWN = 20
@@ -38,11 +37,6 @@ class Optimizer:
       first that matches counts, and 1 where none does.
     clip_norm: largest norm of the gradient of all trained parameters together,
       which is scaled down to it; None leaves it as it is.
-    skip_non_finite: most steps in a row to skip for a loss or gradient that is
-      not finite. Parameters, optimizer state, its own count of steps and the
-      objective's memory then stay as they were, as in `optax.apply_if_finite`.
-      The batch is used up, and the learning rate of all later steps is that of
-      a step before. One more in a row stops the run; 0 stops it at the first.
   """
 
   transform: optax.GradientTransformation
@@ -50,7 +44,6 @@ class Optimizer:
   freeze: Sequence[str] = ()
   multipliers: Sequence[tuple[str, float]] = ()
   clip_norm: float | None = None
-  skip_non_finite: int = 0
 
   def __post_init__(self):
     expect(
@@ -72,7 +65,6 @@ class Optimizer:
         self.clip_norm is None or self.clip_norm > 0, 'CLIP_NORM',
         self.clip_norm, 'a number above 0, or None',
     )
-    check_whole('SKIP_NON_FINITE', self.skip_non_finite, 0)
     for rule in self.multipliers:
       if not _is_multiplier(rule):
         raise UserError(
@@ -179,8 +171,6 @@ def plan(
     gradient_squares: the squared norm of each gradient, in the order of
       `partitioning.leaf_paths(params)`.
     finite: whether each new parameter is finite, in the same order.
-    skipped: 1 where the step is skipped; absent without
-      `optimizer.skip_non_finite`.
 
   Args:
     objective: the objective.
@@ -232,16 +222,6 @@ def plan(
     squares = jnp.stack(
         [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)]
     )
-    if optimizer.skip_non_finite:
-      # The update is not looked at, so that the old arrays need not be kept
-      # until all of the new ones are there.
-      good = jnp.isfinite(metrics['loss']) & jnp.all(jnp.isfinite(squares))
-      metrics['skipped'] = jnp.where(good, 0.0, 1.0)
-      params, opt_state, memory = jax.tree.map(
-          functools.partial(jnp.where, good),
-          (params, opt_state, memory),
-          (old, state.opt_state, state.memory),
-      )
     finite = jnp.stack(
         [jnp.all(jnp.isfinite(p)) for p in jax.tree.leaves(params)]
     )
@@ -312,22 +292,3 @@ def add_shardings(abstract: Any, shardings: Any) -> Any:
       abstract,
       shardings,
   )
-
-
-def non_finite_tensors(
-    metrics: Mapping[str, Any], paths: Sequence[str]
-) -> list[str]:
-  """Returns names of the loss, gradients or parameters that are not finite.
-
-  Args:
-    metrics: those of a step, on the host.
-    paths: paths of the parameters.
-  """
-  names = [] if np.isfinite(metrics['loss']) else ['the loss']
-  bad = ~np.isfinite(metrics['gradient_squares'])
-  names += [f'the gradient of {path}' for path, b in zip(paths, bad) if b]
-  return names or [
-      f'the updated {path}'
-      for path, finite in zip(paths, metrics['finite'])
-      if not finite
-  ]

@@ -92,7 +92,7 @@ def test_what_leaves_the_numbers_alone_needs_no_leave(again, tmp_path):
       '--gin.LAYOUT=@data.Packed()',
       '--gin.LOSS_IMPLEMENTATION=ring', '--gin.MICRO_BATCH_SIZE=8',
       '--gin_file=partitioning/fsdp.gin', '--gin.models.T5Encoder.remat=True',
-      f'--gin.CACHE_DIR={tmp_path / "elsewhere"}', '--gin.SKIP_NON_FINITE=1',
+      f'--gin.CACHE_DIR={tmp_path / "elsewhere"}',
       '--gin.training.Experiment.eval_batch_size=8', '--gin.CHECKPOINT_EVERY=5',
       '--gin.training.Experiment.keep_checkpoints=2',
       "--gin.PROMPTS={'a': 'b'}",

@@ -1,8 +1,6 @@
-"""What is warned of, skipped and stopped for by the numbers of a step."""
+"""What is warned of and stopped for by the numbers of a step."""
 
 import logging
-import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -11,28 +9,26 @@ import pytest
 
 from dualenc_jax.training import monitors
 from dualenc_jax.training.hooks import Training
-from dualenc_jax.training.monitors import BatchShapes, InputTimer
+from dualenc_jax.training.monitors import BatchShapes, LateBatches
 from dualenc_jax.utils.errors import UserError
 
 PATHS = ['a', 'b/c']
 
 
-def at(step, notes=None, **metrics):
+def at(step, **metrics):
   fine = {
       'loss': 1.0,
       'gradient_squares': np.ones(2, np.float32),
       'finite': np.ones(2, bool),
   }
-  run = Training(step, None, fine | metrics)
-  run.notes = {} if notes is None else notes
-  return run
+  return Training(step, None, fine | metrics)
 
 
 def test_what_is_not_finite_stops_by_name():
-  call = monitors.stop_at_non_finite(PATHS, 0, print).call
+  call = monitors.stop_at_non_finite(PATHS).call
   call(at(1))
   for metrics, words in [
-      ({'loss': np.nan}, r'Step 7: the loss is not finite\. Lower'),
+      ({'loss': np.nan}, r'Step 7: the loss is not finite\. The run has'),
       (
           {'gradient_squares': np.array([1, np.inf], np.float32)},
           'Step 7: the gradient of b/c is not finite',
@@ -46,58 +42,36 @@ def test_what_is_not_finite_stops_by_name():
       call(at(7, **metrics))
 
 
-def test_skipped_steps_are_counted_in_a_row():
-  said, notes = [], {}
-  bad = {'loss': np.nan, 'skipped': 1.0}
-  # A run that goes on elsewhere counts on, by the notes of its checkpoint.
-  for part in ([bad, bad], [{'skipped': 0.0}, bad]):
-    call = monitors.stop_at_non_finite(PATHS, 2, said.append).call
-    for step, metrics in enumerate(part):
-      call(at(step, notes, **metrics))
-  assert notes == {'skipped': {'in_a_row': 1, 'total': 3}}
-  assert 'number 2 of at most 2 in a row, 2 in all' in said[1]
-  assert len(said) == 3
-  call(at(4, notes, **bad))
-  with pytest.raises(UserError, match='Step 5: .* one more in a row than'):
-    call(at(5, notes, **bad))
-  # What the update itself has spoilt was not skipped.
-  with pytest.raises(UserError, match='the updated a is not finite'):
-    call(at(6, {}, finite=np.array([False, True]), skipped=0.0))
-
-
 class Output:
-  """Of a step that ends when it is told to."""
+  """Of a step that has ended, or not."""
+
+  def __init__(self, has_ended):
+    self.is_ready = lambda: has_ended
+
+
+class Lines:
+  """A reporter that keeps what it gets."""
 
   def __init__(self):
-    self.ends, self.seen = threading.Event(), threading.Event()
+    self.numbers, self.lines = [], []
 
-  def block_until_ready(self):
-    self.ends.wait()
-    self.seen.set()
+  def scalars(self, group, step, numbers):
+    self.numbers.append(numbers['late_batches'])
+
+  def line(self, text):
+    self.lines.append(text)
 
 
-@pytest.mark.parametrize('slow_input', [True, False])
-def test_only_time_without_a_step_under_way_is_waiting(slow_input):
-  timer, before = InputTimer(), None
-  for _ in range(6):
-    if before is not None and slow_input:
-      before.ends.set()
-      before.seen.wait()
-    timer.time_batch(lambda: time.sleep(0.03))
-    if before is not None:
-      before.ends.set()
-    before = Output()
-    timer.start_step(before)
-    if not slow_input:
-      time.sleep(0.01)  # A step, before the next batch is begun.
-  before.ends.set()
-  while len(timer._steps) < 5:
-    time.sleep(0.01)
-  if slow_input:
-    assert timer.share > 0.3
-  else:
-    assert timer.share == 0.0
-  timer.close()
+def test_slow_input_is_warned_of_once():
+  late, reporter = LateBatches(), Lines()
+  hook = monitors.report_resources(late, reporter)
+  for step, ended in ((100, False), (200, True), (300, True), (400, False)):
+    for _ in range(100):
+      late.note(Output(ended))
+    hook.call(at(step))
+  assert reporter.numbers == [0, 1, 1, 0]
+  (line,) = reporter.lines
+  assert 'step 200: the input is slow: devices waited for 100%' in line
 
 
 def test_another_shape_of_batch_is_named(caplog):
@@ -111,6 +85,6 @@ def test_another_shape_of_batch_is_named(caplog):
         step(batch)
   assert len(caplog.records) == 1 and len(spent) == 1 and spent[0] > 0
   assert (
-      'Step 3: the texts need another shape of batch, number 2 of at most 4:'
-      ' texts [16, 4]; compiled in'
+      'Step 3: the texts need another shape of batch, number 2 of at most 4,'
+      ' compiled in'
   ) in caplog.text

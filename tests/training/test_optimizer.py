@@ -75,7 +75,6 @@ def test_nothing_is_kept_of_what_is_frozen():
         ({'learning_rate': lambda step: 'abc'}, 'give no number'),
         ({'learning_rate': lambda step: math.nan}, 'is nan; expected .*'),
         ({'clip_norm': 0}, 'CLIP_NORM is 0; expected a number above'),
-        ({'skip_non_finite': -1}, 'SKIP_NON_FINITE is -1; expected 0 or'),
         ({'freeze': ('.*',)}, 'FREEZE matches every parameter'),
         ({'freeze': ('wid/kernel',)}, "FREEZE: .*'wid/kernel'.*wide/kernel"),
         *(
