@@ -244,7 +244,7 @@ def search_sizes(
     most = sizes[high] if high < len(sizes) else max(peaks) * _GROWTH
     points = {0: fixed, **peaks}
     if low >= 0 and high < len(sizes):
-      points = {least: peaks[least], most: peaks[most]}
+      points = {size: peaks[size] for size in (sizes[low], sizes[high])}
     guess = _crossing(points, limit)
     if guess is None or len(peaks) % 3 == 0:
       guess = math.sqrt(least * most)
@@ -254,7 +254,7 @@ def search_sizes(
     index = max(min(index, last), low + step)
 
 
-def _crossing(peaks: Mapping[float, float], limit: float) -> float | None:
+def _crossing(peaks: Mapping[int, float], limit: float) -> float | None:
   """Where the line through the two peaks nearest to the limit reaches it."""
   (x, y), (u, v) = sorted(
       peaks.items(), key=lambda point: abs(point[1] - limit)

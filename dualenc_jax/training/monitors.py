@@ -149,7 +149,7 @@ class LateBatches:
   def __init__(self):
     self._late: collections.deque[bool] = collections.deque(maxlen=_RECENT)
 
-  def note(self, before: jax.Array) -> None:
+  def note(self, before: Any) -> None:
     """Takes an output of the step before, once the next batch is there."""
     self._late.append(before.is_ready())
 
