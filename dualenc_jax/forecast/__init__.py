@@ -1,7 +1,7 @@
 """TPUs and GPUs that are not there, for their compilers.
 
-It has the slices, and the collectives of a program on them. What a train step
-needs of a device's memory is in `training.memory`.
+It has the slices, and the collectives of a program on them. The memory that a
+train step needs is in `training.memory`.
 """
 
 from dualenc_jax.forecast.collectives import count_collectives
