@@ -9,7 +9,7 @@ unless a split cannot be used at all; with --strict, unless anything is wrong or
 suspicious.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 import dataclasses
 import json
 import logging
@@ -42,7 +42,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(report)
   _write(args.output_dir, report, inspection, findings)
   _check_verdict(findings, args.strict)
-  print(_next(findings, {split.split for split in inspection.splits}))
 
 
 def make_parser() -> flags.Parser:
@@ -58,21 +57,6 @@ def make_parser() -> flags.Parser:
   add('--strict', action='store_true',
       help='exit with status 2 if anything is wrong or suspicious')
   return parser
-
-
-def _next(findings: Sequence[Finding], splits: Collection[str]) -> str:
-  """The commands to try on the splits that were read."""
-  mend = 'mend what the verdict names, then ' * bool(findings)
-  if 'train' in splits:
-    return f'Next: {mend}train with these data flags (dualenc train).'
-  alone = (
-      ' To train on the corpus alone: --gin_file=tasks/documents.gin'
-      ' --gin.DOCUMENTS=PATH.'
-  )
-  return (
-      f'Next: {mend}measure with these data flags (dualenc bm25, dualenc'
-      f' evaluate); no split train was read.{alone * ("corpus" in splits)}'
-  )
 
 
 def _write(

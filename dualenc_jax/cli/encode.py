@@ -17,7 +17,6 @@ after a kill the same command continues. Several machines share the work with
 import argparse
 from collections.abc import Sequence
 import dataclasses
-import shlex
 
 from dualenc_jax.checkpoints import transforms
 from dualenc_jax.cli import (
@@ -35,7 +34,6 @@ from dualenc_jax.retrieval.index.build_for_model import (
   TextSource,
 )
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.untrusted import escape
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -83,12 +81,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.wait_for_shards(build.finish)
   what = 'queries' if is_query else 'passages'
   print(f'{build.header.passages:,} {what} in {build.folder}.')
-  if not is_query:
-    words = ['dualenc', 'search', f'--model_dir={args.model_dir}']
-    if not is_own:
-      words.append(f'--index_dir={build.folder}')
-    shown = escape(shlex.join([*words, 'a question']))
-    runtime.next_step(f'Next: {shown}')
 
 
 def make_parser() -> flags.Parser:

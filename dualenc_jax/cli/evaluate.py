@@ -40,7 +40,6 @@ from dualenc_jax.evaluation.results import evaluate, result_files, tables
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.search import hybrid
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.untrusted import escape
 
 
 def main(argv: Sequence[str]) -> None:
@@ -104,11 +103,6 @@ def main(argv: Sequence[str]) -> None:
   if args.output_dir is None:
     tables.write_tables(output, result_files.read_all(home))
     print(f'Tables: {output / "tables.md"}, {output / "tables.tex"}.')
-    shown = shlex.quote(escape(str(home)))
-    print(
-        f'Next: dualenc compare another_model {shown} for tests, dualenc'
-        f' report --model_dir={shown} for a page of it all.'
-    )
 
 
 def check_flags(args: argparse.Namespace) -> None:

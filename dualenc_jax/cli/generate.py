@@ -11,9 +11,9 @@ encode`.
 Writes to OUTPUT_DIR, in the form of GPL and BEIR: corpus.jsonl,
 qgen-queries.jsonl and qgen-qrels/train.tsv, to train on with
 --gin_file=tasks/beir.gin --gin.BEIR_FOLDER=OUTPUT_DIR --gin.BEIR_PREFIX=qgen;
-report.md and generated.json; and shards of all generated queries, from which a
-killed run continues. The queries of a passage depend on
-generator, text, id and seed alone.
+generated.json with counts; and shards of all generated queries, from which a
+killed run continues. The queries of a passage depend on generator, text, id and
+seed alone.
 """
 
 import argparse
@@ -86,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   if host.index:
     return
   facts['command'] = shlex.join(['dualenc', 'generate', *(argv or ())])
-  said = output.write(folder, chosen, queries, counts, facts, not in_place)
-  print('\n'.join(said))
+  output.write(folder, chosen, queries, counts, facts, not in_place)
+  print('\n'.join(output.count_table(chosen, queries, counts)))
   print(f'Written to {folder}.')
 
 

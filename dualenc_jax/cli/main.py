@@ -20,7 +20,6 @@ COMMANDS = {
     'bm25': 'rank whole corpora by BM25, the baseline to beat',
     'rerank': 'reorder the hits of a run by a cross-encoder',
     'generate': 'generate queries for a corpus that has none, by a T5',
-    'adapt': 'adapt a model to a corpus without queries: GPL, GenQ',
     'mine': 'mine hard negatives by a model, BM25 or runs',
     'label': 'label passages by the scores of a teacher',
     'compare': 'compare models or TREC runs with a baseline, with tests',
@@ -43,7 +42,7 @@ COMPUTING = {
     'analyze', 'encode', 'search', 'latency',
 }
 # Commands that a later run continues after a signal; their status says so.
-RESUMED = {'train', 'recipe', 'adapt'}
+RESUMED = {'train', 'recipe'}
 
 
 def usage() -> str:

@@ -12,10 +12,9 @@ by text; then the flags below apply. With --teacher a cross-encoder scores.
 
 Writes to OUTPUT_DIR: pairs.jsonl, to train on with --gin_file=tasks/pairs.gin;
 hard-negatives.jsonl, the same by id (for BEIR_HARD_NEGATIVES and the like; the
-one to use for --queries, which have no labels); report.md with counts and
-examples; mined.json; with a cross-encoder scores.tsv, from which a killed
-run continues. Files of an earlier run are replaced, except those of another
-task or of other sources.
+one to use for --queries, which have no labels); mined.json with counts; with a
+cross-encoder scores.tsv, from which a killed run continues. Files of an earlier
+run are replaced, except those of another task or of other sources.
 """
 
 import argparse
@@ -25,7 +24,7 @@ import shlex
 
 import numpy as np
 
-from dualenc_jax.cli import candidate_sources, config, flags, rerank, runtime
+from dualenc_jax.cli import candidate_sources, config, flags, rerank
 from dualenc_jax.cli.candidate_sources import CandidateRequest
 from dualenc_jax.pipelines.mining import filters, negatives
 from dualenc_jax.retrieval.encoding.teacher import check_spread
@@ -35,13 +34,6 @@ from dualenc_jax.utils.errors import UserError
 _FLAGS = (
     'bm25', 'depth', 'first_rank', 'num_negatives', 'relative_margin', 'run',
     'sampling', 'seed',
-)
-
-# To learn from a teacher's scores, too.
-_SCORES = (
-    '--gin_file=losses/margin_mse.gin'
-    ' --gin.POSITIVE_SCORES_COLUMN=positive_scores'
-    ' --gin.NEGATIVE_SCORES_COLUMN=negative_scores'
 )
 
 
@@ -92,7 +84,7 @@ def _mine(
       'command': command,
   }
   negatives.write_files(
-      folder, ranked, kept, taken, score is not None, facts, margins
+      folder, ranked, kept, taken, score is not None, facts
   )
   print('\n'.join(negatives.count_table(kept)))
   if margins:
@@ -105,13 +97,6 @@ def _mine(
     print(
         f'These are queries of split {request.split}: a model that trains on'
         ' them cannot be measured by it any more.'
-    )
-  elif labelled:
-    runtime.next_step(
-        'Train on them with --gin_file=tasks/pairs.gin'
-        f' --gin.TRAIN_FILE={folder / negatives.PAIRS}'
-        f' --gin.NUM_NEGATIVES={args.num_negatives}'
-        + (f' {_SCORES}.' if score is not None else '.')
     )
 
 

@@ -19,7 +19,6 @@ import argparse
 from collections.abc import Collection, Sequence
 import functools
 import importlib
-import os
 import pathlib
 import shlex
 import signal
@@ -100,7 +99,11 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('recipe', __doc__)
   add = parser.add_argument
   add('--output_dir', required=True, help='folder of the stages')
-  add_shared_flags(parser)
+  add('--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
+      help='use your file or folder in place of what a stage makes;'
+      ' repeatable')
+  add('--list', action='store_true',
+      help='print the commands without running them')
   add('--sweep', action='append', default=[], metavar='NAME=VALUE,VALUE',
       type=_sweep,
       help='run the stages that use the macro NAME, and those that depend on'
@@ -108,16 +111,6 @@ def make_parser() -> flags.Parser:
   add('--until', metavar='STAGE',
       help='last stage to run; stages that only later ones need are left out')
   return parser
-
-
-def add_shared_flags(parser: flags.Parser) -> None:
-  """Adds --replace and --list."""
-  add = parser.add_argument
-  add('--replace', action='append', default=[], metavar='STAGE[.OUTPUT]=FILE',
-      help='use your file or folder in place of what a stage makes;'
-      ' repeatable')
-  add('--list', action='store_true',
-      help='print the commands without running them')
 
 
 def _sweep(text: str) -> tuple[str, Sequence[str]]:
@@ -200,10 +193,7 @@ def _execute(search_paths: Sequence[str], argv: Sequence[str]) -> int:
   child = None
   before = {each: signal.signal(each, pass_on) for each in stopping.SIGNALS}
   try:
-    child = subprocess.Popen(
-        [sys.executable, '-m', 'dualenc_jax', *argv],
-        env={**os.environ, runtime.STAGE: '1'},
-    )
+    child = subprocess.Popen([sys.executable, '-m', 'dualenc_jax', *argv])
     for number in signals:
       child.send_signal(number)
     status = child.wait()

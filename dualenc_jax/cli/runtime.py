@@ -18,8 +18,6 @@ from dualenc_jax.utils.files import default_cache_dir
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 2.0
-# In the environment of the commands of a recipe, which goes on by itself.
-STAGE = 'DUALENC_STAGE'
 _PLACE = 'coordinator_address', 'num_processes', 'process_id'
 # Flags that hosts may differ in: a folder may have another place.
 _OF_A_HOST = {*_PLACE, 'initialization_timeout', 'model_dir'}
@@ -49,12 +47,6 @@ def start_logging() -> None:
   logging.getLogger('dualenc_jax').setLevel(logging.INFO)
   # Orbax logs what it raises, too, with a traceback a thread.
   logging.getLogger('absl').addFilter(lambda record: not record.exc_info)
-
-
-def next_step(text: str, say: Callable[[str], object] = print) -> None:
-  """Says what a user may do after a command, unless a recipe goes on."""
-  if STAGE not in os.environ:
-    say(text)
 
 
 def start(

@@ -16,14 +16,12 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import logging
 import pathlib
-import shlex
 import time
 
 import jax
 
 from dualenc_jax.checkpoints import checkpoint_reader
 from dualenc_jax.cli import config, flags, runtime, saved_config, saved_run
-from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation.results import comparison, training_evals
 from dualenc_jax.parallel import hosts
 from dualenc_jax.training import loop
@@ -32,7 +30,6 @@ from dualenc_jax.training.hooks import Hook, Training
 from dualenc_jax.training.stopping import Stopping
 from dualenc_jax.utils import folder_lock
 from dualenc_jax.utils.errors import UserError
-from dualenc_jax.utils.untrusted import escape
 
 # Seconds between checks that the folder of a run still exists.
 _LOOK_SECONDS = 5.0
@@ -47,28 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   stopping = Stopping()
   with stopping.handle_signals():
-    experiment = build(args)
-    train(experiment, args, started, stopping)
-  words = escape(shlex.join(next_command(experiment)))
-  runtime.next_step(f'Next: {words}', _LOG.info)
-
-
-def next_command(experiment: Experiment) -> list[str]:
-  """The command line to try on the model of a run."""
-  model, objective = experiment.model_dir, experiment.objective
-  if objective.outputs == 'embeddings':
-    task = experiment.task
-    known, more = task.splits(), []
-    if getattr(task, 'evaluated', 'validation') not in known:
-      # The training split is measured only where there is no other.
-      found = [s for s in ('validation', 'train') if s in known]
-      more = [f'--split={split}' for split in found[:1]]
-      if not isinstance(task, Dataset):
-        more = ['--tasks=TASK']
-    return ['dualenc', 'evaluate', f'--model_dir={model}', *more]
-  if objective.outputs == 'queries':
-    return ['dualenc', 'generate', f'--generator={model}', '--corpus=PATH']
-  return ['dualenc', 'rerank', f'--teacher={model}', '--run=FILE.trec']
+    train(build(args), args, started, stopping)
 
 
 def make_parser() -> flags.Parser:

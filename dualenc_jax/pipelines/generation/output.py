@@ -1,8 +1,7 @@
-"""The files of `dualenc generate`: GPL's and BEIR's formats, and a report."""
+"""The files of `dualenc generate`: GPL's and BEIR's formats."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import pathlib
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from dualenc_jax.pipelines.generation.corpus import Passage
 from dualenc_jax.pipelines.generation.generator import Query
 from dualenc_jax.utils import files
 
-CORPUS, REPORT, FACTS = 'corpus.jsonl', 'report.md', 'generated.json'
+CORPUS, FACTS = 'corpus.jsonl', 'generated.json'
 # BEIR_PREFIX is 'qgen'.
 QUERIES, QRELS = 'qgen-queries.jsonl', 'qgen-qrels/train.tsv'
-_EXAMPLES = 20
-_LETTERS = 240
 
 
 def names(with_corpus: bool) -> list[str]:
@@ -32,7 +29,7 @@ def write(
     counts: Mapping[str, int],
     facts: Mapping[str, Any],
     with_corpus: bool = True,
-) -> list[str]:
+) -> None:
   """Writes a folder that `tasks/beir.gin` reads, with BEIR_PREFIX.
 
   Args:
@@ -42,9 +39,6 @@ def write(
     counts: queries left out, by cause.
     facts: values that the files depend on.
     with_corpus: False where the folder's corpus is the one that was read.
-
-  Returns:
-    The lines of a table of counts.
   """
   if with_corpus:
     files.write_json_lines(folder / CORPUS, map(_row, passages))
@@ -65,35 +59,15 @@ def write(
   path = folder / QRELS
   files.make_folder(path.parent, 'another --output_dir')
   files.write(path, 'query-id\tcorpus-id\tscore\n' + qrels)
-  table = [*_count_table(passages, queries, counts)]
-  text = '\n'.join(_report(passages, queries, table)) + '\n'
-  files.write(folder / REPORT, text)
   files.write_json(folder / FACTS, {**facts, 'counts': dict(counts)})
-  return table
 
 
-def _report(
-    passages: Sequence[Passage], queries: Sequence[Query], table: Sequence[str]
-) -> Iterator[str]:
-  yield '# Generated queries\n'
-  yield from table
-  yield '\n## Examples\n'
-  with_some = sorted({query.passage for query in queries})
-  rng = np.random.default_rng(0)
-  chosen = rng.permutation(with_some)[:_EXAMPLES]
-  for number in np.sort(chosen).tolist():
-    yield f'- {_cut(passages[number].text)}'
-    for query in queries:
-      if query.passage == number:
-        yield f'  - **{_cut(query.text)}** ({query.log_probability:.2f})'
-
-
-def _count_table(
+def count_table(
     passages: Sequence[Passage],
     queries: Sequence[Query],
     counts: Mapping[str, int],
 ) -> Iterator[str]:
-  """A table of counts and means."""
+  """Lines of a table of counts and means."""
   yield '| | |'
   yield '|---|---|'
   with_some = {query.passage for query in queries}
@@ -116,7 +90,3 @@ def _row(passage: Passage) -> dict[str, str]:
   if rows.titled(title, text.strip()) != passage.text:
     title, text = '', passage.text
   return {'_id': passage.id, 'title': title, 'text': text.strip()}
-
-
-def _cut(text: str) -> str:
-  return textwrap.shorten(text, _LETTERS, placeholder='…')

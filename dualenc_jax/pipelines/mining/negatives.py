@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import itertools
 import pathlib
-import textwrap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +17,7 @@ from dualenc_jax.utils import files
 
 SAMPLING = ('top', 'random')
 PAIRS, BY_ID = 'pairs.jsonl', 'hard-negatives.jsonl'
-REPORT, FACTS = 'report.md', 'mined.json'
-# Queries and their negatives in the report, and letters of a text.
-_EXAMPLES, _SHOWN, _LETTERS = 20, 3, 240
+FACTS = 'mined.json'
 
 
 class Negative(NamedTuple):
@@ -123,9 +120,8 @@ def write_files(
     chosen: Sequence[Sequence[Negative]],
     by_teacher: bool,
     facts: Mapping[str, Any],
-    margins: str = '',
 ) -> None:
-  """Writes training pairs, hard negatives by id, and a report.
+  """Writes training pairs, hard negatives by id, and the facts with counts.
 
   Args:
     folder: an existing one.
@@ -134,7 +130,6 @@ def write_files(
     chosen: hard negatives of each query.
     by_teacher: whether scores are a teacher's, which are written to learn from.
     facts: values that the files depend on.
-    margins: a line on those of a teacher.
   """
   counts = {each.candidates.name: each.counts for each in kept}
   # Written first: a killed run would leave files without their description.
@@ -143,8 +138,6 @@ def write_files(
   scores = kept[0].candidates.positives if by_teacher else None
   files.write_json_lines(folder / PAIRS, _pairs(ranked, chosen, scores))
   files.write_json_lines(folder / BY_ID, _by_id(ranked, chosen, scores))
-  text = '\n'.join(_report(ranked, kept, chosen, margins))
-  files.write(folder / REPORT, text + '\n')
 
 
 def _pairs(
@@ -194,30 +187,6 @@ def _by_id(
     }
 
 
-def _report(
-    ranked: RetrievalSet,
-    kept: Sequence[FilteredCandidates],
-    chosen: Sequence[Sequence[Negative]],
-    margins: str,
-) -> Iterator[str]:
-  """Lines of Markdown: counts by rule, margins, and examples."""
-  yield '# Hard negatives\n'
-  yield from count_table(kept)
-  yield f'\n{summary(chosen)}'
-  if margins:
-    yield f'\n{margins}'
-  yield '\n## Examples\n'
-  with_some = np.flatnonzero([len(each) for each in chosen])
-  rng = np.random.default_rng(0)
-  for query in np.sort(rng.permutation(with_some)[:_EXAMPLES]).tolist():
-    yield f'- **{_cut(ranked.query_texts[query])}**'
-    for positive in ranked.gold[query][:1]:
-      yield f'  - positive: {_cut(ranked.corpus.texts[positive])}'
-    for n in chosen[query][:_SHOWN]:
-      text = _cut(ranked.corpus.texts[n.passage])
-      yield f'  - {n.source}, rank {n.rank}, score {n.score:.3f}: {text}'
-
-
 def summary(chosen: Sequence[Sequence[Negative]]) -> str:
   """The number of hard negatives and of the queries that have some."""
   return (
@@ -234,7 +203,3 @@ def count_table(kept: Sequence[FilteredCandidates]) -> Iterator[str]:
   for what in dict.fromkeys(what for each in kept for what in each.counts):
     cells = (f'{each.counts.get(what, 0):,}' for each in kept)
     yield f'| {what} | {" | ".join(cells)} |'
-
-
-def _cut(text: str) -> str:
-  return textwrap.shorten(text, _LETTERS, placeholder='…')
