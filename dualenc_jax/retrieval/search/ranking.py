@@ -28,9 +28,10 @@ _CHUNK = 2**16
 # Queries whose scores with the whole corpus are in memory at once, 512 MB for
 # two million passages; and passages that are scored at once.
 _QUERY_BLOCK, _PASSAGE_BLOCK = 64, 2**14
-# Candidates of a query at a time. With more, BLAS starts threads, which fight
-# over the cores with those of the other queries: ten times the work at 1,024.
-_CANDIDATE_BLOCK = 256
+# Candidates of a query that are scored together, few enough that BLAS starts no
+# threads of its own; and candidates that a thread takes at once, enough that
+# threads seldom wait for Python's lock.
+_GROUP, _AT_ONCE = 32, 1024
 # Pairs that are summed one by one are taken this many at a time.
 _PAIR_BLOCK = 1024
 
@@ -164,29 +165,29 @@ def _tied_rows(scores: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
-  """Scores of [Q, D] and [M, D]: float32 [Q, M], each of its pair alone.
+  """Scores of [..., Q, D] and [..., M, D]: float32 [..., Q, M].
 
-  The inputs hold float32 values, so their products are exact in float64 and
-  only the order of the sum can differ. BLAS picks it by shape and place, yet
-  any two orders are at most 2 (D - 1) 2^-53 |q| |p| apart. Where that cannot
-  change the rounding to float32 the product of BLAS is the answer; the few
-  pairs left are summed from left to right.
+  Each is a function of its pair alone. The inputs hold float32 values, so their
+  products are exact in float64 and only the order of the sum can differ. BLAS
+  picks it by shape and place, yet any two orders are at most
+  2 (D - 1) 2^-53 |q| |p| apart. Where that cannot change the rounding to
+  float32 the product of BLAS is the answer; the few pairs left are summed from
+  left to right.
   """
   queries = queries.astype(np.float64, copy=False)
   passages = passages.astype(np.float64, copy=False)
-  product = queries @ passages.T
-  longest = np.einsum('nd,nd->n', passages, passages).max()
-  longest *= np.einsum('nd,nd->n', queries, queries).max()
+  product = queries @ passages.swapaxes(-1, -2)
+  longest = np.einsum('...d,...d->...', passages, passages).max()
+  longest *= np.einsum('...d,...d->...', queries, queries).max()
   # Twice the bound, to cover the rounding of the bound itself.
   eps = np.finfo(np.float64).eps
-  margin = 2 * queries.shape[1] * eps * np.sqrt(longest)
+  margin = 2 * queries.shape[-1] * eps * np.sqrt(longest)
   scores = (product - margin).astype(np.float32)
-  rows, columns = np.nonzero(scores != (product + margin).astype(np.float32))
-  for start in range(0, len(rows), _PAIR_BLOCK):
-    i = rows[start : start + _PAIR_BLOCK]
-    j = columns[start : start + _PAIR_BLOCK]
-    sums = np.add.accumulate(queries[i] * passages[j], axis=1)
-    scores[i, j] = sums[:, -1]
+  open_ = np.nonzero(scores != (product + margin).astype(np.float32))
+  for start in range(0, len(open_[0]), _PAIR_BLOCK):
+    *outer, i, j = (axis[start : start + _PAIR_BLOCK] for axis in open_)
+    terms = queries[(*outer, i)] * passages[(*outer, j)]
+    scores[(*outer, i, j)] = np.add.accumulate(terms, axis=1)[:, -1]
   return scores
 
 
@@ -197,19 +198,27 @@ def score_candidates(
 
   Candidates are rows of the corpus, int64 [Q, C], or -1 for none.
   """
-  scores = np.full(candidates.shape, -np.inf, np.float32)
+  count, width = candidates.shape
+  size = max(min(width, _GROUP), 1)
+  missing = -width % size
+  groups = np.pad(candidates, ((0, 0), (0, missing)), constant_values=-1)
+  groups = groups.reshape(-1, size)
+  owners = np.repeat(np.arange(count), (width + missing) // size)
+  used = np.flatnonzero((groups >= 0).any(axis=1))
+  step = _AT_ONCE // size
+  scores = np.full(groups.shape, -np.inf, np.float32)
 
-  def score(query: int) -> None:
-    columns = np.flatnonzero(candidates[query] >= 0)
-    for start in range(0, len(columns), _CANDIDATE_BLOCK):
-      some = columns[start : start + _CANDIDATE_BLOCK]
-      vectors = passages[candidates[query, some]]
-      scores[query, some] = dot_products(queries[query][None], vectors)[0]
+  def score(start: int) -> None:
+    some = used[start : start + step]
+    rows = groups[some]
+    vectors = passages[np.maximum(rows, 0)]
+    found = dot_products(queries[owners[some], None], vectors)[:, 0]
+    scores[some] = np.where(rows >= 0, found, -np.inf)
 
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    for _ in pool.map(score, range(len(queries))):
+    for _ in pool.map(score, range(0, len(used), step)):
       pass
-  return scores
+  return scores.reshape(count, width + missing)[:, :width]
 
 
 def all_scores(queries: np.ndarray, passages: Any) -> Iterator[np.ndarray]:
