@@ -31,7 +31,7 @@ _QUERY_BLOCK, _PASSAGE_BLOCK = 64, 2**14
 # Candidates of a query that are scored together, few enough that BLAS starts no
 # threads of its own; and candidates that a thread takes at once, enough that
 # threads seldom wait for Python's lock.
-_GROUP, _AT_ONCE = 32, 1024
+_GROUP, _AT_ONCE = 64, 1024
 # Pairs that are summed one by one are taken this many at a time.
 _PAIR_BLOCK = 1024
 
@@ -199,11 +199,12 @@ def score_candidates(
   Candidates are rows of the corpus, int64 [Q, C], or -1 for none.
   """
   count, width = candidates.shape
-  size = max(min(width, _GROUP), 1)
-  missing = -width % size
+  of_query = max(-(-width // _GROUP), 1)
+  size = max(-(-width // of_query), 1)
+  missing = of_query * size - width
   groups = np.pad(candidates, ((0, 0), (0, missing)), constant_values=-1)
   groups = groups.reshape(-1, size)
-  owners = np.repeat(np.arange(count), (width + missing) // size)
+  owners = np.repeat(np.arange(count), of_query)
   used = np.flatnonzero((groups >= 0).any(axis=1))
   step = _AT_ONCE // size
   scores = np.full(groups.shape, -np.inf, np.float32)
@@ -218,7 +219,7 @@ def score_candidates(
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for _ in pool.map(score, range(0, len(used), step)):
       pass
-  return scores.reshape(count, width + missing)[:, :width]
+  return scores.reshape(count, of_query * size)[:, :width]
 
 
 def all_scores(queries: np.ndarray, passages: Any) -> Iterator[np.ndarray]:
