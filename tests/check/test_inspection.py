@@ -27,7 +27,7 @@ def found(inspection, level):
 
 
 class Rows(Dataset):
-  """A task of rows given by split; those of a corpus are ranked."""
+  """A task of rows given by split."""
 
   task_name = 'rows'
 
@@ -159,24 +159,6 @@ def test_leaks_between_splits():
   assert overlap.queries == Occurrences(3, [both[0], 'v:2 and t:2', both[1]])
   assert overlap.passages == Occurrences(3, [both[0], 'v:3 and t:3', both[1]])
   assert overlap.pairs == Occurrences(1, ['v:1 and t:1'])
-
-
-def test_relevant_passages_must_be_in_the_corpus():
-  corpus = [example(passage=f'p{i}') for i in range(3)]
-  validation = [
-      example('q1', 'p1', location='v:1'),
-      example('q2', 'gone', location='v:2'),
-      example('q3', 'gone', location='v:3'),
-      example('q3', 'judged', location='v:4', relevance=0),
-  ]
-  task = Rows(validation=validation, corpus=corpus)
-  inspection = inspect(task)
-  (missing,) = inspection.missing
-  assert missing.passages == Occurrences(1, ['v:2'])
-  what = 'passages of validation that are not in corpus: 1'
-  assert found(inspection, Level.WRONG) == [('validation, corpus', what)]
-  # Of a part of the corpus nothing can be said.
-  assert not inspect(task, limit=2).missing
 
 
 def test_a_split_that_breaks_off_keeps_what_was_read():

@@ -173,10 +173,10 @@ def test_an_array_in_blocks_of_any_size(tmp_path, size):
 
 
 @pytest.mark.parametrize('text, message', [
-    ('{"a": 1}', "0 elements: expected '[', found '{'"),
+    ('{"a": 1}', "0 elements: not JSON"),
     ('[{}, {"a": 1', '1 elements: not JSON'),
-    ('[{}', "1 elements: expected ',' or ']', found ''"),
-    ('[{}] 1', '1 elements: expected nothing after the array'),
+    ('[{}', "1 elements: not JSON"),
+    ('[{}] 1', '1 elements: not JSON'),
 ])
 def test_what_is_not_an_array(tmp_path, text, message):
   path = tmp_path / 'a.json'

@@ -96,14 +96,6 @@ def find_faults(inspection: summary.Inspection) -> list[Finding]:
         f' (pairs: {overlap.pairs.count:,})',
         'Remove them from one of the two.',
     )
-  for missing in inspection.missing:
-    findings += _some(
-        Level.WRONG,
-        f'{missing.split}, {missing.corpus}',
-        missing.passages,
-        f'passages of {missing.split} that are not in {missing.corpus}',
-        'They can never be found. Use files of one version.',
-    )
   order = list(Level)
   return sorted(findings, key=lambda finding: order.index(finding.level))
 

@@ -3,7 +3,7 @@
 import array
 from collections.abc import Iterable, Iterator, Sequence
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +29,12 @@ class SplitReader:
 
   Attributes:
     queries, passages, places: those of all rows.
+    repeats: whether pairs repeat on purpose.
   """
 
   def __init__(self, tokenizer: Tokenizer, repeats: bool = False):
     """`repeats` is `Dataset.REPEATS`: repeats, ids and lists do not count."""
-    self._tokenizer, self._repeats = tokenizer, repeats
+    self._tokenizer, self.repeats = tokenizer, repeats
     vocabulary, length = tokenizer.vocabulary, tokenizer.passage_length
     self.queries = counters.TextCounter(
         vocabulary, tokenizer.query_length, not repeats
@@ -80,7 +81,7 @@ class SplitReader:
     again, firsts = _again(pairs, relevant)
     repeated = copied = Occurrences()
     place = self.places.__getitem__
-    if not self._repeats:
+    if not self.repeats:
       ids = counters.pair_hashes(self.queries.ids, self.passages.ids)
       with_ids, same = _again(counters.pair_hashes(pairs, ids), relevant)
       repeated = counters.locate(with_ids, same[with_ids], place)
@@ -132,7 +133,7 @@ class SplitReader:
       column.add(
           [row[what] for row in chunk],
           lambda i: self.places[start + i],
-          () if self._repeats else [row[f'{what}_id'] for row in chunk],
+          () if self.repeats else [row[f'{what}_id'] for row in chunk],
       )
     self._relevant.extend(row['relevance'] > 0 for row in chunk)
     counts = [len(row['negatives']) for row in chunk]
@@ -200,14 +201,6 @@ def _chunks(examples: Iterable[dict]) -> Iterator[list[dict]]:
     yield chunk
 
 
-class _Read(NamedTuple):
-  """A split that has been read."""
-
-  task: Dataset
-  result: summary.Split
-  reader: SplitReader
-
-
 def inspect_task(
     task: Dataset | Mixture, tokenizer: Tokenizer, splits: Sequence[str] = (),
     limit: int | None = None,
@@ -229,8 +222,9 @@ def inspect_task(
       for name, part in parts.items()
       for split in splits or _all_splits(part)
   ]
-  if not any(r.result.rows or r.result.refused for r in read):
-    for error in (r.result.error for r in read if r.result.error):
+  results = [result for result, _ in read]
+  if not any(result.rows or result.refused for result in results):
+    for error in (result.error for result in results if result.error):
       raise UserError(error)
   return summary.Inspection(
       task=task.label,
@@ -243,9 +237,8 @@ def inspect_task(
       query_length=tokenizer.query_length,
       passage_length=tokenizer.passage_length,
       limit=limit,
-      splits=[r.result for r in read],
+      splits=results,
       overlaps=list(_overlaps(read)),
-      missing=list(_missing(read)),
   )
 
 
@@ -273,7 +266,7 @@ def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:
 def _read(
     task: Dataset, split: str, prefix: str, tokenizer: Tokenizer,
     limit: int | None,
-) -> _Read:
+) -> tuple[summary.Split, SplitReader]:
   reader = SplitReader(tokenizer, task.REPEATS and split != 'corpus')
   errors: list[str] = []
 
@@ -293,13 +286,15 @@ def _read(
       bad, name=name, split=split, error=errors[0] if errors else None,
       limited=limited, corpus=task.corpus_split(split),
   )
-  return _Read(task, result, reader)
+  return result, reader
 
 
-def _overlaps(read: Sequence[_Read]) -> Iterator[summary.Overlap]:
-  for (task, held, one), (_, train, other) in itertools.product(read, read):
+def _overlaps(
+    read: Sequence[tuple[summary.Split, SplitReader]]
+) -> Iterator[summary.Overlap]:
+  for (held, one), (train, other) in itertools.product(read, read):
     # Queries that are made of documents nobody can take out.
-    if task.REPEATS:
+    if one.repeats:
       continue
     if held.split in ('validation', 'test') and train.split == 'train':
       shared = [
@@ -318,30 +313,10 @@ def _shared(
     others: np.ndarray,
 ) -> Occurrences:
   """Different values that both have, with the places of both."""
-  rows = _once(values, counters.members(values, others))
+  rows = np.flatnonzero(counters.members(values, others))
+  rows = np.sort(rows[np.unique(values[rows], return_index=True)[1]])
   places = []
   for row in rows[:SHOWN]:
     first = int(np.flatnonzero(others == values[row])[0])
     places.append(f'{held_out.places[int(row)]} and {train.places[first]}')
   return Occurrences(len(rows), places)
-
-
-def _once(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-  """The first of the chosen rows with each value, in ascending order."""
-  rows = np.flatnonzero(chosen)
-  return np.sort(rows[np.unique(values[rows], return_index=True)[1]])
-
-
-def _missing(read: Sequence[_Read]) -> Iterator[summary.Missing]:
-  for (task, pairs, reader), (other, corpus, of_corpus) in itertools.product(
-      read, read
-  ):
-    if task != other or pairs.corpus != corpus.split:
-      continue
-    if pairs.error or corpus.error or corpus.limited:
-      continue
-    relevant = np.where(reader.relevant, reader.passages.hashes, counters.NONE)
-    there = counters.members(relevant, of_corpus.passages.hashes)
-    rows = _once(relevant, (relevant != counters.NONE) & ~there)
-    places = counters.locate(rows, None, reader.places.__getitem__)
-    yield summary.Missing(pairs.name, corpus.name, places)

@@ -123,11 +123,6 @@ def _overlaps(inspection: summary.Inspection) -> Iterator[str]:
         for o in inspection.overlaps
     ]
     yield _table(['distinct, in both', *parts], rows)
-  for missing in inspection.missing:
-    yield (
-        f'Relevant passages of {missing.split} that are not in'
-        f' {missing.corpus}: {missing.passages.count:,}.\n'
-    )
 
 
 def _samples(splits: Sequence[summary.Split]) -> Iterator[str]:

@@ -142,15 +142,6 @@ class Overlap:
 
 
 @dataclasses.dataclass(frozen=True)
-class Missing:
-  """Distinct relevant passages of a split that the corpus lacks."""
-
-  split: str
-  corpus: str
-  passages: Occurrences
-
-
-@dataclasses.dataclass(frozen=True)
 class Inspection:
   """The counts of all splits of a task.
 
@@ -170,4 +161,3 @@ class Inspection:
   limit: int | None
   splits: Sequence[Split]
   overlaps: Sequence[Overlap]
-  missing: Sequence[Missing]

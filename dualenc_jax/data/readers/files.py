@@ -28,7 +28,9 @@ NOT_UTF8 = (
     'not UTF-8. Convert the file, from Latin-1 perhaps: iconv -f WINDOWS-1252'
     ' -t UTF-8 OLD > NEW'
 )
-_SPACE = re.compile(r'[ \t\r\n]*')
+# What is before an element of an array, and what is after the last one.
+_FIRST = re.compile(r'\s*\[\s*'), re.compile(r'\s*\[\s*\]\s*')
+_NEXT = re.compile(r'\s*,\s*'), re.compile(r'\s*\]\s*')
 
 
 @contextlib.contextmanager
@@ -93,7 +95,6 @@ def elements(
   Raises:
     UserError: damaged gzip, a file that is cut off, not UTF-8, or not an array.
   """
-  decode = json_file.DECODER.raw_decode
   count, text, at = 0, '', 0  # `text` is read on where `at` comes to its end.
 
   def error(what: str) -> UserError:
@@ -102,68 +103,38 @@ def elements(
         ' the file was cut off, copy or download it again.'
     )
 
-  def grow() -> bool:
-    """Reads on; False at the end of the file."""
-    nonlocal text, at
-    try:
-      # As much again as is left, so that a long value is not parsed often.
-      block = stream.read(max(size, len(text) - at))
-    except UnicodeDecodeError as failed:
-      check_encoding(path, failed.object)
-      raise error(NOT_UTF8) from None
-    except _DAMAGED_GZIP as damage:
-      raise error(f'a damaged gzip file: {damage}') from damage
-    if block:
-      text, at = text[at:] + block, 0
-    return bool(block)
-
-  def peek() -> str:
-    """The next character that is not white space; '' at the end."""
-    nonlocal at
+  with unpacked(path) as f, io.TextIOWrapper(f, 'utf-8-sig') as stream:
     while True:
-      space = _SPACE.match(text, at)
-      at = space.end() if space else at
-      if at < len(text) or not grow():
-        return text[at : at + 1]
-
-  def take(*expected: str) -> str:
-    nonlocal at
-    found = peek()
-    if found not in expected:
-      wanted = ' or '.join(map(repr, expected))
-      raise error(f'expected {wanted}, found {found!r}')
-    at += 1
-    return found
-
-  with (
-      unpacked(path) as f,
-      io.TextIOWrapper(f, 'utf-8-sig') as stream,
-  ):
-    take('[')
-    more = peek() != ']'
-    while more:
-      peek()
+      before, last = _NEXT if count else _FIRST
+      begin, end, reason = before.match(text, at), len(text), 'no element'
       try:
-        value, end = decode(text, at)
-        json_file.check_depth(text[at:end], value)
+        if begin:
+          value, end = json_file.DECODER.raw_decode(text, begin.end())
+          json_file.check_depth(text[begin.end() : end], value)
       except json_file.RepeatedKey as failed:
         raise error(str(failed)) from None
       except (ValueError, RecursionError) as failed:
-        if len(text) - at > longest or not grow():
-          reason = getattr(failed, 'msg', None) or str(failed)
-          raise error(f'not JSON ({reason})') from None
-        continue
+        begin, reason = None, getattr(failed, 'msg', None) or str(failed)
       # A number may go on in the next block, after as much as 'e-'.
-      if len(text) - end < 3 and grow():
-        continue
+      if len(text) - end < 3 and len(text) - at <= longest:
+        try:
+          # As much again as is left, so that a long value is not parsed often.
+          block = stream.read(max(size, len(text) - at))
+        except UnicodeDecodeError as failed:
+          check_encoding(path, failed.object)
+          raise error(NOT_UTF8) from None
+        except _DAMAGED_GZIP as damage:
+          raise error(f'a damaged gzip file: {damage}') from damage
+        if block:
+          text, at = text[at:] + block, 0
+          continue
+      if begin is None:
+        if last.fullmatch(text, at):
+          return
+        raise error(f'not JSON ({reason})')
       at = end
       count += 1
       yield count, value
-      more = take(',', ']') == ','
-    if not count:
-      take(']')
-    if peek():
-      raise error('expected nothing after the array')
 
 
 def check_encoding(path: pathlib.Path, begin: bytes) -> None:
