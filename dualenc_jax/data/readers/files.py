@@ -28,7 +28,7 @@ NOT_UTF8 = (
     'not UTF-8. Convert the file, from Latin-1 perhaps: iconv -f WINDOWS-1252'
     ' -t UTF-8 OLD > NEW'
 )
-# What is before an element of an array, and what is after the last one.
+# Patterns of the signs before an element of an array, and after the last one.
 _FIRST = re.compile(r'\s*\[\s*'), re.compile(r'\s*\[\s*\]\s*')
 _NEXT = re.compile(r'\s*,\s*'), re.compile(r'\s*\]\s*')
 
