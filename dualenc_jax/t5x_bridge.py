@@ -165,7 +165,7 @@ def register(
     )
   name = f'dualenc_{task.task_name}'
   folder = cache_dir or default_cache_dir() / 'tokens'
-  seqio_adapter.register_tokenized(
+  seqio_adapter.register(
       name, lambda: task, task.splits(), tokenizer, folder
   )
   return name

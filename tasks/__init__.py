@@ -5,7 +5,6 @@
 
 registers msmarco, multireqa_nq, multireqa_squad and the other sets, the mixture
 multireqa, open_nq, beir_scifact and the other sets, pairs and python_code, with
-the string features of `data.example`. Each has a twin `<name>_tokenized`, with
 int32 features inputs (the query), targets (the passage) and negatives.
 
 Nothing is read before a task is. What `register` is not given comes from the
@@ -31,9 +30,8 @@ from dualenc_jax.data.readers import beir, multireqa
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import default_cache_dir
 
-__all__ = ['register', 'TOKENIZED']
+__all__ = ['register']
 
-TOKENIZED = '_tokenized'
 _SHORT = {'NaturalQuestions': 'nq'}
 _SPLITS = ('train', 'validation', 'test')
 _VARIABLES = 'DATA_ROOT', *(f'{split.upper()}_FILE' for split in _SPLITS)
@@ -57,8 +55,8 @@ def register(
   Args:
     name: of a task or mixture; it is returned, for MIXTURE_OR_TASK_NAME.
     data_root: folder of the benchmarks' folders.
-    tokenizer: of the twins; by default of 64 tokens a query and 256 a passage.
-    cache_dir: folder of the twins' token caches.
+    tokenizer: by default of 64 tokens a query and 256 a passage.
+    cache_dir: folder of the token caches.
     train_file: of pairs, as are the two below.
     validation_file: the same.
     test_file: the same.
@@ -108,20 +106,14 @@ def register(
   folder = cache_dir or default_cache_dir() / 'tokens'
   for task_name, reader, splits in all_tasks():
     make = functools.partial(_named, reader)
-    seqio_adapter.register(task_name, make, splits)
-    seqio_adapter.register_tokenized(
-        task_name + TOKENIZED, make, splits, tokenizer, folder
-    )
+    seqio_adapter.register(task_name, make, splits, tokenizer, folder)
   # By the published numbers of pairs: counting would read all of them.
   rates = {
       multireqa_name(dataset): float(qa_set.train_pairs)
       for dataset, qa_set in multireqa.SETS.items()
       if qa_set.train_pairs
   }
-  for end in ('', TOKENIZED):
-    seqio_adapter.register_mixture(
-        f'multireqa{end}', {part + end: rate for part, rate in rates.items()}
-    )
+  seqio_adapter.register_mixture('multireqa', rates)
   return name
 
 

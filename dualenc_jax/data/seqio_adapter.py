@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from dualenc_jax.data.cache import Cache, prepare
 from dualenc_jax.data.columns import Column, OPTIONAL, STANDARD, TEXT
-from dualenc_jax.data.dataset import Dataset, rows
+from dualenc_jax.data.dataset import Dataset
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
 from dualenc_jax.utils.errors import did_you_mean_or_known, UserError
 
@@ -45,24 +45,6 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> seqio.SentencePieceVocabulary:
 
 
 def register(
-    name: str, make: Callable[[], Dataset], splits: Sequence[str]
-) -> None:
-  """Registers a dataset as a seqio task of untokenised strings.
-
-  Features are those of `data.example`. A task of this name is replaced; `make`
-  is called when it is read, until when no file need exist.
-  """
-  vocabulary = seqio.PassThroughVocabulary(size=1)
-  features = {
-      feature: seqio.Feature(
-          vocabulary, add_eos=False, dtype=spec.dtype, rank=spec.shape.rank
-      )
-      for feature, spec in _STRINGS.items()
-  }
-  _add(name, _StringSource(make, splits), features)
-
-
-def register_tokenized(
     name: str, make: Callable[[], Dataset], splits: Sequence[str],
     tokenizer: Tokenizer, cache_dir: str | os.PathLike,
 ) -> None:
@@ -72,8 +54,13 @@ def register_tokenized(
   negatives [N, L], the hard negatives, padded with 0 and cut where seqio cuts
   targets. Shuffled, it has another order of all examples in every epoch.
 
-  Arguments are those of `register`; token caches of the splits are built in
-  `cache_dir` when they are first read.
+  Args:
+    name: of the task; one of this name is replaced.
+    make: makes the dataset when it is read, until when no file need exist.
+    splits: those of the dataset.
+    tokenizer: its lengths are those of the tokens.
+    cache_dir: where token caches of the splits are built when they are first
+      read.
   """
   feature = functools.partial(
       seqio.Feature, seqio_vocabulary(tokenizer.vocabulary), dtype=tf.int32
@@ -92,7 +79,15 @@ def register_tokenized(
       'targets': feature(),
       'negatives': feature(rank=2, required=False),
   }
-  _add(name, seqio.FunctionDataSource(dataset, splits=splits), features, _cut)
+  if name in seqio.TaskRegistry.names():
+    seqio.TaskRegistry.remove(name)
+  seqio.TaskRegistry.add(
+      name,
+      source=seqio.FunctionDataSource(dataset, splits=splits),
+      # Where seqio's own cache may be, if the user makes one.
+      preprocessors=[seqio.CacheDatasetPlaceholder(), _cut],
+      output_features=features,
+  )
 
 
 def _cut(
@@ -110,114 +105,45 @@ def register_mixture(name: str, rates: Mapping[str, float]) -> None:
   seqio.MixtureRegistry.add(name, list(rates.items()))
 
 
-def _add(
-    name: str, source: seqio.DataSource, features: Mapping[str, seqio.Feature],
-    *preprocessors: Callable[..., tf.data.Dataset],
-) -> None:
-  if name in seqio.TaskRegistry.names():
-    seqio.TaskRegistry.remove(name)
-  seqio.TaskRegistry.add(
-      name,
-      source=source,
-      # Where seqio's own cache may be, if the user makes one.
-      preprocessors=[seqio.CacheDatasetPlaceholder(), *preprocessors],
-      output_features=features,
-  )
+class RegisteredTask:
+  """A task of seqio's registry, with strings query and passage."""
 
+  def __init__(self, name: str, module: str | None):
+    """Finds a task, after importing the module that registers it.
 
-class _StringSource(seqio.FunctionDataSource):
-  """The examples of a dataset as strings."""
-
-  def __init__(self, make: Callable[[], Dataset], splits: Sequence[str]):
-    self.make = make
-    super().__init__(self._strings, splits=splits)
-
-  def _strings(self, split: str, shuffle_files: bool) -> tf.data.Dataset:
-    del shuffle_files  # A dataset has one order.
-    dataset = self.make()
-    dataset.check_split(split)
-    return tf.data.Dataset.from_generator(
-        lambda: ({n: row[n] for n in _STRINGS} for row in rows(dataset, split)),
-        output_signature=_STRINGS,
-    )
-
-
-def find_dataset(name: str, module: str | None) -> Dataset:
-  """The dataset that a task is registered from, or one that reads the task.
-
-  Raises:
-    UserError: no such module or name exists.
-  """
-  task = _find(name, module)
-  if isinstance(getattr(task, 'source', None), _StringSource) and all(
-      isinstance(step, seqio.CacheDatasetPlaceholder)
-      for step in task.preprocessors
-  ):
-    return task.source.make()
-  return _Registered(task)
-
-
-def rates(name: str, module: str | None) -> dict[str, float] | None:
-  """Rates of a mixture by task, adding up to 1; None of a task."""
-  mixture = _find(name, module)
-  if not hasattr(mixture, 'tasks'):
-    return None
-  # seqio keeps them in a set, whose order differs from process to process.
-  tasks = sorted(mixture.tasks, key=lambda task: task.name)
-  rates = {task.name: float(mixture.get_rate(task)) for task in tasks}
-  return {name: rate / sum(rates.values()) for name, rate in rates.items()}
-
-
-def _find(name: str, module: str | None) -> Any:
-  if module is not None:
+    Raises:
+      UserError: no such module or task exists.
+    """
+    if module is not None:
+      try:
+        importlib.import_module(module)
+      except ModuleNotFoundError as error:
+        raise UserError(
+            f'SeqioTask.module: {module!r} cannot be imported: {error}.'
+        ) from error
     try:
-      importlib.import_module(module)
-    except ModuleNotFoundError as error:
+      self._task = seqio.get_mixture_or_task(name)
+    except ValueError:
       raise UserError(
-          f'SeqioTask.module: {module!r} cannot be imported: {error}.'
-      ) from error
-  try:
-    return seqio.get_mixture_or_task(name)
-  except ValueError:
-    known = sorted(
-        {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-    )
-    raise UserError(
-        f'seqio knows no task or mixture {name!r}.'
-        f'{did_you_mean_or_known(name, known)} Set SeqioTask.module to the'
-        ' module that registers it.'
-    ) from None
-
-
-class _Registered(Dataset):
-  """A task of seqio's registry that others have registered."""
-
-  def __init__(self, task: Any):
-    self._task = task
+          f'seqio knows no task {name!r}.'
+          f'{did_you_mean_or_known(name, sorted(seqio.TaskRegistry.names()))}'
+          ' Set SeqioTask.module to the module that registers it.'
+      ) from None
+    if hasattr(self._task, 'tasks'):
+      raise UserError(
+          f'{name!r} is a mixture of seqio. Mix its tasks by data.Mixture:'
+          f' {", ".join(sorted(part.name for part in self._task.tasks))}.'
+      )
 
   @property
   def extra_columns(self) -> tuple[Column, ...]:
-    features = getattr(self._task, 'output_features', ())
-    return tuple(c for c in OPTIONAL if c.name in features)
-
-  @property
-  def task_name(self) -> str:
-    return self._task.name
+    return tuple(c for c in OPTIONAL if c.name in self._task.output_features)
 
   def splits(self) -> tuple[str, ...]:
-    if hasattr(self._task, 'tasks'):
-      # A mixture is for training; its tasks are evaluated one by one.
-      return tuple(split for split in self._task.splits if split == 'train')
     return tuple(self._task.splits)
 
   def examples(self, split: str) -> Iterator[dict[str, Any]]:
-    task = self._task
-    if hasattr(task, 'tasks'):
-      raise UserError(
-          f'{task.name!r} is a mixture; expected one of its tasks:'
-          f' {", ".join(part.name for part in task.tasks)}.'
-      )
-    dataset = task.get_dataset(
+    dataset = self._task.get_dataset(
         sequence_length=None, split=split, shuffle=False, num_epochs=1
     )
     self._check_features(dataset.element_spec)
@@ -227,13 +153,10 @@ class _Registered(Dataset):
 
   def fingerprint(self, split: str) -> str:
     """Hash of the names and sizes of the source's files."""
-    source = self._task.source
-    if isinstance(source, _StringSource):
-      return source.make().fingerprint(split)
     digest = hashlib.sha256()
-    for shard in source.list_shards(split):
+    for shard in self._task.source.list_shards(split):
       size = os.path.getsize(shard) if os.path.isfile(shard) else ''
-      digest.update(f'{self.task_name}\0{shard}\0{size}\0'.encode())
+      digest.update(f'{self._task.name}\0{shard}\0{size}\0'.encode())
     return digest.hexdigest()
 
   def _check_features(self, spec: Mapping[str, tf.TensorSpec]) -> None:
@@ -241,7 +164,7 @@ class _Registered(Dataset):
       given = spec.get(name, None if name in ('query', 'passage') else wanted)
       if given is None:
         raise UserError(
-            f'Task {self.task_name!r} has no feature {name!r}; expected strings'
+            f'Task {self._task.name!r} has no feature {name!r}; expected strings'
             f' query and passage. Features: {", ".join(sorted(spec))}.'
         )
       integers = wanted.dtype.is_integer and given.dtype.is_integer
@@ -249,7 +172,7 @@ class _Registered(Dataset):
           integers or given.dtype == wanted.dtype
       ):
         raise UserError(
-            f'Task {self.task_name!r}, feature {name!r}: expected untokenised'
+            f'Task {self._task.name!r}, feature {name!r}: expected untokenised'
             f' {wanted.dtype.name} of rank {wanted.shape.rank}, found'
             f' {given.dtype.name} of shape {given.shape}.'
         )

@@ -1,4 +1,4 @@
-"""Tasks of seqio's registry: the user's own, and those made of readers."""
+"""The user's own tasks of seqio's registry."""
 
 import sys
 import textwrap
@@ -7,20 +7,9 @@ import pytest
 
 from dualenc_jax.data import example, SeqioTask
 from dualenc_jax.data.dataset import rows
-from dualenc_jax.data.readers import Pairs
 from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope='module', autouse=True)
-def import_tensorflow():
-  """In the one worker that runs these tests: it takes half a gigabyte."""
-  global seqio, seqio_adapter, tf
-  import seqio
-  import tensorflow as tf
-
-  from dualenc_jax.data import seqio_adapter
 
 
 USER_MODULE = '''
@@ -34,13 +23,13 @@ USER_MODULE = '''
   PAIR = {'query': TEXT, 'passage': TEXT}
 
 
-  def add(name, features, rows, splits=('train',)):
+  def add(name, features, rows):
     def dataset(split, shuffle_files):
       return tf.data.Dataset.from_tensor_slices(rows)
 
     seqio.TaskRegistry.add(
         name,
-        seqio.FunctionDataSource(dataset, splits),
+        seqio.FunctionDataSource(dataset, ['train']),
         preprocessors=[],
         output_features=features,
     )
@@ -49,12 +38,7 @@ USER_MODULE = '''
   add('user_pairs', PAIR, {'query': ['q1', 'q2'], 'passage': ['p1', 'p2']})
   add('user_no_passage', {'query': TEXT}, {'query': ['q1']})
   add('user_ids', PAIR | {'query': IDS}, {'query': [[5]], 'passage': ['p']})
-  rows = {'query': ['q3'], 'passage': ['p3']}
-  add('user_more', PAIR, rows, ['train', 'validation'])
-  seqio.MixtureRegistry.add(
-      'user_mixture', [('user_pairs', 1.0), ('user_more', lambda task: 3.0)]
-  )
-  seqio.MixtureRegistry.add('user_validated', ['user_more'], default_rate=1.0)
+  seqio.MixtureRegistry.add('user_mixture', ['user_pairs'], default_rate=1.0)
 '''
 
 
@@ -76,22 +60,9 @@ def test_a_users_task(user_module):
   assert task.fingerprint('train') == task.fingerprint('train')
 
 
-def test_a_users_mixture(user_module):
-  """Its parts have the rates of seqio, by number or by function."""
-  mixture = SeqioTask('user_mixture', module=user_module)
-  assert mixture.splits() == ('train',)
-  # A split that could not be read is not offered, though all parts have it.
-  assert SeqioTask('user_more', user_module).splits() == ('train', 'validation')
-  assert SeqioTask('user_validated', module=user_module).splits() == ('train',)
-  (more, more_rate), (pairs, pairs_rate) = mixture.parts()
-  assert (pairs.label, more.label) == ('user_pairs', 'user_more')
-  assert (pairs_rate, more_rate) == (0.25, 0.75)
-  assert list(rows(more, 'train')) == [example('q3', 'p3')]
-  with pytest.raises(UserError, match='one of its tasks: '):
-    list(rows(mixture, 'train'))
-
-
 def test_unknown_names_and_other_features(user_module):
+  with pytest.raises(UserError, match=r'by data\.Mixture: user_pairs'):
+    SeqioTask('user_mixture', module=user_module).splits()
   with pytest.raises(UserError, match="Did you mean 'user_pairs'"):
     SeqioTask('user_pears', module=user_module).splits()
   with pytest.raises(UserError, match="no split 'test'.*Splits: train"):
@@ -102,23 +73,3 @@ def test_unknown_names_and_other_features(user_module):
     list(rows(SeqioTask('user_no_passage', module=user_module), 'train'))
   with pytest.raises(UserError, match="'query': expected untokenised string"):
     list(rows(SeqioTask('user_ids', module=user_module), 'train'))
-
-
-def test_a_bad_row_is_raised(tmp_path):
-  """Not a data set that ends early, whoever reads it."""
-  path = tmp_path / 'bad.jsonl'
-  path.write_text('{"query": "a b", "passage": "c"}\nnot JSON\n')
-  bad_pairs = Pairs(train=str(path))
-  seqio_adapter.register('bad', lambda: bad_pairs, ('train',))
-  bad = seqio.get_mixture_or_task('bad')
-  seqio.MixtureRegistry.add('bad_mixture', ['bad'], default_rate=1.0)
-  seqio.TaskRegistry.add(
-      'bad_upper', source=bad.source,
-      preprocessors=[lambda dataset: dataset.map(lambda row: row)],
-      output_features=bad.output_features,
-  )
-  ((part, _),) = SeqioTask('bad_mixture').parts()
-  with pytest.raises(UserError, match=r'bad\.jsonl:2: not JSON'):
-    list(rows(part, 'train'))
-  with pytest.raises(tf.errors.OpError, match=r'bad\.jsonl:2: not JSON'):
-    list(rows(SeqioTask('bad_upper'), 'train'))
