@@ -164,8 +164,8 @@ class RegisteredTask:
       given = spec.get(name, None if name in ('query', 'passage') else wanted)
       if given is None:
         raise UserError(
-            f'Task {self._task.name!r} has no feature {name!r}; expected strings'
-            f' query and passage. Features: {", ".join(sorted(spec))}.'
+            f'Task {self._task.name!r} has no feature {name!r}; expected'
+            f' strings query and passage. Features: {", ".join(sorted(spec))}.'
         )
       integers = wanted.dtype.is_integer and given.dtype.is_integer
       if given.shape.rank != wanted.shape.rank or not (
