@@ -25,8 +25,7 @@ from dualenc_jax.utils.tensor_files.tensors import layer_names, Tensor
 # Put before the names of a query tower's own checkpoint.
 _QUERY = 'query_checkpoint/'
 _TOWER = '(token_embedder|encoder)/(.*)'
-_LAYERS = 'first', 'last', 'spread', 'ends'
-_SCRATCH = 'scratch'
+_SPREAD, _SCRATCH = 'spread', 'scratch'
 _LOG = logging.getLogger(__name__)
 Sources = Mapping[str, str | None]
 
@@ -226,42 +225,30 @@ def choose_layers(
   """Returns the layers of a deeper tower from which a light one starts.
 
   Args:
-    which: 'first' or 'last', in a row; 'spread', evenly from the first to the
-      last (of one: the last); 'ends', the first half of the tower from the
-      first and the rest from the last; or numbers of layers, from 0.
+    which: 'spread', evenly from the first to the last (of one: the last); or
+      numbers of layers, from 0.
     wanted: layers of the light tower.
     there: layers of the deeper tower.
 
   Raises:
     UserError: the deeper tower has too few layers, or lacks a number.
   """
-  if not isinstance(which, str):
-    if len(which) != wanted or not set(which) <= {*range(there)}:
-      raise UserError(
-          f'QUERY_LAYERS_FROM is {tuple(which)}; expected {wanted} numbers from'
-          f' 0 to {there - 1}, one for each of QUERY_LAYERS.'
-      )
-    return list(which)
   if wanted > there:
     raise UserError(
         f'QUERY_LAYERS is {wanted}, but the checkpoint has only {there} layers'
         ' to start from. Give at most that many.'
     )
-  if which == 'first':
-    return list(range(wanted))
-  if which == 'last':
-    return list(range(there - wanted, there))
-  if which == 'ends':
-    first = wanted - wanted // 2
-    return [*range(first), *range(there - wanted + first, there)]
-  if which == 'spread':
+  if which == _SPREAD:
     if wanted == 1:
       return [there - 1]
     return [round(i * (there - 1) / (wanted - 1)) for i in range(wanted)]
-  raise UserError(
-      f'QUERY_LAYERS_FROM is {which!r}; expected one of {", ".join(_LAYERS)},'
-      f' {_SCRATCH}, or numbers of layers.'
-  )
+  if len(which) != wanted or not set(which) <= {*range(there)}:
+    raise UserError(
+        f'QUERY_LAYERS_FROM is {which!r}; expected {_SPREAD}, {_SCRATCH} or'
+        f' {wanted} numbers from 0 to {there - 1}, one for each of'
+        ' QUERY_LAYERS.'
+    )
+  return [int(i) for i in which]
 
 
 def _layer_rules(

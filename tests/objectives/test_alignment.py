@@ -194,7 +194,7 @@ def test_states_of_all_passages_are_encoded_once(
   with pytest.raises(UserError, match='encoder_sha256.* changed since they'):
     train.main([
         *given, f'--gin.INITIAL_CHECKPOINT_RULES={rule}',
-        f'--gin.INITIAL_CHECKPOINT_DROP={drop}', '--gin.QUERY_LAYERS_FROM=last',
+        f'--gin.INITIAL_CHECKPOINT_DROP={drop}', '--gin.QUERY_LAYERS_FROM=(1,)',
         f'--model_dir={tmp_path / "third"}',
     ])
 

@@ -28,9 +28,6 @@ from dualenc_jax.utils.errors import UserError
 @pytest.mark.parametrize(
     'which, wanted, there, chosen',
     [
-        ('last', 2, 12, [10, 11]),
-        # Those that Wang and Lyu (2023) found best.
-        ('ends', 3, 12, [0, 1, 11]),
         ('spread', 4, 12, [0, 4, 7, 11]),
         ('spread', 1, 12, [11]),
         ((3, 1), 2, 4, [3, 1]),
@@ -43,8 +40,8 @@ def test_layers_by_name(which, wanted, there, chosen):
 @pytest.mark.parametrize(
     'which, wanted, message',
     [
-        ('middle', 2, "is 'middle'; expected one of first, last, spread"),
-        ('first', 13, 'QUERY_LAYERS is 13, but the checkpoint has only 12'),
+        ('middle', 2, "is 'middle'; expected spread, scratch or 2 numbers"),
+        ('spread', 13, 'QUERY_LAYERS is 13, but the checkpoint has only 12'),
         ((0, 12), 2, r'is \(0, 12\); expected 2 numbers from 0 to 11'),
     ],
 )
@@ -85,7 +82,7 @@ def plan(monkeypatch):
 @pytest.mark.parametrize(
     'path, which, layers',
     [('siamese', 'spread', (0, 2)), ('siamese', (1, 0), (1, 0)),
-     ('two', 'last', (1, 2))],
+     ('two', (1, 2), (1, 2))],
 )
 def test_a_tower_of_two_starts_from_layers_of_three(plan, path, which, layers):
   """Of two towers, those of the passage tower."""
@@ -135,7 +132,7 @@ def test_from_a_checkpoint_of_its_own(plan):
 def test_macros_of_gin(tmp_path):
   shared = tiny_evaluation.shared_model()
   start = f'--gin.INITIAL_CHECKPOINT_PATH={shared}'
-  flags = tiny_run.flags(tmp_path, start, '--gin.QUERY_LAYERS_FROM=first')
+  flags = tiny_run.flags(tmp_path, start, '--gin.QUERY_LAYERS_FROM=(0,)')
   with pytest.raises(UserError, match='the towers share their encoder. Give'):
     check.main([*flags, '--no_compile'])
   light = tiny_run.flags(
