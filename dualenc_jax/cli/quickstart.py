@@ -52,13 +52,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     print('JAX sees no GPU here; the quickstart runs on the CPU.')
     jax.config.update('jax_platforms', 'cpu')
   folder = pathlib.Path(args.model_dir)
-  model = train_and_load(args, started)
+  model = train_and_load(args)
   found = evaluate_test(model, folder, baselines.Baselines())
   softmax = train_and_load(argparse.Namespace(**{
       **vars(args),
       'model_dir': str(folder / 'softmax'),
       'gin_file': [*args.gin_file, SOFTMAX],
-  }), started)
+  }))
   no_baselines = baselines.Baselines(())
   of_softmax = evaluate_test(softmax, folder / 'softmax', no_baselines)
   retrieval_set = RetrievalSet.from_cache(model.experiment.cache('test'))
@@ -113,13 +113,11 @@ def make_parser() -> flags.Parser:
   return parser
 
 
-def train_and_load(
-    args: argparse.Namespace, started: float
-) -> saved_run.TrainedModel:
+def train_and_load(args: argparse.Namespace) -> saved_run.TrainedModel:
   """The model of a command line, trained, or trained on after a stop."""
   stopping = Stopping()
   with stopping.handle_signals():
-    train.train(train.build(args), args, started, stopping)
+    train.train(train.build(args), args, stopping)
   return saved_run.load(args.model_dir)
 
 

@@ -39,12 +39,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  started = time.perf_counter()
   args = config.parse_args(make_parser(), argv)
   runtime.start(args)
   stopping = Stopping()
   with stopping.handle_signals():
-    train(build(args), args, started, stopping)
+    train(build(args), args, stopping)
 
 
 def make_parser() -> flags.Parser:
@@ -80,13 +79,12 @@ def build(args: argparse.Namespace) -> Experiment:
 
 
 def train(
-    experiment: Experiment, args: argparse.Namespace, started: float,
-    stopping: Stopping,
+    experiment: Experiment, args: argparse.Namespace, stopping: Stopping
 ) -> None:
   """Checks and logs what will run, writes the config and trains.
 
-  The flags are those of `add_change_flags`; the program started at
-  `time.perf_counter()`. SystemExit is raised where the run was stopped.
+  The flags are those of `add_change_flags`. SystemExit is raised where the run
+  was stopped.
   """
   folder = pathlib.Path(experiment.model_dir)
   if not jax.process_index():
@@ -110,7 +108,6 @@ def train(
         ready=lambda: saved_config.write(experiment.model_dir, text),
         allow_other_data=args.allow_data_change,
         allow_other_config=args.allow_config_change,
-        started=started,
         stopping=stopping,
     )
   if outcome.stopped:

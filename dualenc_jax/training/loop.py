@@ -39,8 +39,7 @@ class Outcome(NamedTuple):
 def train(
     experiment: Experiment, plan: Plan | None = None, config: str = '',
     hooks: Sequence[Hook] = (), ready: Callable[[], None] = lambda: None,
-    allow_other_data: bool = False,
-    allow_other_config: bool = False, started: float | None = None,
+    allow_other_data: bool = False, allow_other_config: bool = False,
     stopping: Stopping | None = None,
 ) -> Outcome:
   """Trains or resumes a run until `experiment.steps` or until a hook ends it.
@@ -56,7 +55,6 @@ def train(
     allow_other_data: resume although the examples have changed.
     allow_other_config: resume although a hook had ended the run, or settings
       of a run that is built in Python have changed.
-    started: `time.perf_counter()` at the program's start.
     stopping: may stop the run at the end of a step, whose checkpoint is then
       the same as in a run that is not stopped.
 
@@ -107,7 +105,7 @@ def train(
   }
   steps, cells = experiment.steps, partitioner.host_rows(batches.cells)
   reporter = Reporter(
-      experiment.model_dir, first, steps, experiment.batch_size, started,
+      experiment.model_dir, first, steps, experiment.batch_size,
       experiment.tracker, meta['run_id'],
   )
   run = Training(first, state, notes=notes)

@@ -37,8 +37,7 @@ class Reporter:
 
   def __init__(
       self, model_dir: str | pathlib.Path, start: int, steps: int,
-      batch_size: int, started: float | None = None,
-      tracker: str | None = None, run_id: str = '',
+      batch_size: int, tracker: str | None = None, run_id: str = '',
   ):
     """Opens the files, and removes metrics after the step of the start.
 
@@ -47,15 +46,12 @@ class Reporter:
       start: steps taken so far.
       steps: steps of the whole run.
       batch_size: examples a step.
-      started: `time.perf_counter()` when the program started; None logs no
-        time of the first step.
       tracker: one of `TRACKERS`, which gets the scalars, too.
       run_id: name of the run there, so that a resumed run is the same one.
 
     Raises:
       UserError: a file cannot be written, or the tracker is not installed.
     """
-    self._started = started
     self._is_first_host = jax.process_index() == 0
     self._folder = pathlib.Path(model_dir)
     if self._is_first_host:
@@ -80,9 +76,6 @@ class Reporter:
     now = time.perf_counter()
     took, self._last = now - self._last, now
     is_first = step == self._start + 1
-    if is_first and self._started is not None:
-      since = now - self._started
-      self.line(f'First step done {since:.1f} s after the start.')
     rate = self._batch_size / max(took, 1e-9)
     self.scalars('train', step, {**metrics, 'examples_per_second': rate})
     if not is_first:
