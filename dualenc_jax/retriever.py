@@ -45,14 +45,6 @@ class Hits(NamedTuple):
   ids: np.ndarray
 
 
-class HitsAndTexts(NamedTuple):
-  """Hits with their texts, objects of str [Q, k]; '' for a missing text."""
-
-  scores: np.ndarray
-  ids: np.ndarray
-  texts: np.ndarray
-
-
 class Hit(NamedTuple):
   """A passage found for a query.
 
@@ -249,8 +241,8 @@ class Retriever:
 
   def search(
       self, queries: Iterable[str] | np.ndarray, k: int = 10,
-      hybrid: float | str | None = None, texts: bool = False,
-  ) -> Hits | HitsAndTexts:
+      hybrid: float | str | None = None,
+  ) -> Hits:
     """Ranks all passages for each query.
 
     Args:
@@ -260,13 +252,11 @@ class Retriever:
         share of the dense ones; 'rrf' fuses the ranks, see
         `retrieval.search.hybrid`. It takes texts of queries and passages. None
         searches by the embeddings alone.
-      texts: whether the hits carry their texts, too.
 
     Returns:
-      (scores, ids), or (scores, ids, texts), [Q, k] each, best first; equal
-      scores in trec_eval's order, greatest id first. An index of N < k passages
-      gives N hits. Where the words alone find fewer (hybrid=0), scores are -inf
-      and ids and texts '' behind them.
+      (scores, ids), [Q, k] each, best first; equal scores in trec_eval's order,
+      greatest id first. An index of N < k passages gives N hits. Where the
+      words alone find fewer (hybrid=0), scores are -inf and ids '' behind them.
 
     Raises:
       UserError: nothing is indexed, k below 1, queries that are empty or not as
@@ -275,12 +265,7 @@ class Retriever:
     corpus, ranking = self._rank(queries, k, hybrid)
     rows, shape = ranking.indices.ravel().tolist(), ranking.indices.shape
     names = [corpus.ids[row] if row >= 0 else '' for row in rows]
-    ids = np.array(names, np.str_).reshape(shape)
-    if not texts:
-      return Hits(ranking.scores, ids)
-    own = [corpus.passage(row).text if row >= 0 else '' for row in rows]
-    found = np.array(own, object)
-    return HitsAndTexts(ranking.scores, ids, found.reshape(shape))
+    return Hits(ranking.scores, np.array(names, np.str_).reshape(shape))
 
   def find(
       self, queries: Iterable[str] | np.ndarray, k: int = 10,

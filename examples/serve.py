@@ -19,10 +19,9 @@ def server(
 
     def do_GET(self):
       query = parse.parse_qs(parse.urlsplit(self.path).query).get('q', [''])
-      scores, _, texts = retriever.search(query[:1], k=10, texts=True)
       hits = [
-          {'score': float(score), 'text': text}
-          for score, text in zip(scores[0], texts[0])
+          {'score': hit.score, 'text': hit.passage.text}
+          for hit in retriever.find(query[:1], k=10)[0]
       ]
       body = json.dumps(hits).encode()
       self.send_response(200)

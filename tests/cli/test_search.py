@@ -133,15 +133,14 @@ def test_trec_is_read_by_pytrec_eval_and_compare(folder, tmp_path, capsys):
   )
 
 
-def test_python_hits_may_carry_texts(folder):
+def test_python_hits_have_their_passages(folder):
   retriever = Retriever.from_dir(folder / 'model', index=folder / 'index')
   queries = list(QUERIES.values())
-  scores, ids = retriever.search(queries, 3)
-  found = retriever.search(queries, 3, texts=True)
-  np.testing.assert_array_equal(found.ids, ids)
-  np.testing.assert_array_equal(found.scores, scores)
+  _, ids = retriever.search(queries, 3)
   texts = {n: ' '.join(filter(None, pair)) for n, pair in CORPUS.items()}
-  assert found.texts.tolist() == [[texts[i] for i in row] for row in ids]
+  assert [
+      [hit.passage.text for hit in hits] for hits in retriever.find(queries, 3)
+  ] == [[texts[i] for i in row] for row in ids]
   with pytest.raises(UserError, match=r'queries\[1\] is empty; give some wo'):
     retriever.search(['a', ' \n'])
 
