@@ -101,7 +101,7 @@ def _codecs(folder: pathlib.Path) -> Reader:
   """Codec files, and the facts of a codec in a model."""
   rng = np.random.default_rng(0)
   vectors = rng.normal(size=(64, 8)).astype(np.float32)
-  names = 'fp16', 'int8', 'rotated:3', 'binary', 'pca:4+binary:8'
+  names = 'fp16', 'int8', 'pq:4x3', 'binary', 'pca:4+binary:8'
   assign = rng.normal(size=(4, 16, 2)).astype(np.float32)
   trained = compression.Codec('jpq:4x4', 8, (), Product(assign, assign))
   made = [*(compression.spec(name).fit(vectors) for name in names), trained]

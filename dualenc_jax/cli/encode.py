@@ -102,8 +102,8 @@ def make_parser() -> flags.Parser:
       help='replace an existing index of something else')
   add('--codec',
       help='form of the stored embeddings: fp32, fp16, bf16, int8, pca:256,'
-      ' rotated:4, pq:96, opq:96, binary, ...; see docs/compression.md (default'
-      " the model's own, else fp32)")
+      ' pq:96, opq:96, binary, ...; see docs/compression.md (default the'
+      " model's own, else fp32)")
   add('--shard_size', type=flags.whole(), default=header_lib.SHARD_SIZE,
       help='rows per shard (default %(default)s)')
   runtime.add_flags(parser)

@@ -145,8 +145,7 @@ def make_parser() -> flags.Parser:
       " document's id, a separator (default #) and a number")
   add('--codecs', type=flags.listed,
       help='also measure compressed embeddings, such as'
-      ' fp16,int8,pca:256,rotated:4,pq:96,opq:96,binary; see'
-      ' docs/compression.md')
+      ' fp16,int8,pca:256,pq:96,opq:96,binary; see docs/compression.md')
   add('--learnt_queries', metavar='FILE',
       help='queries that the model was trained on, JSONL or TSV: reports how'
       ' many of the evaluated queries have the words of one')

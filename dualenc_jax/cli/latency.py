@@ -189,8 +189,7 @@ def _make_table(
           f' turns, after {WARM_UP} or more to warm up; a call ends with the'
           ' embedding on the host.',
           'Tokens include prefix and EOS; MB is float32; times as fast as'
-          f' {models[0].model}: ratio of the p50, with its 95% bootstrap'
-          ' interval.',
+          f' {models[0].model}: ratio of the p50.',
       ),
   )
 
@@ -204,6 +203,5 @@ def _cells(one: Latency, is_first: bool) -> Iterator[Cell]:
     for value in (times.p50, times.p95, times.mean):
       yield Cell(f'{value:.2f}', exact=repr(value))
   for times in both:
-    interval = f'({times.speedup_low:.2f} to {times.speedup_high:.2f})'
-    text = '1' if is_first else f'{times.speedup:.2f} {interval}'
+    text = '1' if is_first else f'{times.speedup:.2f}'
     yield Cell(text, exact=repr(times.speedup))

@@ -14,7 +14,7 @@ from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
 
-CODECS = 'fp16,int8,pca:8,rotated:4,opq:4x2,binary'
+CODECS = 'fp16,int8,pca:8,opq:4x2,binary'
 SET = tiny_beir.make_large()
 
 
@@ -145,7 +145,7 @@ def test_codecs_in_one_table(table):
   dim = int(found['int8'][0])
   sizes = {
       'float32': 4 * dim, 'fp16': 2 * dim, 'int8': dim, 'pca:8': 32,
-      'rotated:4': dim / 2, 'opq:4x2': 1, 'binary': dim / 8,
+      'opq:4x2': 1, 'binary': dim / 8,
   }
   assert found.keys() == sizes.keys()
   for name, (size, smaller, ndcg, _, p) in found.items():

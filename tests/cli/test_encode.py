@@ -154,7 +154,7 @@ def test_the_models_own_index_is_made_when_it_is_due(model, tmp_path, capsys):
   path.write_text(json.dumps(header))
   third = searched()
   assert third.out == first.out
-  assert "by another passage tower, with another encoder" in third.err
+  assert 'by another passage tower' in third.err
   assert tree(own) == before
   (own / 'shard-00000' / 'ids.txt').unlink()
   assert searched().out == first.out and tree(own) == before

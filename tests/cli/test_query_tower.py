@@ -75,7 +75,7 @@ def test_the_light_model_searches_the_index_of_its_teacher(
 
 
 @pytest.mark.slow
-def test_an_index_of_another_passage_tower_is_refused_by_part(
+def test_an_index_of_another_passage_tower_is_refused(
     runs, tmp_path, capsys
 ):
   """By a bit."""
@@ -87,7 +87,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
       'changed', array.shape, lambda: array
   )
   convert.write_model_dir(weights, model)
-  message = "by another passage tower, with another encoder"
+  message = 'by another passage tower'
   argv = ['search', 'map', f'--model_dir={model}', f'--index_dir={index}']
   assert cli.main(argv) == 2
   said = capsys.readouterr().err
@@ -97,7 +97,7 @@ def test_an_index_of_another_passage_tower_is_refused_by_part(
       [str(model), '--to=jax_export', '--tower=query', f'--output_dir={alone}']
   )
   for folder in (model, alone):
-    with pytest.raises(UserError, match="by another passage tower, with"):
+    with pytest.raises(UserError, match='by another passage tower'):
       Retriever.from_dir(folder, index=index)
 
 
@@ -190,6 +190,6 @@ def test_an_index_of_queries_is_of_the_query_tower(runs, tmp_path):
   corpus = pathlib.Path(__file__).parents[1] / 'data' / 'beir' / 'toy'
   flags = '--tower=query', f'--corpus={corpus}', f'--index_dir={tmp_path / "q"}'
   encode.main([f'--model_dir={runs / "light"}', *flags])
-  message = 'another query tower, with another encoder and token_embedder'
+  message = 'another query tower'
   with pytest.raises(UserError, match=message):
     encode.main([f'--model_dir={runs / "teacher"}', *flags])

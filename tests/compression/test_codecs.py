@@ -19,8 +19,8 @@ pytestmark = pytest.mark.devices(8)
 N, D, Q = 3001, 24, 9
 # Every kind of map and of quantiser, and of bits in a byte.
 NAMES = (
-    'fp16', 'bf16', 'int8', 'pca:8', 'rotated:3', 'rotated:4', 'pq:3',
-    'pq:6x3', 'opq:8x4', 'hamming', 'truncate:12+int8', 'pca:12+sign',
+    'fp16', 'bf16', 'int8', 'pca:8', 'pq:3', 'pq:6x3', 'pq:24x3', 'opq:8x4',
+    'hamming', 'truncate:12+int8', 'pca:12+sign',
 )
 
 
@@ -127,7 +127,7 @@ def searched(codec, vectors, devices):
 
 
 @pytest.mark.parametrize('name, devices', [
-    ('int8', 3), ('rotated:2', 8), ('pq:6x4', 1), ('sign', 3), ('hamming', 8),
+    ('int8', 3), ('pq:24x2', 8), ('pq:6x4', 1), ('sign', 3), ('hamming', 8),
 ])
 def test_the_same_hits_on_any_mesh(name, devices, vectors, queries):
   codec = trained(name, vectors)
@@ -200,7 +200,7 @@ def test_ends_of_ranges_signs_and_float16(vectors):
 def test_constant_dimensions(vectors):
   flat = vectors.copy()
   flat[:, 3] = 0.25
-  for name in ('int8', 'rotated:4', 'pca:8', 'sign'):
+  for name in ('int8', 'opq:8x4', 'pca:8', 'sign'):
     codec = compression.spec(name).fit(flat)
     decoded = codec.decode(codec.encode(flat))
     assert np.isfinite(decoded).all(), name
@@ -263,13 +263,3 @@ def test_of_another_dim(vectors):
   codec = compression.spec('int8').fit(vectors)
   with pytest.raises(UserError, match=r'trained for \[rows, 24\]'):
     codec.encode(vectors[:, :12])
-
-
-# Of the levels that are best for a normal distribution (Max 1960).
-@pytest.mark.parametrize('bits, error', [(1, 0.3634), (2, 0.1175), (4, 0.0095)])
-def test_rotated_levels_are_those_of_a_normal_distribution(bits, error):
-  rows = np.random.default_rng(1).normal(size=(4000, 32)).astype(np.float32)
-  codec = compression.spec(f'rotated:{bits}').fit(rows)
-  (rotation,) = codec.transforms
-  found = np.square(codec.decode(codec.encode(rows)) - rotation(rows)).mean()
-  assert found == pytest.approx(error, rel=0.03)

@@ -1,10 +1,9 @@
-"""Latency by a clock of our own, against NumPy and scipy."""
+"""Latency by a clock of our own, against NumPy."""
 
 import dataclasses
 
 import numpy as np
 import pytest
-import scipy.stats
 import tiny_towers
 
 from dualenc_jax.retrieval.encoding import latency
@@ -80,20 +79,9 @@ def test_what_is_said_of_the_calls(towers, clock):
     )
     assert each.warm_up == latency.WARM_UP
   same, faster = (each.tower for each in found)
-  assert (same.speedup, same.speedup_low, same.speedup_high) == (1, 1, 1)
+  assert same.speedup == 1
   np.testing.assert_allclose(
       faster.speedup, np.median(first) / np.median(own), rtol=1e-9
-  )
-  interval = scipy.stats.bootstrap(
-      (first, own),
-      lambda x, y: np.median(x) / np.median(y),
-      vectorized=False,
-      paired=True,
-      method='percentile',
-      rng=np.random.default_rng(1),
-  ).confidence_interval
-  np.testing.assert_allclose(
-      (faster.speedup_low, faster.speedup_high), interval, rtol=0.02
   )
 
 

@@ -78,17 +78,6 @@ def pca(blocks: Iterable[np.ndarray], dim: int) -> np.ndarray:
   return (np.where(chosen < 0, -1.0, 1.0) * matrix).astype(np.float32)
 
 
-def random_rotation(dim: int, seed: int) -> np.ndarray:
-  """float32 [D, D]: an orthogonal matrix, each as likely as any other.
-
-  Q of the QR decomposition of normally distributed numbers, where R's diagonal
-  is positive; without that, signs would depend on the library.
-  """
-  normal = np.random.default_rng(seed).standard_normal((dim, dim))
-  rotation, upper = np.linalg.qr(normal)
-  return (rotation * np.sign(np.diag(upper))).astype(np.float32)
-
-
 def opq(
     vectors: np.ndarray, m: int, bits: int, seed: int, outer: int = 20
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,6 @@
                    range for all
   pca:256          the 256 directions with most of the passages in them
   truncate:256     the first 256 dimensions, of length one (Matryoshka)
-  rotated:4        a random rotation and 16 levels for every dimension
   pq:96            96 parts of 8 bits each; pq:96x6, of 6
   opq:96           the same after a rotation that is learnt for it
   sign             a bit a dimension, scored by the float query
@@ -21,7 +20,6 @@ from collections.abc import Iterator
 import dataclasses
 import pathlib
 import re
-import statistics
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,8 +40,6 @@ from dualenc_jax.utils.errors import did_you_mean_or_known, expect, UserError
 FLOATS = {'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}
 # Vectors of the largest sample: 256 for each of 256 centroids.
 SAMPLE = 2**16
-# Vectors whose components are the sample of the levels of `rotated`.
-_LEVELS_FROM = 2**10
 # Candidates of the first of two steps, as in BPR.
 _RESCORED = 1000
 _BLOCK = 2**14
@@ -56,7 +52,6 @@ _OPTIONS = {
     'int8': ('(?::uniform)?', 'int8 or int8:uniform'),
     'pca': (f':{_NUMBER}', 'pca:256'),
     'truncate': (f':{_NUMBER}', 'truncate:256'),
-    'rotated': (f':{_NUMBER}', 'rotated:4'),
     'pq': (_PRODUCT, 'pq:96 or pq:96x6'),
     'opq': (_PRODUCT, 'opq:96 or opq:96x6'),
     'sign': ('', 'sign'),
@@ -84,9 +79,8 @@ class Part(NamedTuple):
   def check(self, dim: int) -> None:
     """Raises UserError unless the part suits vectors of this dim."""
     name = f'{self.kind}:{self.number}'
-    bits = self.number if self.kind == 'rotated' else self.bits
-    if bits > 8:
-      raise UserError(f'{self.kind} of {bits} bits: expected 1 to 8.')
+    if self.bits > 8:
+      raise UserError(f'{self.kind} of {self.bits} bits: expected 1 to 8.')
     if self.kind in _MAPS and self.number > dim:
       raise UserError(
           f'{name} of vectors of dim {dim}: expected at most {dim}.'
@@ -106,8 +100,6 @@ class Part(NamedTuple):
         return 'float32', self.number
       case 'int8':
         return 'uint8', dim
-      case 'rotated':
-        return 'uint8', -(-dim * self.number // 8)
       case 'pq' | 'opq':
         return 'uint8', -(-self.number * self.bits // 8)
       case 'sign' | 'binary' | 'hamming':
@@ -135,19 +127,6 @@ class Part(NamedTuple):
           low = np.full_like(low, low.min())
           high = np.full_like(high, high.max())
         return (), quantisers.Int8.from_ranges(low, high)
-      case 'rotated':
-        rotation = Linear(linear.random_rotation(dim, seed))
-        # Rotated components are about normal, and all alike.
-        values = rotation(training.sample(_LEVELS_FROM)).reshape(-1, 1, 1)
-        count = 2**self.number
-        # The density of the best levels is near N(0, 3), for many of them.
-        normal = statistics.NormalDist(0, np.sqrt(3) * max(values.std(), 1e-30))
-        start = [normal.inv_cdf((i + 0.5) / count) for i in range(count)]
-        levels = kmeans.fit(
-            values, count, seed, 100, np.reshape(start, (1, count, 1))
-        )
-        levels = np.tile(levels, (dim, 1, 1))
-        return (rotation,), Product(levels, levels)
       case 'pq':
         vectors = training.sample(256 * 2**self.bits)
         parts = vectors.reshape(len(vectors), self.number, -1)

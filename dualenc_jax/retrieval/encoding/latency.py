@@ -23,9 +23,6 @@ from dualenc_jax.retrieval.encoding.towers import LoadedModel, params_of_tower
 # Calls before the first that is timed; one for each number of tokens at least,
 # as that may be a program to compile.
 WARM_UP = 20
-_DRAWS = 1000
-# Share of the bootstrap's draws beyond the interval, on each side.
-_TAIL = 0.025
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,16 +33,12 @@ class Times:
     p50, p95: percentiles.
     mean: over all calls.
     speedup: median of the first model over this one's.
-    speedup_low, speedup_high: its 95% bootstrap interval over the rounds, in
-      which both are drawn together.
   """
 
   p50: float
   p95: float
   mean: float
   speedup: float
-  speedup_low: float
-  speedup_high: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +84,7 @@ def measure(
     models: by name.
     texts: as many queries of each model, without its prefix, taken in turn.
     count: timed calls of each model, with tokens and with text each.
-    seed: of the order of the calls and of the bootstrap.
+    seed: of the order of the calls.
   """
   tokens = {
       name: model.tokenizer.encode_queries(texts[name])
@@ -115,7 +108,10 @@ def measure(
   first = next(iter(models))
 
   def summary(name: str, kind: str) -> Times:
-    return _summarize(times[first, kind], times[name, kind], seed)
+    own = times[name, kind]
+    speedup = np.median(times[first, kind]) / np.median(own)
+    numbers = (*np.percentile(own, [50, 95]), own.mean(), speedup)
+    return Times(*map(float, numbers))
 
   return [
       Latency(
@@ -159,19 +155,6 @@ def _time_in_turns(
       call(i)
       times[kinds[place]][i] = 1e3 * (time.perf_counter() - start)
   return times
-
-
-def _summarize(first: np.ndarray, own: np.ndarray, seed: int) -> Times:
-  rng = np.random.default_rng(seed)
-  draws = (rng.integers(len(own), size=len(own)) for _ in range(_DRAWS))
-  ratios = [np.median(first[draw]) / np.median(own[draw]) for draw in draws]
-  numbers = (
-      *np.percentile(own, [50, 95]),
-      own.mean(),
-      np.median(first) / np.median(own),
-      *np.quantile(ratios, [_TAIL, 1 - _TAIL]),
-  )
-  return Times(*map(float, numbers))
 
 
 def _describe(model: LoadedModel, lengths: np.ndarray) -> dict[str, Any]:

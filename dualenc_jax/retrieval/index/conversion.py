@@ -12,7 +12,7 @@ The folder of `--to=vectors` has
                     location (null where missing), text, and its embedding as
                     `vector`, a list of float32, or `codes`, bytes of one
                     length. The schema has about.json under the key `dualenc`.
-  codec.npz         the arrays that decode codes.
+  codec.safetensors the arrays that decode codes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +20,16 @@ import importlib
 import json
 import os
 import pathlib
+import shutil
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualenc_jax.retrieval.compression import Codec, Coded
+from dualenc_jax.retrieval.compression import (
+  Codec,
+  codec as codec_lib,
+  Coded,
+)
 from dualenc_jax.retrieval.compression.product import Product
 from dualenc_jax.retrieval.compression.quantisers import Signs
 from dualenc_jax.retrieval.encoding.towers import TOWER_SHA256
@@ -176,7 +181,7 @@ def _write_parquet(
       writer.write_table(table, row_group_size=len(block))
       start += len(block)
   if isinstance(index.embeddings, Coded):
-    _write_codec(index.embeddings.codec, folder / 'codec.npz')
+    shutil.copyfile(index.folder / codec_lib.FILE, folder / codec_lib.FILE)
 
 
 def _text_columns(index: Index, start: int, count: int) -> list[Any]:
@@ -209,20 +214,6 @@ def _embedding_column(kind: Any, block: np.ndarray) -> Any:
     )
   values = np.ascontiguousarray(block, np.float32).reshape(-1)
   return pa.FixedSizeListArray.from_arrays(pa.array(values), type=kind)
-
-
-def _write_codec(codec: Codec, path: pathlib.Path) -> None:
-  """Writes the arrays of a codec: transform_0_matrix, quantiser_score, ..."""
-  parts = {f'transform_{i}': part for i, part in enumerate(codec.transforms)}
-  arrays = {
-      f'{name}_{field}': np.asarray(value)
-      for name, part in (parts | {'quantiser': codec.quantiser}).items()
-      for field, value in vars(part).items()
-      if hasattr(value, 'shape')
-  }
-  if arrays:
-    # NumPy's stub takes any name for its flag allow_pickle.
-    np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
 class Form(NamedTuple):

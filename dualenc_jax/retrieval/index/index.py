@@ -160,11 +160,10 @@ class Index:
     place = IndexFolders(folder)
     folder = place.readable()
     if not folder.exists() and place.partial.exists():
-      every = Header.read(place.partial).shards
       raise UserError(
-          f'{place.folder} is not complete: {place.partial} has'
-          f' {place.count_shards()} of {every} shards. Run the same `dualenc'
-          ' encode` again: it continues.'
+          f'{place.folder} is not complete: some of its shards are in'
+          f' {place.partial}. Run the same `dualenc encode` again, which'
+          ' continues.'
       )
     header = Header.read(folder)
     if wrong := header.mismatches(expect or {}):

@@ -208,11 +208,6 @@ def _map_bytes(path: pathlib.Path) -> np.ndarray:
 class IndexFolders(files.GrowingFolder):
   """The folders of one index."""
 
-  def count_shards(self) -> int:
-    """The number of whole shards of the growing index."""
-    names = (path.name for path in self.partial.glob('shard-*'))
-    return sum(untrusted.is_digits(name.partition('-')[2]) for name in names)
-
   def check_contents(self) -> None:
     """Raises UserError where a folder holds anything but an index."""
     for path in (self.folder, self.partial, self.aside):
