@@ -34,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = config.parse_args(make_parser(), argv)
   logging.basicConfig(format='%(message)s')
   inputs = data_command.build(args)
-  inspection = inspect_task(
-      inputs.task, inputs.tokenizer, args.split, args.limit
-  )
+  inspection = inspect_task(inputs.task, inputs.tokenizer, args.split)
   findings = find_faults(inspection)
   report = markdown(inspection, findings)
   print(report)
@@ -50,7 +48,6 @@ def make_parser() -> flags.Parser:
   data_command.add_flags(parser)
   add('--split', action='append', default=[],
       help='split to read; repeatable (default all)')
-  add('--limit', type=flags.whole(), help='read only this many rows per split')
   add('--output_dir', type=flags.path, default=pathlib.Path('data_check'),
       help='folder of the report, where an older one is replaced'
       ' (default %(default)s)')

@@ -121,7 +121,7 @@ def numbers(
 def read_qrels(path: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
   """Reads qrels: query id -> passage id -> grade, in the order of the file.
 
-  Formats are those of `data.readers.qrels.read`: BEIR's, TREC's and JSON.
+  Formats are those of `data.readers.qrels.read`: BEIR's and TREC's.
   Errors name file and line.
   """
   qrels: dict[str, dict[str, int]] = {}

@@ -84,25 +84,22 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   assert report['findings'][0]['advice'] == 'Repair the files.'
 
 
-def test_strict_limit_and_split(tmp_path, capsys):
+def test_strict_and_split(tmp_path, capsys):
   rows = [*GOOD, {'query': 'a', 'passage': 'a'}]
   odd = write(tmp_path / 'odd.jsonl', rows)
-  assert run(tmp_path, odd, '--strict', '--limit=2')[0] == 0
   assert run(tmp_path, odd)[0] == 0
   assert run(tmp_path, odd, '--strict')[0] == 2
   assert '2 findings are wrong or suspicious' in capsys.readouterr().err
-  _, report = run(tmp_path, odd, odd, odd, '--limit=1', '--split=test')
+  _, report = run(tmp_path, odd, odd, odd, '--split=test')
   (split,) = report['splits']
-  assert (split['name'], split['rows'], split['limited']) == ('test', 1, True)
-  told = capsys.readouterr().out
-  assert 'only the first 1 rows were read of test' in told
+  assert (split['name'], split['rows']) == ('test', 3)
 
 
 def test_a_report_replaces_an_older_one(tmp_path, capsys, monkeypatch):
   monkeypatch.chdir(tmp_path)
   good = write(tmp_path / 'good.jsonl', GOOD)
   for _ in range(2):
-    assert cli.main(['data', 'check', good, '--limit=1']) == 0
+    assert cli.main(['data', 'check', good]) == 0
     told = capsys.readouterr().out
     assert 'Written to data_check: ' in told
     assert (tmp_path / 'data_check' / 'report.json').exists()

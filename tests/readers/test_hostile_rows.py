@@ -15,7 +15,6 @@ READ = {
     'pairs.jsonl': lambda path: [*Pairs(train=str(path)).examples('train')],
     'array.json': lambda path: [*readers.files.elements(path)],
     'qrels.tsv': readers.qrels.read,
-    'qrels.json': readers.qrels.read,
     'run.trec': trec.read_run,
     'scores.tsv': lambda path: [*read_scores(path)],
     'pairs.parquet': lambda path: [*Pairs(train=str(path)).examples('train')],
@@ -45,7 +44,6 @@ def test_what_is_no_regular_file_is_refused(tmp_path, name, kind):
     ('corpus.jsonl', '{"_id": %s, "text": "a"}'),
     ('pairs.jsonl', '{"query": "q", "passage": %s}'),
     ('array.json', '[%s]'),
-    ('qrels.json', '{"q": {"d": %s}}'),
     ('mrqa.jsonl', '{"context": "c", "qas": %s}'),
 ])
 def test_values_within_values(tmp_path, name, line, depth):

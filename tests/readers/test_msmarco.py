@@ -74,7 +74,6 @@ def test_bad_rows_name_file_and_line(toy, name, line, reason):
 
 SPLADE = {
     'collection.tsv': 'val_collection/raw.tsv',
-    'qrels.dev.small.tsv': 'qrel/qrel.json',
     'queries.dev.small.tsv': 'val_queries/raw.tsv',
 }
 
@@ -88,6 +87,12 @@ def test_a_collection_of_splade(shared, tmp_path):
   root = shared / 'data' / 'hardneg_samples' / 'splade_toy'
   for name, source in SPLADE.items():
     shutil.copyfile(root / source, tmp_path / name)
+  of_query = json.loads((root / 'qrel' / 'qrel.json').read_text())
+  write(tmp_path / 'qrels.dev.small.tsv', *(
+      f'{query}\t{passage}\t{grade}'
+      for query, grades in of_query.items()
+      for passage, grade in grades.items()
+  ))
   # One query is there twice.
   strict = make(tmp_path)
   refused(lambda: strict.examples('validation'), "tsv:7: id '1048876'")
@@ -95,7 +100,6 @@ def test_a_collection_of_splade(shared, tmp_path):
   passages = dict(cells(tmp_path / 'collection.tsv'))
   # The first counts.
   queries = dict(reversed(cells(tmp_path / 'queries.dev.small.tsv')))
-  of_query = json.loads((tmp_path / 'qrels.dev.small.tsv').read_text())
   found = judged(reader.examples('validation'))
   assert {*found} == {
       (queries[query], passages[passage].strip(), query, passage, grade)

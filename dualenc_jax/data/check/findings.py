@@ -163,7 +163,7 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
   ):
     advice = 'Give them one, or remove them.'
     yield from _some(Level.WRONG, split.name, Occurrences(count), what, advice)
-  if 0 < split.distinct_pairs < _FEW_PAIRS and not split.limited:
+  if 0 < split.distinct_pairs < _FEW_PAIRS:
     yield Finding(
         Level.SUSPICIOUS, split.name,
         f'different pairs: no more than {split.distinct_pairs}',

@@ -202,8 +202,7 @@ def _chunks(examples: Iterable[dict]) -> Iterator[list[dict]]:
 
 
 def inspect_task(
-    task: Dataset | Mixture, tokenizer: Tokenizer, splits: Sequence[str] = (),
-    limit: int | None = None,
+    task: Dataset | Mixture, tokenizer: Tokenizer, splits: Sequence[str] = ()
 ) -> summary.Inspection:
   """Reads the splits of a task, or of each task of a mixture, once.
 
@@ -211,14 +210,13 @@ def inspect_task(
     task: the task.
     tokenizer: its lengths decide what counts as truncated.
     splits: those to read; none for all that exist.
-    limit: most rows of a split to read.
 
   Raises:
     UserError: nothing can be read.
   """
   parts = _parts(task)
   read = [
-      _read(part, split, name if len(parts) > 1 else '', tokenizer, limit)
+      _read(part, split, name if len(parts) > 1 else '', tokenizer)
       for name, part in parts.items()
       for split in splits or _all_splits(part)
   ]
@@ -236,7 +234,6 @@ def inspect_task(
       vocabulary_size=tokenizer.vocabulary.size,
       query_length=tokenizer.query_length,
       passage_length=tokenizer.passage_length,
-      limit=limit,
       splits=results,
       overlaps=list(_overlaps(read)),
   )
@@ -264,8 +261,7 @@ def _parts(task: Dataset | Mixture) -> dict[str, Dataset]:
 
 
 def _read(
-    task: Dataset, split: str, prefix: str, tokenizer: Tokenizer,
-    limit: int | None,
+    task: Dataset, split: str, prefix: str, tokenizer: Tokenizer
 ) -> tuple[summary.Split, SplitReader]:
   reader = SplitReader(tokenizer, task.REPEATS and split != 'corpus')
   errors: list[str] = []
@@ -276,15 +272,13 @@ def _read(
     except UserError as error:
       errors.append(str(error))
 
-  examples = until_error()
   name = f'{prefix}/{split}' if prefix else split
   with collecting() as bad, Progress(name, None, 'rows') as progress:
-    for rows in reader.read(itertools.islice(examples, limit)):
+    for rows in reader.read(until_error()):
       progress(rows)
-    limited = limit is not None and next(examples, None) is not None
   result = reader.result(
       bad, name=name, split=split, error=errors[0] if errors else None,
-      limited=limited, corpus=task.corpus_split(split),
+      corpus=task.corpus_split(split),
   )
   return result, reader
 

@@ -92,11 +92,6 @@ def _head(inspection: summary.Inspection) -> Iterator[str]:
       f' {inspection.passage_length} tokens, EOS included'
       ' (--gin.QUERY_LENGTH, --gin.PASSAGE_LENGTH)'
   )
-  if limited := [split.name for split in inspection.splits if split.limited]:
-    yield (
-        f'- only the first {inspection.limit:,} rows were read of'
-        f' {", ".join(limited)}'
-    )
   yield ''
 
 

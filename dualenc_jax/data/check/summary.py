@@ -80,7 +80,6 @@ class Split:
     name: the split's, with its task in front for a part of a mixture.
     split: its name within the task.
     error: why it cannot be read to its end, or None.
-    limited: whether more rows exist than were read.
     corpus: the split that the queries are ranked over, None for this one.
     rows: rows that were read and not refused.
     pairs: rows of a query and a relevant passage.
@@ -95,7 +94,6 @@ class Split:
   name: str
   split: str
   error: str | None
-  limited: bool
   corpus: str | None
   rows: int
   pairs: int
@@ -149,7 +147,6 @@ class Inspection:
     options: those that are set, by task: more than one in a mixture.
     vocabulary: the one that lengths are counted with.
     query_length, passage_length: most tokens, EOS included.
-    limit: most rows of a split that were read, None for all.
   """
 
   task: str
@@ -158,6 +155,5 @@ class Inspection:
   vocabulary_size: int
   query_length: int
   passage_length: int
-  limit: int | None
   splits: Sequence[Split]
   overlaps: Sequence[Overlap]

@@ -1,13 +1,13 @@
 """Qrels: grades of judged passages of queries, read from a file."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import itertools
 import math
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dualenc_jax.data.readers import files, rows
 from dualenc_jax.data.readers.rows import BadRow
@@ -30,10 +30,7 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 class Judgement(NamedTuple):
-  """A passage's grade for a query, above 0 where the passage is relevant.
-
-  `line` is 0 where the file has no lines of its own.
-  """
+  """A passage's grade for a query, above 0 where the passage is relevant."""
 
   query_id: str
   passage_id: str
@@ -53,8 +50,8 @@ class Qrels:
   rows: int
 
   def location(self, judgement: Judgement) -> str:
-    """'file:line', or just the file."""
-    return f'{self.path}:{judgement.line}' if judgement.line else str(self.path)
+    """'file:line'."""
+    return f'{self.path}:{judgement.line}'
 
 
 def read(path: pathlib.Path, strict: bool = True) -> Qrels:
@@ -64,7 +61,6 @@ def read(path: pathlib.Path, strict: bool = True) -> Qrels:
     not.
   - TREC and MS MARCO: query id, an unused column, passage id and grade,
     separated by tabs or what else trec_eval takes for white space.
-  - JSON: {query id: {passage id: grade}}.
 
   A header line, which has the name of a column and no grade, says which
   columns these are, of any number in any order.
@@ -76,23 +72,21 @@ def read(path: pathlib.Path, strict: bool = True) -> Qrels:
   """
   numbered = files.lines(path)
   first = list(itertools.islice(numbered, 1))
-  if first and first[0][1].lstrip().startswith(b'{'):
-    found = _json_rows(path)
-  else:
-    columns: tuple[int, ...] = ()
-    for number, names in first:
-      where, fields = f'{path}:{number}', names.split()
-      columns = header(where, names.decode('utf-8', 'replace'))
-      tabs = names.count(b'\t')
-      if len(fields) == 6 and fields[3].isdigit() and tabs in (0, 5):
-        raise UserError(f'{where}: a line of a TREC run. {_OF_RUNS}')
-    numbered = numbered if columns else itertools.chain(first, numbered)
-    is_trec = functools.cache(lambda: _is_trec(path))
-    parse = functools.partial(_parse, columns, is_trec)
-    found = rows.parse_rows(path, numbered, parse, strict)
+  columns: tuple[int, ...] = ()
+  for number, names in first:
+    where, fields = f'{path}:{number}', names.split()
+    columns = header(where, names.decode('utf-8', 'replace'))
+    tabs = names.count(b'\t')
+    if len(fields) == 6 and fields[3].isdigit() and tabs in (0, 5):
+      raise UserError(f'{where}: a line of a TREC run. {_OF_RUNS}')
+  numbered = numbered if columns else itertools.chain(first, numbered)
+  is_trec = functools.cache(lambda: _is_trec(path))
+  parse = functools.partial(_parse, columns, is_trec)
   judgements: dict[tuple[str, str], Judgement] = {}
   count, faults = 0, rows.Faults(strict, 'judgements')
-  for line, (query_id, passage_id, grade) in found:
+  for line, (query_id, passage_id, grade) in rows.parse_rows(
+      path, numbered, parse, strict
+  ):
     count += 1
     before = judgements.setdefault(
         (query_id, passage_id), Judgement(query_id, passage_id, grade, line)
@@ -202,27 +196,10 @@ def _unquoted(cell: str) -> str:
   return quoted[1].replace('""', '"') if quoted else cell
 
 
-def _grade(value: Any) -> int:
+def _grade(value: str) -> int:
   grade = untrusted.parse_number(value)
   if not grade.is_integer():
     raise BadRow(f'grade {value!r} is not an integer')
   if abs(grade) > LARGEST_GRADE:
     raise BadRow(f'grade {value!r} is not one of ±{LARGEST_GRADE:,}')
   return int(grade)
-
-
-def _json_rows(
-    path: pathlib.Path,
-) -> Iterator[tuple[int, tuple[str, str, int]]]:
-  content = b'\n'.join(line for _, line in files.lines(path))
-  try:
-    for query_id, passages in rows.json_object(content).items():
-      if not isinstance(passages, dict):
-        raise BadRow(f'query {query_id!r} has no object of passage ids')
-      rows.check_text('query id', query_id)
-      for passage_id, grade in passages.items():
-        rows.check_text('passage id', passage_id)
-        yield 0, (query_id, passage_id, _grade(grade))
-  except BadRow as reason:
-    expected = 'Expected {query id: {passage id: grade}}.'
-    raise UserError(f'{path}: {reason}. {expected}') from None

@@ -11,7 +11,9 @@ from collections.abc import (
 import contextlib
 import csv
 import functools
+import io
 import itertools
+import math
 import pathlib
 import re
 import types
@@ -24,8 +26,11 @@ from dualenc_jax.utils.errors import SourceUnavailable, UserError
 # Limits for Parquet: rows, and bytes of texts, decoded at a time; bytes read at
 # a time.
 _ROWS, _TEXTS, _BUFFER = 256, 2**28, 2**20
-# Bytes of a TSV's begin that tell whether its cells are in quotes.
+# Bytes of a TSV's begin that tell whether its cells are in quotes; a cell in or
+# without quotes, and what ends it; one that does not end.
 _SAMPLE = 2**24
+_CELL = re.compile(rb'("(?:[^"]|"")*"|[^"\t\n]*)([\t\n])')
+_OPEN_CELL = re.compile(rb'"(?:[^"]|"")*')
 # Lists the files of a folder that `save_to_disk` wrote.
 _STATE = 'state.json'
 _SAVE_AGAIN = 'Save the data set again with save_to_disk.'
@@ -152,49 +157,33 @@ def _csv_rows(
 def _is_quoted(path: pathlib.Path) -> bool:
   """Whether the cells of a TSV are in quotes, not plain.
 
-  They are where its first 16 MiB can be read so, with as many cells in every
-  row, and quotes are there for a reason: a cell has a tab, a line's end or a
-  doubled quote within, or all cells that are not numbers are in quotes. A plain
-  file with a quote within a cell, or around one by chance, is none.
+  They are where in its first 16 MiB all rows have as many cells, every quote is
+  around a cell or doubled in such a one, and for a reason: a cell has a tab, a
+  line's end or a doubled quote within, or all that are not numbers are in
+  quotes.
   """
-  last, size, quotes = 0, 0, False
-  for last, line in files.lines(path):
-    quotes = quotes or b'"' in line
-    size += len(line) + 1
-    if size > _SAMPLE:
-      break
-  if not quotes:
+  lines = (line + b'\n' for _, line in files.lines(path))
+  sample = io.BytesIO()
+  while sample.tell() < _SAMPLE and (line := next(lines, b'')):
+    sample.write(line)
+  text = sample.getvalue()
+  if b'"' not in text:
     return False
-  needed, width = False, 0
-  for start, row in _csv_rows(path, '\t'):
-    if start > last:
-      break
-    if isinstance(row, csv.Error):
-      return False
-    width = width or len(row)
-    if len(row) != width or width < 2:
-      return False
-    needed = needed or any({'\t', '\n', '"'} & {*cell} for cell in row)
-  all_lines = files.lines(path)
-  lines = itertools.takewhile(lambda row: row[0] <= last, all_lines)
-  # A writer of quotes puts a cell that has one in quotes; csv reads it all the
-  # same, so the lines are looked at. A cell may go over several.
-  inside = False
-  for cell in (cell for _, line in lines for cell in line.split(b'\t')):
-    if needed and not inside and b'"' in cell and not cell.startswith(b'"'):
-      return False
-    if not needed and not (cell[:1] == cell[-1:] == b'"' or _is_number(cell)):
-      return False
-    inside ^= cell.count(b'"') % 2 == 1
-  return True
-
-
-def _is_number(cell: bytes) -> bool:
-  try:
-    float(cell or b'0')
-  except ValueError:
-    return False
-  return True
+  needed, all_quoted, width, cells, at = False, True, 0, 0, 0
+  while found := _CELL.match(text, at):
+    (cell, end), at, cells = found.groups(), found.end(), cells + 1
+    if cell.startswith(b'"'):
+      needed = needed or any(sign in cell[1:-1] for sign in b'\t\n"')
+    else:
+      all_quoted &= not cell or not math.isnan(untrusted.parse_number(cell))
+    if end == b'\n':
+      width = width or cells
+      if cells != width or width < 2:
+        return False
+      cells = 0
+  # The sample may end within a cell.
+  is_cut = next(lines, b'') and _OPEN_CELL.fullmatch(text, at)
+  return (at == len(text) or bool(is_cut)) and (needed or all_quoted)
 
 
 def _cells(
