@@ -52,15 +52,6 @@ class MtebEncoder(AbsEncoder):
         have another name or another revision.
       revision: of the model.
     """
-    if not isinstance(retriever, Retriever):
-      raise UserError(
-          f'retriever is {retriever!r:.60}; expected a Retriever, such as'
-          " Retriever.from_dir('my_model')."
-      )
-    if not 0 < name.find('/') < len(name) - 1:
-      raise UserError(
-          f"name is {name!r}; expected 'organisation/model', as mteb wants it."
-      )
     self.model = retriever
     self.model_prompts = dict(retriever.towers.tokenizer.prompts) or None
     unknown: dict[str, Any] = dict.fromkeys((

@@ -184,7 +184,5 @@ def test_what_it_says_of_itself(retriever):
   meta = MtebEncoder(retriever, 'my-lab/tiny', revision='7').mteb_model_meta
   assert (meta.name, meta.revision) == ('my-lab/tiny', '7')
   assert (meta.embed_dim, meta.max_tokens) == (tiny_towers.DIM, 40)
-  with pytest.raises(UserError, match="expected 'organisation/model'"):
-    MtebEncoder(retriever, 'tiny')
   with pytest.raises(UserError, match='TinySTS has inputs of image'):
     encoded(MtebEncoder(retriever, 'test/tiny'), None, [{'image': [0]}])

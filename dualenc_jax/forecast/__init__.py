@@ -4,7 +4,7 @@ It has the slices, and the collectives of a program on them. The memory that a
 train step needs is in `training.memory`.
 """
 
-from dualenc_jax.forecast.collectives import count_collectives
+from dualenc_jax.forecast.collectives import describe_collectives
 from dualenc_jax.forecast.slices import find_slice, on_slice
 
-__all__ = ['count_collectives', 'find_slice', 'on_slice']
+__all__ = ['describe_collectives', 'find_slice', 'on_slice']

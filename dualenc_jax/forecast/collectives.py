@@ -1,9 +1,9 @@
 """Collectives of a compiled program, by its text."""
 
+import collections
 from collections.abc import Iterator
 import math
 import re
-from typing import NamedTuple
 
 _COLLECTIVE = re.compile(
     r'%[\w.\-]+ = (.*?) (all-gather|all-reduce|all-to-all|collective-broadcast'
@@ -14,30 +14,14 @@ _CHAIN = re.compile(r'chain_id="\d+"')
 _ARRAY = re.compile(r'\b(pred|bf16|[fsuc]\d+)\w*\[([\d,]*)\]')
 
 
-class CollectiveStats(NamedTuple):
-  """The collectives of one kind, each as often as it is in the program.
-
-  Attributes:
-    number: how many there are; what a loop repeats counts once.
-    bytes: bytes of their results on a device.
-  """
-
-  number: int = 0
-  bytes: int = 0
-
-
 def describe_collectives(text: str) -> Iterator[str]:
-  """Yields lines of the collectives in the text of a compiled program."""
-  found = count_collectives(text)
-  if found:
-    yield 'Collectives of a device; what a loop repeats counts once:'
-  for kind, (count, size) in sorted(found.items()):
-    yield f'  {kind:<22} {count:>6,} {size / 2**20:>14,.2f} MiB'
+  """Yields lines of the number and bytes of collectives, by their kind.
 
-
-def count_collectives(text: str) -> dict[str, CollectiveStats]:
-  """Returns `CollectiveStats` by kind, of the text of a compiled program."""
-  total: dict[str, CollectiveStats] = {}
+  Args:
+    text: that of a compiled program.
+  """
+  counts: collections.Counter[str] = collections.Counter()
+  sizes: collections.Counter[str] = collections.Counter()
   chains, computation = set(), ''
   for line in text.splitlines():
     if head := _COMPUTATION.match(line):
@@ -56,10 +40,12 @@ def count_collectives(text: str) -> dict[str, CollectiveStats]:
       arrays = arrays[len(arrays) // 2 :]
     if computation.startswith('all-reduce-scatter'):
       kind = 'reduce-scatter'
-    count, size = total.get(kind, CollectiveStats())
-    size += sum(map(_bytes_of, arrays))
-    total[kind] = CollectiveStats(count + 1, size)
-  return total
+    counts[kind] += 1
+    sizes[kind] += sum(map(_bytes_of, arrays))
+  if counts:
+    yield 'Collectives of a device; what a loop repeats counts once:'
+  for kind, count in sorted(counts.items()):
+    yield f'  {kind:<22} {count:>6,} {sizes[kind] / 2**20:>14,.2f} MiB'
 
 
 def _bytes_of(array: tuple[str, str]) -> int:

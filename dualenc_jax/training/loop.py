@@ -110,7 +110,7 @@ def train(
   )
   run = Training(first, state, notes=notes)
   del state  # The first step takes it.
-  late = monitors.LateBatches()
+  late: list[bool] = []
   shapes = monitors.BatchShapes(len(batches.shapes), reporter.leave_out)
 
   def save(now: Training) -> None:
@@ -127,7 +127,7 @@ def train(
 
   every = [
       *_monitors(experiment, plan, reporter),
-      monitors.report_resources(late, reporter),
+      monitors.report_late_batches(late, reporter),
       *hooks,
       Hook(save, experiment.checkpoint_every, saves=True),
   ]
@@ -142,7 +142,7 @@ def train(
     while run.step < steps and not (run.ended or run.stopped):
       batch = partitioner.to_device(batches(run.step, cells))
       if run.metrics:
-        late.note(run.metrics['loss'])
+        late.append(run.metrics['loss'].is_ready())
       if complete is not None:
         batch = complete(run.state.params, batch)
       with shapes.step(run.step + 1, batch), jax.transfer_guard('disallow'):

@@ -1,4 +1,4 @@
-"""Hooks that watch the numbers of steps and the machine, and warn or stop."""
+"""Hooks that watch the numbers of steps and the input, and warn or stop."""
 
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,6 @@ import numpy as np
 from dualenc_jax.checkpoints.weights import list_first
 from dualenc_jax.training.hooks import Hook, Training
 from dualenc_jax.training.reporting import Reporter
-from dualenc_jax.utils import machine
 from dualenc_jax.utils.errors import UserError
 
 # Steps after which the loss should be below chance, and those in a row of a
@@ -24,7 +23,7 @@ _WARM_UP = 50
 _LOW_RANK, _NEAR_CHANCE = 2.0, 0.05
 # Metrics that are arrays, one number a parameter.
 _ARRAYS = 'gradient_squares', 'finite'
-# Steps from one report of the machine to the next.
+# Steps from one report of late batches to the next.
 _RECENT = 100
 # A larger share of late batches is warned of, once until it falls below again.
 _SLOW = 0.5
@@ -139,34 +138,19 @@ def report_metrics(reporter: Reporter, chance: float | None) -> Hook:
   return Hook(call, every=1, late=True)
 
 
-class LateBatches:
-  """Notes which of the last 100 batches came when the devices were idle.
+def report_late_batches(late: list[bool], reporter: Reporter) -> Hook:
+  """Returns a hook that reports the share of late batches, and warns of many.
 
-  A batch is made while the step before it runs: no time is lost unless that
-  ends first.
+  `late` says of each batch since the last report whether the step before, which
+  runs while a batch is made, had ended by then; the hook clears it.
   """
-
-  def __init__(self):
-    self._late: collections.deque[bool] = collections.deque(maxlen=_RECENT)
-
-  def note(self, before: Any) -> None:
-    """Takes an output of the step before, once the next batch is there."""
-    self._late.append(before.is_ready())
-
-  @property
-  def share(self) -> float:
-    return sum(self._late) / max(len(self._late), 1)
-
-
-def report_resources(late: LateBatches, reporter: Reporter) -> Hook:
-  """Returns a hook that reports memory and late batches, if many by a line."""
   is_slow = False
 
   def write(run: Training) -> None:
     nonlocal is_slow
-    share = late.share
-    numbers = {'late_batches': share, **machine.memory_in_use()}
-    reporter.scalars('resources', run.step, numbers)
+    share = sum(late) / max(len(late), 1)
+    late.clear()
+    reporter.scalars('input', run.step, {'late_batches': share})
     was_slow, is_slow = is_slow, share > _SLOW
     if is_slow and not was_slow:
       reporter.line(

@@ -58,25 +58,6 @@ def device_memory() -> int | None:
   return (device.memory_stats() or {}).get('bytes_limit')
 
 
-def memory_in_use() -> dict[str, float]:
-  """MiB in use and at most so far, as far as the system says.
-
-  host_mib, host_peak_mib: resident, of this process; device_mib,
-  device_peak_mib: of its device that has most, except a CPU.
-  """
-  used = {}
-  names = {'VmRSS': 'host_mib', 'VmHWM': 'host_peak_mib'}
-  for name, value in _facts('/proc/self/status'):
-    if name in names:
-      used[names[name]] = int(value.split()[0]) / 2**10  # 'VmRSS: 1234 kB'.
-  stats = [device.memory_stats() or {} for device in jax.local_devices()]
-  names = {'bytes_in_use': 'device_mib', 'peak_bytes_in_use': 'device_peak_mib'}
-  for name, own in names.items():
-    if all(name in each for each in stats):
-      used[own] = max(each[name] for each in stats) / 2**20
-  return used
-
-
 def _facts(path: str) -> Iterator[tuple[str, str]]:
   """Names and values of a file of 'name: value'; none where it is missing."""
   with contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ import pytest
 
 from dualenc_jax.training import monitors
 from dualenc_jax.training.hooks import Training
-from dualenc_jax.training.monitors import BatchShapes, LateBatches
+from dualenc_jax.training.monitors import BatchShapes
 from dualenc_jax.utils.errors import UserError
 
 PATHS = ['a', 'b/c']
@@ -42,13 +42,6 @@ def test_what_is_not_finite_stops_by_name():
       call(at(7, **metrics))
 
 
-class Output:
-  """Of a step that has ended, or not."""
-
-  def __init__(self, has_ended):
-    self.is_ready = lambda: has_ended
-
-
 class Lines:
   """A reporter that keeps what it gets."""
 
@@ -63,11 +56,10 @@ class Lines:
 
 
 def test_slow_input_is_warned_of_once():
-  late, reporter = LateBatches(), Lines()
-  hook = monitors.report_resources(late, reporter)
+  late, reporter = [], Lines()
+  hook = monitors.report_late_batches(late, reporter)
   for step, ended in ((100, False), (200, True), (300, True), (400, False)):
-    for _ in range(100):
-      late.note(Output(ended))
+    late += [ended] * 100
     hook.call(at(step))
   assert reporter.numbers == [0, 1, 1, 0]
   (line,) = reporter.lines
