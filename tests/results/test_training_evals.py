@@ -94,8 +94,6 @@ def test_a_cross_encoder_orders_hits_of_bm25():
   assert [row['step'] for row in rows] == [0, 30]
   # All relevant passages are among what BM25 finds of 24 passages.
   assert all(0 < row['MRR'] <= 1 and row['Recall@100'] == 1 for row in rows)
-  # Of 23 questions, 20 hits each at most: passages with a word of theirs.
   found = loading.load_teacher(model).calibration
   assert found.step == 30 and found.slope > 0
-  assert 23 < found.pairs < 23 * 20 and 0 < found.positives <= 24
   assert found.probabilities(-1e9) == 0 and found.probabilities(1e9) == 1

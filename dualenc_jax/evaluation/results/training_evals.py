@@ -257,7 +257,7 @@ def _hook(
       if isinstance(evaluate, _Reranking):
         write(result_files.OF_BM25, evaluate.bm25(part).scores)
         if group == VALIDATION:
-          _calibrate(evaluate, run.step, len(part.corpus), model_dir)
+          _calibrate(evaluate, run.step, model_dir)
     if group == VALIDATION and experiment.keep_best is not None:
       _note_best(experiment, means, run)
     return dict(means)
@@ -266,13 +266,12 @@ def _hook(
 
 
 def _calibrate(
-    evaluated: _Reranking, step: int, passages: int, model_dir: pathlib.Path
+    evaluated: _Reranking, step: int, model_dir: pathlib.Path
 ) -> None:
   """Fits and saves the calibration of the last evaluation's scores."""
   fitted = fit_calibration(*evaluated.scored)
   if fitted is not None:
-    pairs = f'the {min(_DEPTH, passages)} best of BM25, split {VALIDATION}'
-    fitted = dataclasses.replace(fitted, step=step, candidates=pairs)
+    fitted = dataclasses.replace(fitted, step=step)
   elif step:
     _LOG.warning(
         'Scores on split %s cannot be calibrated: relevant pairs do not score'

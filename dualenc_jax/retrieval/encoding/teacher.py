@@ -31,17 +31,11 @@ class Calibration:
     slope: above 0.
     intercept: it grows with the share of relevant pairs in the fit.
     step: checkpoint that gave the scores; None for any.
-    pairs: number of pairs in the fit.
-    positives: number of relevant pairs.
-    candidates: description of the pairs.
   """
 
   slope: float
   intercept: float
   step: int | None = None
-  pairs: int = 0
-  positives: int = 0
-  candidates: str = ''
 
   def probabilities(self, scores: np.ndarray) -> np.ndarray:
     """Probabilities of scores of any shape, float64."""
@@ -90,9 +84,7 @@ def fit_calibration(
   slope, intercept = found.x / (scale, 1)
   if slope <= 0:
     return None
-  return Calibration(
-      float(slope), float(intercept), pairs=len(targets), positives=positives
-  )
+  return Calibration(float(slope), float(intercept))
 
 
 def save_calibration(
@@ -113,10 +105,7 @@ def load_calibration(folder: pathlib.Path, step: int) -> Calibration | None:
   facts = json_file.read(
       folder / CALIBRATION, again, slope=float, intercept=float, step=int
   )
-  try:
-    found = Calibration(**facts)
-  except TypeError as e:
-    raise UserError(f'{folder / CALIBRATION}: {e}. {again}') from e
+  found = Calibration(facts['slope'], facts['intercept'], facts['step'])
   return found if found.step == step else None
 
 
