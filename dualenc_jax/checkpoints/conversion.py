@@ -111,15 +111,14 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Merge:
-  """Sources whose mean is converted, with their shares of it."""
+  """Sources whose mean is converted."""
 
   sources: Sequence[Source]
-  shares: Sequence[float]
 
   def read(self) -> tuple[Weights, bool]:
     """The mean; raises as `Source.read` and `transforms.merge` do."""
     models = [source.read()[0] for source in self.sources]
-    return transforms.merge(models, self.shares), False
+    return transforms.merge(models), False
 
   def sides(self, *args: Any) -> list[_Side]:
     """Returns nothing: no other library has the mean."""

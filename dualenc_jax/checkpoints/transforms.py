@@ -219,15 +219,11 @@ def query_tower(weights: Weights) -> Weights:
   )
 
 
-def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
-  """The mean of models of one architecture, tensor by tensor.
+def merge(models: Sequence[Weights]) -> Weights:
+  """The mean of two or more models of one architecture, tensor by tensor.
 
-  One tensor of each model is in memory at a time.
-
-  Args:
-    models: two at least, each with its vocabulary.
-    shares: positive, one for each; they are divided by their sum. Sums are
-      float64, the mean float32.
+  One tensor of each model is in memory at a time. Sums are float64, the mean is
+  float32.
   """
   first = models[0]
   for other in models[1:]:
@@ -243,14 +239,13 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
           f' {model.codec.name}, which a mean cannot use. Convert it'
           ' --to=hf first, which leaves the codec out.'
       )
-  factors = np.asarray(shares, np.float64) / np.sum(shares)
   path = ', '.join(
-      f'{factor:.3g} of {pathlib.Path(model.path).name} at step {model.step}'
-      for factor, model in zip(factors, models)
+      f'{pathlib.Path(model.path).name} at step {model.step}'
+      for model in models
   )
   tensors = {
       name: Tensor(name, tensor.shape, functools.partial(
-          _mean, [model.tensors[name] for model in models], factors
+          _mean, [model.tensors[name] for model in models]
       ))
       for name, tensor in first.tensors.items()
   }
@@ -260,11 +255,11 @@ def merge(models: Sequence[Weights], shares: Sequence[float]) -> Weights:
   )
 
 
-def _mean(tensors: Sequence[Tensor], factors: np.ndarray) -> np.ndarray:
+def _mean(tensors: Sequence[Tensor]) -> np.ndarray:
   total = np.zeros(tensors[0].shape, np.float64)
-  for tensor, factor in zip(tensors, factors, strict=True):
-    total += factor * tensor.read()
-  return total.astype(np.float32)
+  for tensor in tensors:
+    total += tensor.read()
+  return (total / len(tensors)).astype(np.float32)
 
 
 def _find_differences(*models: Weights) -> Iterator[tuple[str, Any, Any]]:

@@ -94,8 +94,9 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.source, args.step, args.vocabulary, given, args.dim,
   )
   if merged:
-    sources = [dataclasses.replace(source, **own) for own in merged]
-    source = conversion.Merge(sources, args.weights or [1.0] * len(sources))
+    source = conversion.Merge(
+        [dataclasses.replace(source, **own) for own in merged]
+    )
   conversion.convert(
       source, args.to, forms(out)[args.to], out, log, args.tower == 'query',
       args.verify is None,
@@ -105,8 +106,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def merged_sources(args: argparse.Namespace) -> list[dict[str, Any]]:
   """Path and step of each checkpoint of --merge; none without it."""
   names = args.merge or []
-  if not names and args.weights:
-    raise UserError('--weights needs --merge: give both.')
   if not names and args.source is None:
     raise UserError(
         'Give a source, dualenc convert SOURCE, or --merge=A,B.'
@@ -123,12 +122,6 @@ def merged_sources(args: argparse.Namespace) -> list[dict[str, Any]]:
     )
   if args.to in index_conversion.FORMS:
     raise UserError(f'--merge takes models, but --to={args.to} takes an index.')
-  weights = args.weights
-  if weights and (len(weights) != len(names) or min(weights) <= 0):
-    raise UserError(
-        f'--weights={",".join(f"{w:g}" for w in weights)}: expected a number'
-        f' above 0 for each of the {len(names)} of --merge.'
-    )
   if args.source:
     return [{'step': int(name)} for name in names]
   return [{'path': name} for name in names]
@@ -169,10 +162,7 @@ def make_parser() -> flags.Parser:
       help='a checkpoint (folder or file) or an index')
   add('--merge', type=flags.listed, metavar='A,B',
       help='convert the mean of these models, without a source, or of these'
-      ' steps of the source, a model_dir')
-  add('--weights', type=lambda text: [*map(flags.number, flags.listed(text))],
-      metavar='.5,.5',
-      help='weights of the mean, divided by their sum (default equal)')
+      ' steps of the source, a model_dir; one named twice counts twice')
   known: dict[str, Any] = {**forms(), **index_conversion.FORMS}
   add('--to', choices=known, required=True,
       help='; '.join(f'{name}: {form.text}' for name, form in known.items()))

@@ -9,14 +9,11 @@ folder must be the same. An interrupted build starts again.
 
 from collections.abc import Sequence
 import logging
-import time
-from typing import Any
 
 from dualenc_jax.cli import config, data_command, flags
 from dualenc_jax.data import Dataset, prepare
 from dualenc_jax.data.dataset import Mixture
 from dualenc_jax.utils.errors import did_you_mean, UserError
-from dualenc_jax.utils.files import format_size
 from dualenc_jax.utils.progress import Progress
 
 
@@ -32,22 +29,11 @@ def main(argv: Sequence[str] | None = None) -> None:
       f' tokens a query and {tokenizer.passage_length} a passage.'
   )
   for task, split in chosen:
-    started = time.perf_counter()
     with Progress(f'{task.label}, {split}', None, 'examples') as progress:
       cache = prepare(
-          task, split, tokenizer, inputs.folder,
-          threads=args.workers or -1, progress=progress,
+          task, split, tokenizer, inputs.folder, progress=progress
       )
-    columns: list[Any] = [
-        cache.query_tokens, cache.passage_tokens, cache.negative_tokens
-    ]
-    tokens = sum(len(column.values) for column in columns)
-    size = sum(path.stat().st_size for path in cache.folder.iterdir())
-    print(
-        f'{task.label}, {split}: {len(cache):,} examples, {tokens:,} tokens,'
-        f' {format_size(size)}, {time.perf_counter() - started:,.1f} s:'
-        f' {cache.folder}'
-    )
+    print(f'{task.label}, {split}: {len(cache):,} examples: {cache.folder}')
 
 
 def make_parser() -> flags.Parser:
@@ -56,8 +42,6 @@ def make_parser() -> flags.Parser:
   data_command.add_flags(parser)
   add('--split', action='append', metavar='SPLIT',
       help='split to build; repeatable (default all)')
-  add('--workers', type=flags.whole(),
-      help='threads that tokenise (default one per core)')
   return parser
 
 

@@ -28,10 +28,9 @@ from dualenc_jax.pipelines.generation import (
   corpus,
   generator as generators,
   output,
-  quality,
+  shards,
 )
 from dualenc_jax.pipelines.generation.sampling import Sampling
-from dualenc_jax.pipelines.generation.shards import Shards
 from dualenc_jax.pipelines.generation.writer import LENGTHS
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import expect, UserError
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.generator, args.generator_vocabulary, args.passage_length,
       args.batch_size,
   )
-  written = Shards(
+  written = shards.Shards(
       folder / 'shards', chosen, count, sampling, args.query_length, args.seed
   )
   facts = written.facts({
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
   runtime.wait_for_shards(lambda: not written.missing())
   counts: Counter[str] = Counter()
-  queries = list(quality.keep(written.read(), counts))
+  queries = list(shards.keep_distinct(written.read(), counts))
   if not queries:
     causes = ', '.join(f'{n:,} {cause}' for cause, n in counts.items())
     raise UserError(

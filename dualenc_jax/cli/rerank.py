@@ -193,8 +193,4 @@ def verdict(before: Scores, after: Scores) -> Iterator[str]:
   found = significance.paired(before.values[metric], after.values[metric])
   yield f'  Re-ranking: {found.describe(metric)}.'
   if found.after <= found.before:
-    yield (
-        '  WARNING: the teacher does not beat what it re-ranks, and its labels'
-        ' would teach a student to be worse. Train it longer, from a pretrained'
-        ' T5, or with harder negatives.'
-    )
+    yield '  WARNING: the teacher does not beat what it re-ranks.'

@@ -14,7 +14,6 @@ from dualenc_jax.cli import main as cli
 from dualenc_jax.data.readers import Beir
 from dualenc_jax.pipelines.generation import (
   corpus as corpus_lib,
-  quality,
   shards,
 )
 from dualenc_jax.pipelines.generation.generator import Query
@@ -66,7 +65,7 @@ def run(*given):
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
   monkeypatch.setattr(shards, 'SHARD', 16)
-  monkeypatch.setattr(quality, '_JUDGED', 16)
+  monkeypatch.setattr(shards, '_JUDGED', 16)
 
 
 @pytest.fixture(scope='module')
@@ -164,7 +163,7 @@ def test_queries_that_are_left_out_are_counted():
   texts = [(0, 'what is it'), (0, ''), (0, 'What is it?'), (1, 'what is it')]
   queries = [Query(p, i, text, -1.0, True) for i, (p, text) in enumerate(texts)]
   counts = Counter()
-  kept = quality.keep(queries, counts)
+  kept = shards.keep_distinct(queries, counts)
   assert [query.number for query in kept] == [0, 3]
   assert sorted(counts.values()) == [1, 1]
 
@@ -225,11 +224,11 @@ def test_what_is_no_query_is_told():
       (['a', 'a', 'a', 'c'], "are 'a', whatever the passage says"),
   ):
     pairs = [(query, passage) for passage in passages for query in queries]
-    assert message in quality.find_problem(pairs)
+    assert message in shards.find_problem(pairs)
   fine = ['a', '', 'b', 'one two']
   pairs = [(q, p) for p in passages for q in fine]
-  assert quality.find_problem(pairs) is None
-  assert quality.find_problem([('a', 'b'), ('a', 'c')]) is None
+  assert shards.find_problem(pairs) is None
+  assert shards.find_problem([('a', 'b'), ('a', 'c')]) is None
 
 
 def test_queries_may_lie_beside_their_corpus(generator, corpus, tmp_path):

@@ -1,16 +1,18 @@
 """Generation of queries shard by shard, so that a kill costs one shard."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
 from typing import Any
 
+from dualenc_jax.data.text.words import words
 from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.pipelines.generation import quality
 from dualenc_jax.pipelines.generation.corpus import Passage
 from dualenc_jax.pipelines.generation.generator import Generator, Query
 from dualenc_jax.pipelines.generation.sampling import Sampling
@@ -21,6 +23,9 @@ from dualenc_jax.utils.progress import Progress
 FACTS = 'facts.json'
 # Passages of a shard.
 SHARD = 1024
+# A generator is refused by so large a share of its queries, of so many at
+# least, plus two standard errors.
+_MOST, _JUDGED = 0.5, 20
 _LOG = logging.getLogger(__name__)
 
 
@@ -120,7 +125,7 @@ class Shards:
         ):
           found[query.passage].append(query)
           progress(1)
-        problem = quality.find_problem([
+        problem = find_problem([
             (query.text, passage.text)
             for passage, each in zip(some, found)
             for query in each
@@ -144,28 +149,52 @@ class Shards:
     """All queries, in the order of the passages.
 
     Raises:
-      UserError: a shard is damaged, or is of other passages.
+      UserError: a shard is damaged.
     """
     for shard in range(len(self)):
       path = self.path(shard)
       again = f'Remove {path}, and run the same command again.'
-      rows = [*json_file.read_lines(path, again)]
-      some = self.passages_of(shard)
-      if len(rows) != len(some):
-        raise UserError(
-            f'{path} has {len(rows)} lines; expected {len(some)}, one per'
-            f' passage. {again}'
-        )
-      for number, ((where, row), passage) in enumerate(zip(rows, some)):
-        json_file.check(row, {'_id': str, 'queries': list}, where, again)
-        if row['_id'] != passage.id:
-          raise UserError(
-              f'{where} is of passage {row["_id"]!r}; expected {passage.id!r}.'
-              f' {again}'
-          )
-        first = shard * SHARD + number
+      rows = json_file.read_lines(path, again)
+      for number, (_, row) in enumerate(rows, start=shard * SHARD):
         for i, (text, chance, ended) in enumerate(row['queries']):
-          yield Query(first, i, text, chance, ended)
+          yield Query(number, i, text, chance, ended)
 
   def passages_of(self, shard: int) -> Sequence[Passage]:
     return self.passages[shard * SHARD : (shard + 1) * SHARD]
+
+
+def keep_distinct(
+    queries: Iterable[Query], counts: Counter[str]
+) -> Iterator[Query]:
+  """Yields queries, without those that are empty or repeated.
+
+  Args:
+    queries: in the order of their passages.
+    counts: queries left out by cause, updated.
+  """
+  seen: set[tuple[int, str]] = set()
+  for query in queries:
+    key = query.passage, ' '.join(words(query.text)) or query.text
+    if not query.text:
+      counts['empty'] += 1
+    elif key in seen:
+      counts['repeated for their passage'] += 1
+    else:
+      seen.add(key)
+      yield query
+
+
+def find_problem(pairs: Sequence[tuple[str, str]]) -> str | None:
+  """Why a retriever cannot learn from (query, passage) pairs, or None."""
+  count = len(pairs)
+  if count < _JUDGED:
+    return None
+  (text, times), = Counter(query for query, _ in pairs).most_common(1)
+  several = len({passage for _, passage in pairs}) > 1
+  if (several or not text) and times / count > _MOST + 1 / math.sqrt(count):
+    return (
+        f'{times / count:.0%} of {count:,} queries are {text!r}, whatever the'
+        ' passage says: the generator has not learnt to write queries. Train it'
+        ' longer, or give another.'
+    )
+  return None
