@@ -8,7 +8,7 @@ import dataclasses
 import pathlib
 
 from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.readers.judged_texts import CORPUS, JudgedTexts, Layout
+from dualenc_jax.data.readers.judged_texts import CORPUS, JudgedTexts, QUERIES
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
 _URL = 'https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets'
@@ -115,18 +115,13 @@ class Beir(JudgedTexts):
   def name(self) -> str:
     return self.folder or f'beir/{self.dataset}'
 
-  @property
-  def layout(self) -> Layout:
+  def file_names(self, kind: str, split: str) -> list[str]:
+    if kind == CORPUS:
+      return ['corpus.jsonl']
     prefix = f'{self.prefix}-' if self.prefix else ''
-    names = {
-        CORPUS: 'corpus.jsonl',
-        'queries': f'{prefix}queries.jsonl',
-        'train': f'{prefix}qrels/train.tsv',
-        'validation': f'{prefix}qrels/dev.tsv',
-        'test': f'{prefix}qrels/test.tsv',
-    }
-    paths = {key: (name, f'{name}.gz') for key, name in names.items()}
-    return Layout(paths, CORPUS, 'queries', '{}')
+    if kind == QUERIES:
+      return [f'{prefix}queries.jsonl']
+    return [f'{prefix}qrels/{"dev" if split == "validation" else split}.tsv']
 
   def folder_and_hint(self) -> tuple[pathlib.Path | None, str]:
     if (self.dataset is None) == (self.folder is None):

@@ -1,7 +1,7 @@
 """The base class of readers of queries, passages and judgements."""
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import logging
 import math
 import pathlib
 import sqlite3
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,25 +23,7 @@ from dualenc_jax.data.readers.texts import Row, unique
 from dualenc_jax.utils.errors import expect, UserError
 
 SPLITS = ('train', 'validation', 'test')
-CORPUS = 'corpus'
-
-
-class Layout(NamedTuple):
-  """The files of a benchmark, each plain or .gz.
-
-  Attributes:
-    names: usual paths below the folder by key, the preferred one first.
-    corpus: the key of the passages.
-    queries: the key of the queries of a split, which has the place of '{}'.
-    qrels: the key of the judgements of a split.
-    is_tsv: whether texts are lines of id and text, else objects of JSON.
-  """
-
-  names: Mapping[str, Sequence[str]]
-  corpus: str
-  queries: str
-  qrels: str
-  is_tsv: bool = False
+CORPUS, QUERIES, QRELS = 'corpus', 'queries', 'qrels'
 
 
 class TextTable:
@@ -123,6 +105,8 @@ class JudgedTexts(FilesDataset):
 
   # Also the name of the folder below `data_root`.
   task_name = ''
+  # Of the texts, a name in `tables.FORMATS`.
+  FORM = 'jsonl'
 
   def __post_init__(self):
     expect(
@@ -135,10 +119,12 @@ class JudgedTexts(FilesDataset):
           f'scores are those of hard negatives. Give a file, {flag}.'
       )
 
-  @property
   @abc.abstractmethod
-  def layout(self) -> Layout:
-    """The names of the files."""
+  def file_names(self, kind: str, split: str) -> list[str]:
+    """Usual paths below the folder of corpus, queries or qrels of a split.
+
+    The preferred one comes first; each may also end with .gz.
+    """
 
   @abc.abstractmethod
   def folder_and_hint(self) -> tuple[pathlib.Path | None, str]:
@@ -159,20 +145,19 @@ class JudgedTexts(FilesDataset):
   def splits(self) -> tuple[str, ...]:
     """The existing ones of SPLITS, those with judgements, and of CORPUS."""
     folder, _ = self.folder_and_hint()
-    keys = {split: self.layout.qrels.format(split) for split in SPLITS}
-    keys[CORPUS] = self.layout.corpus
     return tuple(
-        split for split, key in keys.items()
-        if folder
-        and any((folder / n).is_file() for n in self.layout.names[key])
+        split for split in (*SPLITS, CORPUS)
+        if folder and any(
+            (folder / name).is_file()
+            for name in self._names(CORPUS if split == CORPUS else QRELS, split)
+        )
     )
 
   def paths(self, split: str) -> list[pathlib.Path]:
     if split not in (*SPLITS, CORPUS):
       raise self.missing_split(split, self.splits() or (*SPLITS, CORPUS))
-    layout = self.layout
-    keys = [] if split == CORPUS else [layout.qrels, layout.queries]
-    paths = [self._find(key.format(split)) for key in (*keys, layout.corpus)]
+    kinds = (CORPUS,) if split == CORPUS else (QRELS, QUERIES, CORPUS)
+    paths = [self._find(kind, split) for kind in kinds]
     mined = self._hard_negatives_file() if split == 'train' else None
     return [*paths, mined] if mined else paths
 
@@ -205,7 +190,7 @@ class JudgedTexts(FilesDataset):
       if negatives is not None:
         tables.enter_context(negatives)
       query_ids = IdSet(judgement.query_id for judgement in judged)
-      queries = table(self._texts('queries', split), query_ids)
+      queries = table(self._texts(QUERIES, split), query_ids)
       passages = None
       if training or self.judged_ids != 'documents':
         passage_ids = IdSet(_passage_ids(judged, negatives))
@@ -280,23 +265,25 @@ class JudgedTexts(FilesDataset):
   def corpus_split(self, split: str) -> str | None:
     return None if split == CORPUS else CORPUS
 
-  def _find(self, key: str) -> pathlib.Path:
+  def _names(self, kind: str, split: str) -> list[str]:
+    names = self.file_names(kind, split)
+    return [f'{name}{end}' for name in names for end in ('', '.gz')]
+
+  def _find(self, kind: str, split: str) -> pathlib.Path:
     """Path of a file; raises SourceUnavailable."""
     folder, hint = self.folder_and_hint()
     if splits := self.splits():
       hint = f'Its splits: {", ".join(splits)}. {hint}'
-    return files.find(folder, self.layout.names[key], self.name(), hint)
+    return files.find(folder, self._names(kind, split), self.name(), hint)
 
   def _qrels(self, split: str) -> Qrels:
-    return read(self._find(self.layout.qrels.format(split)), self.strict)
+    return read(self._find(QRELS, split), self.strict)
 
   def _texts(self, kind: str, split: str) -> Iterator[Row]:
     """Yields the passages, or the queries of a split, each id once."""
-    layout = self.layout
-    key = layout.corpus if kind == CORPUS else layout.queries.format(split)
     read = functools.partial(
-        texts.read, self._find(key), kind, self.strict,
-        'tsv' if layout.is_tsv else 'jsonl', columns=('id', 'text'),
+        texts.read, self._find(kind, split), kind, self.strict, self.FORM,
+        columns=('id', 'text'),
     )
     return unique(read, self.strict)
 

@@ -1,10 +1,9 @@
 """MS MARCO passage ranking."""
 
-from collections.abc import Mapping
 import dataclasses
 import pathlib
 
-from dualenc_jax.data.readers.judged_texts import JudgedTexts, Layout
+from dualenc_jax.data.readers.judged_texts import CORPUS, JudgedTexts, QRELS
 
 _URL = 'https://msmarco.z22.web.core.windows.net/msmarcoranking'
 _HINT = (
@@ -14,27 +13,15 @@ _HINT = (
     f' 2019, is {_URL}/msmarco-test2019-queries.tsv.gz and'
     ' https://trec.nist.gov/data/deep/2019qrels-pass.txt.'
 )
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    'collection': ('collection.tsv',),
-    'train_queries': ('queries.train.tsv',),
-    'train_qrels': ('qrels.train.tsv',),
-    'validation_queries': ('queries.dev.small.tsv',),
-    'validation_qrels': ('qrels.dev.small.tsv',),
-    'test_queries': ('msmarco-test2019-queries.tsv',),
-    'test_qrels': ('2019qrels-pass.txt', 'qrels.dl19-passage.txt'),
+# Queries and qrels, by split.
+_NAMES = {
+    'train': (['queries.train.tsv'], ['qrels.train.tsv']),
+    'validation': (['queries.dev.small.tsv'], ['qrels.dev.small.tsv']),
+    'test': (
+        ['msmarco-test2019-queries.tsv'],
+        ['2019qrels-pass.txt', 'qrels.dl19-passage.txt'],
+    ),
 }
-_LAYOUT = Layout(
-    {
-        key: [
-            f'{folder}{name}{suffix}'
-            for folder in ('', 'collectionandqueries/')
-            for name in names
-            for suffix in ('', '.gz')
-        ]
-        for key, names in _NAMES.items()
-    },
-    'collection', '{}_queries', '{}_qrels', is_tsv=True,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +39,14 @@ class MsMarco(JudgedTexts):
 
   task_name = 'msmarco'
   evaluated = 'validation'
-  layout = _LAYOUT
+  FORM = 'tsv'
+
+  def file_names(self, kind: str, split: str) -> list[str]:
+    names = ['collection.tsv']
+    if kind != CORPUS:
+      names = _NAMES[split][kind == QRELS]
+    folders = '', 'collectionandqueries/'
+    return [folder + name for folder in folders for name in names]
 
   def folder_and_hint(self) -> tuple[pathlib.Path | None, str]:
     return self._root(), _HINT
