@@ -60,7 +60,7 @@ def test_every_oddity_is_counted():
       row(1, 'whales', half, ['sharks'], ('q1', 'p1')),
       # The first's texts; the second id of the query; a positive is negative.
       row(2, 'whales', half, [half], ('q2', 'p1')),
-      # The negative is a passage of another row; p1 is another text, too.
+      # p1 is another text, too.
       row(3, 'whales', drift, [half, '["x"]'], ('q1', 'p1')),
       row(4, 'same', 'same', ids=('q3', 'p4')),
       row(5, '  ', 'It\xe2\x80\x99s', ids=('q4', 'p5')),
@@ -81,7 +81,6 @@ def test_every_oddity_is_counted():
   assert split.found['copied_pairs'] == Occurrences(1, ['f:2 and f:1'])
   assert split.found['equal_texts'] == Occurrences(1, ['f:4'])
   assert split.found['positive_negatives'] == Occurrences(1, ['f:2'])
-  assert split.found['other_positive_negatives'] == Occurrences(1, ['f:3'])
   assert (split.fewest_negatives, split.most_negatives) == (0, 3)
   assert split.without_negatives == 3
   queries, passages = split.queries, split.passages

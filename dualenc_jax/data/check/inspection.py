@@ -92,7 +92,8 @@ class SplitReader:
     counts = np.frombuffer(self._negative_counts, np.int32)
     of_pairs = counts[relevant]
     row_of_negative = np.repeat(np.arange(len(relevant)), counts)
-    own, others = self._positive_negatives(row_of_negative)
+    is_positive = self._negatives.hashes == passages[row_of_negative]
+    own = np.unique(row_of_negative[is_positive & relevant[row_of_negative]])
 
     def place_of_negative(i: int) -> str:
       return place(int(row_of_negative[i]))
@@ -116,9 +117,6 @@ class SplitReader:
             'copied_pairs': copied,
             'equal_texts': counters.locate(equal, None, place),
             'positive_negatives': counters.locate(own, None, place),
-            'other_positive_negatives': counters.locate(
-                others, None, place_of_negative
-            ),
         },
         refused=refused,
         samples=self._samples,
@@ -147,20 +145,6 @@ class SplitReader:
       # Rows 1, 10, 100, 1,000, ...: few, and from all over the split.
       if str(number).strip('0') == '1':
         self._samples.append(self._sample(row, self.places[number - 1]))
-
-  def _positive_negatives(
-      self, rows: np.ndarray
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Hard negatives that are a passage of their query.
-
-    `rows` [m] are those of each hard negative. Returns the rows whose own
-    passage is among them, and the numbers of those that are another's.
-    """
-    negatives = self._negatives.hashes
-    own = self.relevant[rows] & (negatives == self.passages.hashes[rows])
-    pairs = counters.pair_hashes(self.queries.hashes[rows], negatives)
-    positive = counters.members(pairs, self.pairs)
-    return np.unique(rows[own]), np.flatnonzero(positive & ~own)
 
   def _sample(self, row: dict, place: str) -> summary.Sample:
     vocabulary = self._tokenizer.vocabulary

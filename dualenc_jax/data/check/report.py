@@ -22,9 +22,6 @@ _COUNTS = {
     'passages without a query': '{.lone_passages:,}',
     'query = passage': '{.found[equal_texts].count:,}',
     'passage among its negatives': '{.found[positive_negatives].count:,}',
-    "negative is query's other passage": (
-        '{.found[other_positive_negatives].count:,}'
-    ),
     'pairs without negatives': '{.without_negatives:,}',
     'negatives a pair, min / mean / max': (
         '{0.fewest_negatives:,} / {0.mean_negatives:.1f} / {0.most_negatives:,}'
