@@ -105,7 +105,7 @@ class JudgedTexts(FilesDataset):
 
   # Also the name of the folder below `data_root`.
   task_name = ''
-  # Of the texts, a name in `tables.FORMATS`.
+  # The format of the texts, a name in `tables.FORMATS`.
   FORM = 'jsonl'
 
   def __post_init__(self):
