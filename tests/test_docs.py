@@ -89,7 +89,7 @@ def test_what_the_quickstart_says_to_do_next_can_be_done(tmp_path):
   page = tmp_path / 'next.md'
   text = quickstart.next_steps('a_model', 0.5).replace('=...', '=x')
   page.write_text(f'```\n{text}\n```')
-  assert len(list(commands(page))) == 6
+  assert len(list(commands(page))) == 5
   test_commands_can_be_given(page)
 
 

@@ -7,7 +7,7 @@ After an interruption the same command continues where it stopped.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import json
 import pathlib
 import shlex
@@ -19,7 +19,7 @@ import jax
 from dualenc_jax.cli import config, flags, runtime, saved_run, train
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
-from dualenc_jax.evaluation.results import baselines, evaluate
+from dualenc_jax.evaluation.results import baselines, evaluate, significance
 from dualenc_jax.evaluation.results.result_files import METRICS
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.models import model_params
@@ -69,19 +69,23 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
   objective: Any = model.experiment.objective
   loss = type(objective.loss).__name__
-  rows = {
-      'BM25': found[baselines.BM25_FOLDER].metrics,
-      'untrained': before.metrics,
-      _LOSSES['InBatchSoftmax']: of_softmax[''].metrics,
-      (name := _LOSSES.get(loss, loss)): found[''].metrics,
-      f'{name}, BM25': found[baselines.HYBRID_FOLDER].metrics,
+  systems = {
+      'BM25': found[baselines.BM25_FOLDER],
+      'untrained': before,
+      _LOSSES['InBatchSoftmax']: of_softmax[''],
+      (name := _LOSSES.get(loss, loss)): found[''],
+      f'{name}, BM25': found[baselines.HYBRID_FOLDER],
   }
+  rows = {name: system.metrics for name, system in systems.items()}
   files.write_json(folder / 'quickstart.json', rows)
   print(
       f'\nHeld-out functions: {len(retrieval_set.query_ids)} docstrings,'
       f' {len(retrieval_set.corpus)} passages of code.\n'
   )
   print(table(rows))
+  print('\nMRR, and p of a paired randomization test:')
+  for line in compare(systems, name):
+    print(line)
   draw_map({_LOSSES['InBatchSoftmax']: softmax, name: model}, folder)
   # The share of the dense scores that suits the validation split.
   path = evaluate.default_output(folder) / RESULT / baselines.HYBRID_FOLDER
@@ -132,6 +136,22 @@ def evaluate_test(
   )
 
 
+def compare(systems: Mapping[str, Evaluation], name: str) -> Iterator[str]:
+  """Yields a line on each system beside BM25, and one on two losses."""
+  ranked = {n: system.scores.values['MRR'] for n, system in systems.items()}
+  softmax = _LOSSES['InBatchSoftmax']
+  pairs = [('BM25', other) for other in ranked if other != 'BM25']
+  if name != softmax:
+    pairs.append((softmax, name))
+  for before, after in pairs:
+    found = significance.paired(ranked[before], ranked[after])
+    difference = found.after - found.before
+    verdict = 'ahead of' if difference > 0 else 'behind'
+    if found.p >= 0.05:
+      verdict = 'even with, as far as these queries show,'
+    yield f'  {difference:+.4f}  p {found.p:.4f}  {after}: {verdict} {before}'
+
+
 def draw_map(
     models: Mapping[str, saved_run.TrainedModel], folder: pathlib.Path
 ) -> None:
@@ -166,7 +186,6 @@ def next_steps(folder: str, weight: float) -> str:
   return f"""
 Next:
   dualenc search --model_dir={folder} --hybrid={weight:g} "your own words"
-  dualenc compare {folder}:bm25 {folder}/softmax {folder}
   dualenc report --model_dir={folder}
 Your own documents, lines of {{"title": ..., "text": ...}}; queries not needed:
   dualenc data vocabulary --gin_file=tasks/documents.gin \\
