@@ -178,13 +178,6 @@ def _load_array(
         ' is one array of all layers. Set models.T5Encoder.scan_layers=False.'
     )
   shape, sharding = leaf.shape, leaf.sharding
-  stacked = '/layers/' in name
-  for source in sources:
-    if tensors[source].shape != (shape[1:] if stacked else shape):
-      raise UserError(
-          f'{tensors[source].where} has the shape {tensors[source].shape};'
-          f' {name} of this run has {shape}.'
-      )
   leaf.delete()
   layers = [tensors[source] for source in sources]
   return loading.place_array(shape, sharding, layers)
