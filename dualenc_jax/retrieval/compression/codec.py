@@ -89,12 +89,6 @@ class Codec:
     self._check('query', queries)
     return self.quantiser.map_queries(self._map(queries))
 
-  def hamming_codec(self) -> 'Codec':
-    """The codec of the first of two steps: same codes, signs of queries."""
-    return dataclasses.replace(
-        self, quantiser=Hamming(self.quantiser.dim), rescored=None
-    )
-
   def _map(self, vectors: np.ndarray) -> np.ndarray:
     """Maps vectors by the linear maps: float32 [n, d]."""
     vectors = np.asarray(vectors, np.float32)
@@ -138,8 +132,10 @@ class Coded:
     return found.reshape(*codes.shape[:-1], self.shape[1])
 
   def first_step(self) -> 'Coded':
-    """The passages of the first of two steps; see `Codec.hamming_codec`."""
-    return Coded(self.codec.hamming_codec(), self.codes)
+    """The passages of the first of two steps: same codes, signs of queries."""
+    signs = Hamming(self.codec.quantiser.dim)
+    codec = dataclasses.replace(self.codec, quantiser=signs, rescored=None)
+    return Coded(codec, self.codes)
 
 
 def with_candidates(passages: Any, count: int) -> Coded:

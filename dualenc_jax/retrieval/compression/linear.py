@@ -1,4 +1,4 @@
-"""Linear maps in front of a quantiser: principal directions, rotations, OPQ.
+"""Linear maps in front of a quantiser: principal directions and OPQ.
 
 Ge et al., Optimized Product Quantization (2013): the parametric solution, from
 the principal directions, is where the non-parametric one starts, which finds

@@ -157,11 +157,6 @@ class Spec:
   parts: tuple[Part, ...]
   trained: Codec | None = None
 
-  @classmethod
-  def from_codec(cls, codec: Codec) -> 'Spec':
-    """The spec of a codec that is trained already."""
-    return cls(codec.name, (), codec)
-
   @property
   def floats(self) -> str | None:
     """The dtype of a codec that only rounds; None for others."""
@@ -227,7 +222,8 @@ def spec(name: str) -> Spec:
   expect(isinstance(name, str), 'codec', name, 'a name, such as "int8"')
   path = pathlib.Path(name).expanduser() / codec_lib.FILE
   if path.is_file():
-    return Spec.from_codec(codec_lib.load(path)[0])
+    codec, _ = codec_lib.load(path)
+    return Spec(codec.name, (), codec)
   pieces = name.split('+')
   parts = [*map(_parse, pieces)]
   for piece, part in zip(pieces, parts[:-1]):

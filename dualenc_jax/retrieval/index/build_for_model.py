@@ -165,7 +165,7 @@ def encode(
   provenance, corpus = model.provenance, source.cache.header
   own = model.codec if source.tower == 'passage' else None
   if own is not None and codec in (None, own.name):
-    chosen = Spec.from_codec(own)
+    chosen = Spec(own.name, (), own)
   else:
     own, chosen = None, spec(codec or 'fp32')
   chosen.check(model.dim, len(source))

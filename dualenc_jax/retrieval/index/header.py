@@ -88,9 +88,10 @@ class Header:
       if name in found and own == value:
         continue
       if name == TOWER_SHA256:
-        lines.append(
-            f'it was encoded by another {self.tower} tower ({TOWER_SHA256})'
-        )
+        what = 'it does not say what encoded it'
+        if own:
+          what = f'it was encoded by another {self.tower} tower'
+        lines.append(f'{what} ({TOWER_SHA256})')
         continue
       own, value = ('none' if v is None else repr(v) for v in (own, value))
       lines.append(f'{name} is {own}, expected {value}')
