@@ -35,7 +35,6 @@ from dualenc_jax.cli import (
   saved_run,
   task_selection,
 )
-from dualenc_jax.data.readers import Texts
 from dualenc_jax.evaluation.results import evaluate, result_files, tables
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.search import hybrid
@@ -58,10 +57,6 @@ def main(argv: Sequence[str]) -> None:
   measured = _codecs(args)
   for codec in measured:
     transforms.warn_untrained_codec(codec, model, args.model_dir)
-  train_queries = None
-  if args.learnt_queries is not None:
-    texts = Texts(args.learnt_queries)
-    train_queries = [row['query'] for row in texts.examples('queries')]
   of_all = evaluate.Options(
       args.k,
       args.index_dir and pathlib.Path(args.index_dir),
@@ -70,7 +65,6 @@ def main(argv: Sequence[str]) -> None:
       rerank.load_teacher(args.rerank, args),
       args.rerank_depth,
       measured,
-      train_queries,
       args.candidates,
       args.relevance_level,
       args.equal_texts is not None,
@@ -146,9 +140,6 @@ def make_parser() -> flags.Parser:
   add('--codecs', type=flags.listed,
       help='also measure compressed embeddings, such as'
       ' fp16,int8,pca:256,pq:96,opq:96,binary; see docs/compression.md')
-  add('--learnt_queries', metavar='FILE',
-      help='queries that the model was trained on, JSONL or TSV: reports how'
-      ' many of the evaluated queries have the words of one')
   add('--output_dir', help='folder of the results (default see above)')
   flags.add_relevance_level(parser)
   flags.add_equal_texts(parser)

@@ -1,7 +1,6 @@
 """`dualenc evaluate`: which sets it measures, and what it refuses."""
 
 import dataclasses
-import json
 import pathlib
 import re
 import shlex
@@ -124,29 +123,9 @@ def test_what_is_missing_is_told_before_anything_is_computed(
   assert result_of(folder)['label'] == 'beir-scifact'
 
 
-def test_queries_that_the_model_has_learnt_from_are_told(
-    model, data, tmp_path, capsys
-):
-  queries = [*tiny_beir.make(0).queries.values()]
-  assert len({*queries}) == 4
-  # One in other letters, twice; one with a word more.
-  learnt = [f'{queries[0].upper()}?', queries[0], f'{queries[1]} more']
-  path = tmp_path / 'learnt.jsonl'
-  path.write_text(''.join(
-      json.dumps({'_id': f'g{i}', 'text': text}) + '\n'
-      for i, text in enumerate(learnt)
-  ))
-  flags = '--tasks=beir/scifact', f'--learnt_queries={path}'
-  folder = run(model, tmp_path, *flags, data=data)
-  assert result_of(folder)['queries_in_training'] == 1
-  told = '1 of 4 queries have the words of a training query.'
-  assert told in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     'flags, message',
     [
-        (['--learnt_queries=nothing.jsonl'], 'nothing.jsonl does not exist'),
         (['--tasks=beir/scifcat'], "'scifcat'.* Did you mean 'scifact'"),
         (['--tasks=bier/scifact'], "no task 'bier'.*mean 'beir'"),
         (['--tasks=msmarco/x'], "'msmarco' has no data sets to choose 'x'"),

@@ -47,7 +47,6 @@ def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
   assert adapt(given, out) == 0
   said = capfd.readouterr().out
   assert 'Margins of ' in said
-  assert 'word for word in the training' in said
   row = json.loads((out / 'labels' / 'pairs.jsonl').read_text().split('\n')[0])
   assert len(row['negatives']) == len(row['negative_scores']) == 4
   assert len(row['positive_scores']) == 1

@@ -8,7 +8,6 @@ from dualenc_jax.evaluation.results import benchmarks
 from dualenc_jax.evaluation.results.result_files import (
   describe_copies,
   describe_outdated,
-  describe_seen,
   size,
 )
 
@@ -99,9 +98,8 @@ def card(contents: Contents) -> Iterator[tuple[str, str]]:
   for result in (evaluation.result for evaluation in contents.evaluations):
     facts = result.provenance
     yield 'Measured on', ': '.join(filter(None, [str(result.key), size(facts)]))
-    for sentence in (describe_seen(facts), describe_copies(facts)):
-      if sentence:
-        yield '', sentence
+    if copies := describe_copies(facts):
+      yield '', copies
 
 
 def missing(contents: Contents) -> Iterator[tuple[str, str]]:

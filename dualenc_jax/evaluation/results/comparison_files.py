@@ -11,7 +11,6 @@ from dualenc_jax.evaluation.results.comparison import Comparison, Difference
 from dualenc_jax.evaluation.results.result_files import (
   describe_copies,
   describe_outdated,
-  describe_seen,
   Model,
 )
 from dualenc_jax.utils import figure as figure_lib, files, table as table_lib
@@ -127,8 +126,6 @@ def _notes(comparison: Comparison) -> Iterator[str]:
   for model in (baseline, *others):
     for key, name in sets.items():
       facts = model.results[key].provenance
-      if seen := describe_seen(facts):
-        yield f'{model.name} on {name}: {seen}'
       if what := describe_outdated(model.results[key]):
         yield f'{model.name} on {name} is {what}: evaluate it again.'
       if copies := describe_copies(facts):

@@ -13,7 +13,6 @@ import pathlib
 from typing import Any
 
 from dualenc_jax.data import Dataset
-from dualenc_jax.data.text.words import words
 from dualenc_jax.evaluation import evaluation, metrics, teacher_scores, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.results import codecs, result_files
@@ -46,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 # Facts that do not tell results of one model on one set apart.
 _INCIDENTAL = (
     'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
-    result_files.SEEN, 'system', 'k1', 'b', 'language',
+    'system', 'k1', 'b', 'language',
 )
 # Facts that identify the data of a result.
 _OF_DATA = 'label', 'split', 'source', 'corpus'
@@ -70,8 +69,6 @@ class Options:
     teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
     rerank_depth: hits of a query that it scores.
     codecs: measured on the model's embeddings.
-    train_queries: the model's training queries: evaluated queries with the
-      words of one are counted; None counts none.
     relevance_level: the least grade of a relevant passage.
     equal_texts: whether passages of one text are ranked as one.
     candidates: l, of an index that is searched in two steps; None for its own.
@@ -84,7 +81,6 @@ class Options:
   teacher: Teacher | pathlib.Path | None = None
   rerank_depth: int = 100
   codecs: Sequence[Spec] = ()
-  train_queries: Sequence[str] | None = None
   candidates: int | None = None
   relevance_level: int = 1
   equal_texts: bool = False
@@ -154,12 +150,6 @@ def evaluate(
     reranked = _rerank(results[''], ranked, folder / RERANK_FOLDER, options)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
   own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
-  if options.train_queries is not None:
-    seen = {' '.join(words(text)) for text in options.train_queries}
-    own[result_files.SEEN] = sum(
-        ' '.join(words(text)) in seen for text in ranked.query_texts
-    )
-    print(f'  {result_files.describe_seen(facts | own)}')
   if isinstance(passages, Coded):
     coded = passages.codec
     own |= {'codec': coded.name, 'bytes_per_passage': coded.bytes_per_passage}

@@ -43,7 +43,7 @@ SYSTEMS = (*BASELINES, 'rerank')
 DOCUMENTS, EQUAL_TEXTS = '-documents', '-equal-texts'
 # Keys: numbers of queries with a relevant passage that has an unjudged copy,
 # and of those with the words of a training query.
-COPIES, SEEN = 'unjudged_copies', 'queries_in_training'
+COPIES = 'unjudged_copies'
 # The folder in a result folder with results of codecs.
 CODECS = 'codecs'
 _SHAPE = {
@@ -303,16 +303,6 @@ def describe_copies(facts: Mapping[str, Any]) -> str:
       f'For {copies:,} of {facts.get("queries") or 0:,} queries a relevant'
       ' passage has a copy in the corpus that is not judged relevant, and ids'
       ' decide which ranks first. --equal_texts=one ranks them as one.'
-  )
-
-
-def describe_seen(facts: Mapping[str, Any]) -> str:
-  """A sentence on the key `SEEN`, '' without it."""
-  if (seen := facts.get(SEEN)) is None:
-    return ''
-  return (
-      f'{seen:,} of {facts["queries"]:,} queries have the words of a training'
-      ' query.'
   )
 
 
