@@ -2,6 +2,8 @@
 
 import csv
 
+import pyarrow
+from pyarrow import parquet
 from reading import column, judged, objects, refused
 
 from dualenc_jax.data.readers import beir
@@ -27,6 +29,28 @@ def test_missing_sets_say_where_to_get_them(tmp_path):
   refused(
       lambda: gis.check_split('test'), f'{tmp_path}/beir/cqadupstack/gis',
       '/BEIR/datasets/cqadupstack.zip (5,344 MB)', error=SourceUnavailable,
+  )
+
+
+def test_sets_of_nanobeir(tmp_path):
+  folder = tmp_path / 'beir' / 'NanoNQ'
+  for part, columns in {
+      'corpus': {'_id': ['d1', 'd2'], 'text': ['one', 'two']},
+      'queries': {'_id': ['q1', 'q2'], 'text': ['who', 'what']},
+      'qrels': {'query-id': ['q1', 'q2'], 'corpus-id': ['d2', 'd1']},
+  }.items():
+    (folder / part).mkdir(parents=True)
+    path = folder / part / 'train-00000-of-00001.parquet'
+    parquet.write_table(pyarrow.table(columns), path)
+  reader = Beir(dataset='NanoNQ', data_root=str(tmp_path))
+  assert (reader.splits(), reader.evaluated) == (('test', 'corpus'), 'test')
+  found = [('who', 'two', 'q1', 'd2', 1), ('what', 'one', 'q2', 'd1', 1)]
+  assert judged(reader.examples('test')) == found
+  assert column(reader.examples('corpus'), 'passage') == ['one', 'two']
+  assert len(reader.select_datasets('nanobeir')) == 13
+  message = 'qrels/train.parquet', 'hf download zeta-alpha-ai/NanoNQ'
+  refused(
+      lambda: reader.check_split('train'), *message, error=SourceUnavailable
   )
 
 

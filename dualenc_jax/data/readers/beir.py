@@ -8,7 +8,12 @@ import dataclasses
 import pathlib
 
 from dualenc_jax.data.dataset import Dataset
-from dualenc_jax.data.readers.judged_texts import CORPUS, JudgedTexts, QUERIES
+from dualenc_jax.data.readers.judged_texts import (
+  CORPUS,
+  JudgedTexts,
+  QRELS,
+  QUERIES,
+)
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
 _URL = 'https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets'
@@ -26,20 +31,29 @@ SETS: Mapping[str, int] = {
     **dict.fromkeys(CQADUPSTACK_PARTS, 5344),
 }
 NAMES = tuple(sorted({*SETS, 'cqadupstack'} - {*CQADUPSTACK_PARTS}))
+# 50 queries each, and a part of the corpus: zeta-alpha-ai/NanoArguAna and so on
+# of the Hugging Face hub.
+NANO_SETS = tuple(f'Nano{name}' for name in (
+    'ArguAna', 'ClimateFEVER', 'DBPedia', 'FEVER', 'FiQA2018', 'HotpotQA',
+    'MSMARCO', 'NFCorpus', 'NQ', 'QuoraRetrieval', 'SCIDOCS', 'SciFact',
+    'Touche2020',
+))
 # Sets whose queries are passages, too, under the same ids.
 _SELF_HITS = ('arguana', 'quora')
 
 
 def parts(name: str) -> tuple[str, ...]:
-  """The members of SETS whose mean a set's figures are; raises UserError."""
+  """The sets whose mean a set's figures are; raises UserError."""
   if name == 'cqadupstack':
     return CQADUPSTACK_PARTS
-  if name in SETS:
+  if name == 'nanobeir':
+    return NANO_SETS
+  if name in SETS or name in NANO_SETS:
     return (name,)
-  known = (*SETS, *NAMES)
+  known = (*SETS, *NAMES, 'nanobeir', *NANO_SETS)
   raise UserError(
       f'BEIR has no data set {name!r}.{did_you_mean(name, known)} Data sets:'
-      f' {", ".join(NAMES)}.'
+      f' {", ".join(NAMES)}; nanobeir, {", ".join(NANO_SETS)}.'
   )
 
 
@@ -53,10 +67,11 @@ class Beir(JudgedTexts):
   `qrels.read` knows. All files may be .gz. A passage is (title + ' ' +
   text).strip(), as in BEIR's own models.
 
-  A set of the benchmark is in <root>/<dataset>/.
+  A set of the benchmark is in <root>/<dataset>/. Sets of NanoBEIR are Parquet,
+  as on the hub, and have the splits test and corpus.
 
   Attributes:
-    dataset: a key of `SETS`.
+    dataset: a key of `SETS`, or one of `NANO_SETS`.
     folder: a folder in BEIR's layout in place of a set of the benchmark.
     prefix: 'qgen' reads qgen-queries.jsonl and qgen-qrels/, as made by BEIR's
       query generation and by GPL.
@@ -116,6 +131,11 @@ class Beir(JudgedTexts):
     return self.folder or f'beir/{self.dataset}'
 
   def file_names(self, kind: str, split: str) -> list[str]:
+    if self.dataset in NANO_SETS:
+      # The hub calls the one split of each part train.
+      is_there = kind != QRELS or split == 'test'
+      name = 'train-00000-of-00001' if is_there else split
+      return [f'{kind}/{name}.parquet']
     if kind == CORPUS:
       return ['corpus.jsonl']
     prefix = f'{self.prefix}-' if self.prefix else ''
@@ -139,7 +159,12 @@ class Beir(JudgedTexts):
         ' github.com/beir-cellar/beir/tree/main/examples/dataset says where to'
         ' ask for them.'
     )
-    if size := SETS[self.dataset]:
+    if self.dataset in NANO_SETS:
+      hint = (
+          f'Get it by: hf download zeta-alpha-ai/{self.dataset} --repo-type'
+          ' dataset --local-dir ...'
+      )
+    elif size := SETS[self.dataset]:
       file = f'{_URL}/{self.dataset.split("/")[0]}.zip'
       hint = f'Unpack {file} ({size:,} MB) there.'
     root = self._root()

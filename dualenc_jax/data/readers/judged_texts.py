@@ -10,7 +10,7 @@ import logging
 import math
 import pathlib
 import sqlite3
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -105,8 +105,8 @@ class JudgedTexts(FilesDataset):
 
   # Also the name of the folder below `data_root`.
   task_name = ''
-  # The format of the texts, a name in `tables.FORMATS`.
-  FORM = 'jsonl'
+  # The format of the texts in `tables.FORMATS`; None tells by their names.
+  FORM: ClassVar[str | None] = None
 
   def __post_init__(self):
     expect(

@@ -1,6 +1,6 @@
 """Qrels: grades of judged passages of queries, read from a file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 import itertools
@@ -9,7 +9,7 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from dualenc_jax.data.readers import files, rows
+from dualenc_jax.data.readers import files, rows, tables
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import UserError
@@ -59,6 +59,7 @@ def read(path: pathlib.Path, strict: bool = True) -> Qrels:
 
   - BEIR: query id, passage id and grade, separated by tabs, cells in quotes or
     not.
+  - NanoBEIR: Parquet with query-id, corpus-id and perhaps score, else 1.
   - TREC and MS MARCO: query id, an unused column, passage id and grade,
     separated by tabs or what else trec_eval takes for white space.
 
@@ -70,7 +71,7 @@ def read(path: pathlib.Path, strict: bool = True) -> Qrels:
   header that lacks one of the three columns or has it twice, and a run are a
   UserError.
   """
-  numbered = files.lines(path)
+  numbered = _lines(path)
   first = list(itertools.islice(numbered, 1))
   columns: tuple[int, ...] = ()
   for number, names in first:
@@ -136,6 +137,19 @@ def header(where: str, line: str) -> tuple[int, ...]:
         ' expected query-id, corpus-id and score, each once. Rename them.'
     )
   return len(cells), *itertools.chain(*found)
+
+
+def _lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
+  """The numbered lines of a file, those of a TSV for Parquet."""
+  if path.suffix != '.parquet':
+    yield from files.lines(path)
+    return
+  yield 0, b'query-id\tcorpus-id\tscore'
+  names = 'query-id', 'corpus-id', 'score'
+  for number, row in tables.parquet(path, None, names.__contains__).numbered:
+    cells = row.get('query-id'), row.get('corpus-id'), row.get('score', 1)
+    texts = ('' if cell is None else str(cell) for cell in cells)
+    yield number, '\t'.join(texts).encode()
 
 
 def _parse(
