@@ -141,9 +141,9 @@ def test_queries_of_an_exact_length():
   again = dataclasses.replace(tokenizer, query_length=16)
   texts = queries_of_length(tokenizer, 8, 5)
   assert queries_of_length(again, 8, 5) == texts
-  with pytest.raises(UserError, match='33 tokens.*cuts queries to 32'):
+  with pytest.raises(UserError, match='33 tokens.* reads 32'):
     queries_of_length(tokenizer, 33, 5)
-  with pytest.raises(UserError, match='of 3 tokens.*and EOS take 3'):
+  with pytest.raises(UserError, match='of 3 tokens.* EOS take 3'):
     queries_of_length(tokenizer, 3, 5)
 
 

@@ -102,14 +102,13 @@ class Faults:
       ) from None
     self.bad.add(reason, place, count)
 
-  def warn(self, place: Any, total: int | None = None, more: str = '') -> None:
+  def warn(self, place: Any, total: int | None = None) -> None:
     """Logs the counts, of a total if it is known."""
     if self._logs and self.bad:
       of = '' if total is None else f' of {total}'
       count = sum(found.count for found in self.bad.values())
       logging.getLogger(__name__).warning(
-          '%s: skipped %d %s%s%s: %s',
-          place, count, self._things, of, more, self,
+          '%s: skipped %d %s%s: %s', place, count, self._things, of, self
       )
 
   def __str__(self) -> str:

@@ -256,7 +256,7 @@ def queries_of_length(
   tokenizers give equal texts.
 
   Raises:
-    UserError: there are no such queries, or no words of one token.
+    UserError: there are no such queries.
   """
   vocabulary = tokenizer.vocabulary
   rng = np.random.default_rng(0)
@@ -275,10 +275,9 @@ def queries_of_length(
     texts = [t for t, length in zip(texts, lengths) if length == tokens]
   if not texts:
     raise UserError(
-        f'Cannot make a query of {tokens} tokens: {vocabulary.file} has'
-        f' {len(words)} words of one token, prefix and EOS take {fixed}, and'
-        f' the model cuts queries to {tokenizer.query_length}. Give another'
-        ' length, or queries of your own.'
+        f'Cannot make a query of {tokens} tokens, of which prefix and EOS take'
+        f' {fixed}, for a model that reads {tokenizer.query_length}. Give'
+        ' another length, or queries of your own.'
     )
   return texts
 
