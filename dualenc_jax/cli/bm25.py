@@ -24,6 +24,7 @@ from dualenc_jax.utils.errors import expect, UserError
 
 def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
+  asked = evaluate.parse_metrics(args.metrics, args.k)
   runtime.start_logging()
   inputs, chosen = task_selection.inputs_without_model(args)
   if args.tasks:
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> None:
       baselines=Baselines(words=words(args)),
       relevance_level=args.relevance_level,
       equal_texts=args.equal_texts is not None,
+      metrics=asked,
   )
   output = pathlib.Path(args.output_dir)
   for task, split in chosen:
@@ -65,6 +67,7 @@ def make_parser() -> flags.Parser:
       help='folder of the results (default %(default)s)')
   add('--overwrite', action='store_true',
       help='replace results of other data in --output_dir')
+  flags.add_metrics(parser)
   flags.add_relevance_level(parser)
   flags.add_equal_texts(parser)
   add_flags(parser)

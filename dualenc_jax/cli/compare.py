@@ -32,7 +32,8 @@ from dualenc_jax.utils.untrusted import escape
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
   baseline, *models = compared_systems.read(
-      args.systems, args.names, args.qrels, args.k, args.relevance_level
+      args.systems, args.names, args.qrels, args.k, args.relevance_level,
+      args.metrics or (),
   )
   comparison = comparison_lib.compare(
       baseline, models, args.metrics or None

@@ -68,6 +68,7 @@ def main(argv: Sequence[str]) -> None:
       args.candidates,
       args.relevance_level,
       args.equal_texts is not None,
+      evaluate.parse_metrics(args.metrics, args.k),
   )
   for task, split in chosen:
     options = of_all
@@ -110,6 +111,7 @@ def check_flags(args: argparse.Namespace) -> None:
     )
   if args.tasks is not None and not args.tasks:
     raise UserError('--tasks names no task; leave it out.')
+  evaluate.parse_metrics(args.metrics, args.k)
   _codecs(args)
 
 
@@ -141,6 +143,7 @@ def make_parser() -> flags.Parser:
       help='also measure compressed embeddings, such as'
       ' fp16,int8,pca:256,pq:96,opq:96,binary; see docs/compression.md')
   add('--output_dir', help='folder of the results (default see above)')
+  flags.add_metrics(parser)
   flags.add_relevance_level(parser)
   flags.add_equal_texts(parser)
   bm25.add_flags(parser)

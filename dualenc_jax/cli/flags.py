@@ -142,6 +142,15 @@ def add_relevance_level(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+  """Adds --metrics of a command that measures."""
+  parser.add_argument(
+      '--metrics', type=listed, default=(), metavar='NAME[,NAME]',
+      help='metrics beside the standard ones, such as'
+      ' MRR@100,Recall@20,nDCG@20,P@5,MAP@100,Success@5,Top-50',
+  )
+
+
 def add_equal_texts(parser: argparse.ArgumentParser) -> None:
   """Adds --equal_texts."""
   parser.add_argument(

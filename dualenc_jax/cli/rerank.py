@@ -34,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
+  asked = evaluate.parse_metrics(args.metrics, args.k)
   runtime.start()
   inputs, chosen = task_selection.inputs_without_model(args)
   task, split = task_selection.select_one(chosen)
@@ -43,6 +44,7 @@ def main(argv: Sequence[str]) -> None:
       k=args.k, teacher=load_teacher(args.teacher, args, *prompts),
       rerank_depth=args.depth,
       relevance_level=args.relevance_level,
+      metrics=asked,
   )
   folder = pathlib.Path(args.output_dir)
   print(f'{task.label}, split {split}:')
@@ -85,6 +87,7 @@ def make_parser() -> flags.Parser:
       help='folder of the results (default %(default)s)')
   add('--overwrite', action='store_true',
       help='replace results of another run, task or teacher in --output_dir')
+  flags.add_metrics(parser)
   flags.add_relevance_level(parser)
   return parser
 

@@ -26,21 +26,22 @@ def top_k_matches(
     indices: np.ndarray,
     answers: Sequence[Sequence[str]],
     text: Callable[[int], str],
+    cuts: Sequence[int] = TOP_K,
 ) -> dict[str, np.ndarray]:
-  """Whether an answer is in the k best hits of each query, for each TOP_K.
+  """Whether an answer is in the k best hits of each query, for each cut k.
 
-  Indices [Q, k] are corpus rows of the hits, best first; k is at least 100 or
-  all there are. `text` is called for rows down to the first match.
+  Indices [Q, k] are corpus rows of the hits, best first; k is the greatest cut
+  at least, or all there are. `text` is called for rows down to the first match.
 
   Returns:
-    'Top-5', 'Top-20' and 'Top-100': float64 [Q], 0 or 1; the mean is the top-k
+    'Top-5', 'Top-20' and so on: float64 [Q], 0 or 1; the mean is the top-k
     accuracy.
   """
   first = np.full(len(answers), np.inf)
-  hits = indices[:, : max(TOP_K)]
+  hits = indices[:, : max(cuts)]
   for q, matches in enumerate(each_hit(hits, answers, text)):
     first[q] = next((i for i, is_one in enumerate(matches) if is_one), np.inf)
-  return {f'Top-{k}': (first < k).astype(np.float64) for k in TOP_K}
+  return {f'Top-{k}': (first < k).astype(np.float64) for k in cuts}
 
 
 def each_hit(

@@ -285,19 +285,24 @@ def score(
   left_out = retrieval_set.self_hits is not None
   size = len(retrieval_set.ranked_ids) - left_out
   answered = np.flatnonzero([bool(a) for a in retrieval_set.answers])
+  asked = retrieval_set.more_metrics
+  of_answers = [name for name in asked if metrics.parse(name).is_of_answers]
   scores = metrics.Scores(np.zeros(0, np.int64), {})
   if any(retrieval_set.judgements) or not len(answered):
     scores = metrics.score(
         ranking, retrieval_set.judgements, size, ranks,
         retrieval_set.relevance_level,
+        [name for name in asked if name not in of_answers],
     )
   if len(answered):
-    metrics.check_depth(ranking, size)
+    names = [*(f'Top-{k}' for k in answer_match.TOP_K), *of_answers]
+    metrics.check_depth(ranking.indices.shape[1], size, names)
     corpus = retrieval_set.corpus
     matches = answer_match.top_k_matches(
         ranking.indices[answered],
         [retrieval_set.answers[q] for q in answered],
         lambda i: retrieval_set.answer_text(corpus.texts[i], corpus.name(i)),
+        [metrics.parse(name).cut or 0 for name in names],
     )
     scores = scores.joined(metrics.Scores(answered, matches))
   return Evaluation(ranking, scores)

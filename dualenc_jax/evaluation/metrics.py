@@ -10,36 +10,100 @@ from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import logging
 import math
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytrec_eval
 
 from dualenc_jax.data.readers.qrels import LARGEST_GRADE
 from dualenc_jax.retrieval.search.ranking import Ranking
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import did_you_mean_or_known, UserError
 
 Qrels = Mapping[str, Mapping[str, int]]
 
 # Every ranking has so many hits; more serve MAP and Recall@1000.
 DEPTH = 100
 DEEPEST_RECALL = 1000
-
-_MEASURES = ('P.1', 'recip_rank', 'ndcg_cut.10', 'map', 'recall.1,10,100,1000')
-# trec_eval's names of ours. Its reciprocal rank has no cut.
-_THEIR_NAMES = {
-    'P@1': 'P_1',
+# Every evaluation has these; others are measured if they are asked for.
+STANDARD = (
+    'P@1', 'MRR', 'MRR@10', 'nDCG@10', 'MAP',
+    'Recall@1', 'Recall@10', 'Recall@100', 'Recall@1000',
+)
+# trec_eval's measures by our names of them, before the cut. Its reciprocal rank
+# has no cut.
+_MEASURES = {
+    'P': 'P',
     'MRR': 'recip_rank',
-    'MRR@10': 'recip_rank',
-    'nDCG@10': 'ndcg_cut_10',
-    'MAP': 'map',
-    'Recall@1': 'recall_1',
-    'Recall@10': 'recall_10',
-    'Recall@100': 'recall_100',
-    'Recall@1000': 'recall_1000',
+    'nDCG': 'ndcg_cut',
+    'MAP': 'map_cut',
+    'Recall': 'recall',
+    'Success': 'success',
 }
+# Two have a meaning without a cut: here is their measure then.
+_WHOLE = {'MRR': 'recip_rank', 'MAP': 'map'}
+# Whether an answer is among the first hits: `answer_match` has the code.
+_ANSWERS = 'Top'
+# Other names of some, in letters of one case.
+_ALIASES = {'r': 'Recall', 'precision': 'P', 'hits': 'Success'}
 _LOG = logging.getLogger(__name__)
-_NOTHING = dict.fromkeys(_THEIR_NAMES.values(), 0.0)
+
+
+class Metric(NamedTuple):
+  """A metric: Recall@20 is ('Recall', 20); without a number the cut is None."""
+
+  family: str
+  cut: int | None = None
+
+  @property
+  def is_of_answers(self) -> bool:
+    """Whether it needs answers, and no judgements."""
+    return self.family == _ANSWERS
+
+  @property
+  def measure(self) -> str:
+    """The measure of pytrec_eval, such as 'recall.20'."""
+    if self.cut is None or self.family == 'MRR':
+      return _WHOLE[self.family]
+    return f'{_MEASURES[self.family]}.{self.cut}'
+
+  @property
+  def place(self) -> tuple[int, float]:
+    """A key to sort by: first the family, then the cut."""
+    family = [*_MEASURES, _ANSWERS].index(self.family)
+    return family, self.cut or math.inf
+
+
+def parse(name: str) -> Metric:
+  """Parses the name of a metric; raises UserError for one that is none."""
+  if name in _WHOLE:
+    return Metric(name)
+  found = re.fullmatch(f'(?:(\\w+)@|({_ANSWERS})-)([1-9][0-9]{{0,8}})', name)
+  if found and (found[2] or found[1] in _MEASURES):
+    return Metric(found[2] or found[1], int(found[3]))
+  letters, number = re.split(r'[\W\d]', name)[0], re.search(r'\d+', name)
+  cut = number[0] if number else '10'
+  known = [*_WHOLE, *(f'{own}@{cut}' for own in _MEASURES), f'{_ANSWERS}-{cut}']
+  meant = _ALIASES.get(letters.lower())
+  near = did_you_mean_or_known(f'{meant}@{cut}' if meant else name, known)
+  raise UserError(f'There is no metric {name!r}.{near}')
+
+
+def parse_names(names: Iterable[str], depth: int) -> tuple[str, ...]:
+  """The names of metrics that are asked for, each once.
+
+  Raises:
+    UserError: a name that is none, or a cut beyond the `depth` of the rankings.
+  """
+  names = tuple(dict.fromkeys(names))
+  for name in names:
+    cut = parse(name).cut or 0
+    if cut > depth:
+      raise UserError(
+          f'--metrics: {name} needs {cut:,} hits a query, but --k gives'
+          f' {depth:,}. Give --k={cut}.'
+      )
+  return names
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,7 +144,7 @@ class Scores:
 def score(
     ranking: Ranking, judgements: Sequence[Mapping[int, int]],
     num_passages: int, ranks: np.ndarray | None = None,
-    relevance_level: int = 1,
+    relevance_level: int = 1, more: Sequence[str] = (),
 ) -> Scores:
   """The metrics of a ranking.
 
@@ -98,14 +162,15 @@ def score(
     ranks: int64 [Q] from `ExactSearch.gold_ranks`, 0 where no relevant passage
       is in the corpus.
     relevance_level: the least grade of a relevant passage.
+    more: names of metrics beside `STANDARD`.
 
   Raises:
     UserError: the ranking is too shallow, a grade is beyond `LARGEST_GRADE`, or
       no query has a relevant passage.
   """
-  check_depth(ranking, num_passages)
-  counted = [q for q, judged in enumerate(judgements) if judged]
   depth = ranking.indices.shape[1]
+  check_depth(depth, num_passages, (f'Recall@{DEPTH}', *more))
+  counted = [q for q, judged in enumerate(judgements) if judged]
   # Ids that ascend as the places do: trec_eval sorts them fastest so.
   digits = len(str(depth))
   names = [f'{place:0{digits}}' for place in range(depth)]
@@ -117,7 +182,9 @@ def score(
   # integers to 2^24 exactly.
   hits = {name: float(depth - place) for place, name in enumerate(names)}
   run = dict.fromkeys(qrels, hits)
-  found = evaluate_run(run, qrels, relevance_level=relevance_level)
+  found = evaluate_run(
+      run, qrels, relevance_level=relevance_level, more=more
+  )
   values = dict(found.values)
   if ranks is not None:
     known = np.asarray(ranks, np.float64)[counted]
@@ -125,14 +192,15 @@ def score(
     values['MRR'] = np.divide(1.0, known, where=known > 0, out=zeros)
   elif depth < num_passages:
     del values['MRR']
-  if depth < min(DEEPEST_RECALL, num_passages):
-    del values['Recall@1000']
+  for name in STANDARD:
+    if depth < min(parse(name).cut or 0, num_passages):
+      del values[name]
   return Scores(np.array(counted, np.int64), values)
 
 
 def evaluate_run(
     run: Mapping[str, dict[str, float]], qrels: Qrels, name: str = 'The run',
-    relevance_level: int = 1,
+    relevance_level: int = 1, more: Sequence[str] = (),
 ) -> Scores:
   """The metrics of a run file, as by `trec_eval -c -l <relevance_level>`.
 
@@ -141,7 +209,8 @@ def evaluate_run(
   count as 0; other queries of the run do not count. The gains of nDCG are the
   grades, whatever the least relevant grade.
 
-  Scores are in the order of the qrels. The log has the run's name.
+  Scores are in the order of the qrels, with metrics `more` beside `STANDARD`.
+  The log has the run's name.
 
   Raises:
     UserError: a grade is beyond `LARGEST_GRADE`, or no query of the run has a
@@ -170,16 +239,19 @@ def evaluate_run(
         '%s: %d of the %d judged queries were not ranked and count as 0.',
         name, missing, len(queries),
     )
+  chosen = {name: parse(name) for name in (*STANDARD, *more)}
   evaluator = pytrec_eval.RelevanceEvaluator(
-      judged, _MEASURES, relevance_level=relevance_level
+      judged, {metric.measure for metric in chosen.values()},
+      relevance_level=relevance_level,
   )
   by_query = evaluator.evaluate(hits)
-  rows = [by_query.get(query, _NOTHING) for query in queries]
-  values = {
-      name: np.array([row[theirs] for row in rows])
-      for name, theirs in _THEIR_NAMES.items()
-  }
-  values['MRR@10'][values['MRR@10'] < 1 / 10] = 0.0
+  values = {}
+  for name, metric in chosen.items():
+    theirs = metric.measure.replace('.', '_')
+    rows = (by_query.get(query) for query in queries)
+    values[name] = np.array([row[theirs] if row else 0.0 for row in rows])
+    if metric.family == 'MRR' and metric.cut:
+      values[name][values[name] < 1 / metric.cut] = 0.0
   return Scores(queries, values)
 
 
@@ -201,14 +273,18 @@ def _by_place(
   }
 
 
-def check_depth(ranking: Ranking, num_passages: int) -> None:
-  """Raises UserError if a ranking is too shallow for all metrics."""
-  depth = ranking.indices.shape[1]
-  if depth < min(DEPTH, num_passages):
-    raise UserError(
-        f'Recall@100 needs {min(DEPTH, num_passages)} hits a query, but the '
-        f'ranking holds {depth}: rank with a larger k.'
-    )
+def check_depth(
+    depth: float, num_passages: float, names: Iterable[str],
+    what: str = 'the ranking',
+) -> None:
+  """Raises UserError if `depth` hits a query are too few for these metrics."""
+  for name in names:
+    needed = min(parse(name).cut or 0, num_passages)
+    if depth < needed:
+      raise UserError(
+          f'{name} needs {needed} hits a query, but {what} gives {depth}: rank'
+          ' with a larger k.'
+      )
 
 
 def _none_relevant(

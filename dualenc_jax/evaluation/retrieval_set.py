@@ -12,6 +12,7 @@ from dualenc_jax.data import corpus as corpus_lib
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.text.ragged import fingerprints
+from dualenc_jax.evaluation import metrics
 from dualenc_jax.evaluation.max_passage import Documents
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils.errors import UserError
@@ -42,6 +43,7 @@ class RetrievalSet:
     documents: the documents that the passages are parts of, where documents are
       ranked and judged.
     relevance_level: the least grade of a relevant passage.
+    more_metrics: names of those that are asked for, beside the standard ones.
   """
 
   cache: Cache
@@ -54,6 +56,7 @@ class RetrievalSet:
   self_hits: np.ndarray | None = None
   documents: Documents | None = None
   relevance_level: int = 1
+  more_metrics: tuple[str, ...] = ()
 
   @classmethod
   def of_split(
@@ -149,6 +152,13 @@ class RetrievalSet:
         cache, query_rows, query_ids, corpus, judgements, answers, answer_text,
         self_hits, documents,
     )
+
+  def lacks(self, metric: str) -> str:
+    """'answers' or 'judged passages' if the metric needs them and none are."""
+    of_answers, answers = metrics.parse(metric).is_of_answers, any(self.answers)
+    if of_answers:
+      return '' if answers else 'answers'
+    return 'judged passages' * (answers and not any(self.judgements))
 
   def all_answers(self) -> list[list[str]]:
     """The answers of each query, whether it has a judged passage or not."""

@@ -3,6 +3,7 @@
 import gzip
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_all_kinds_together_as_pytrec_eval(systems, tmp_path, capsys, level):
   argv = [
       str(tmp_path / 'bm25.trec.gz'), str(tmp_path / 'one'),
       str(runs['two folder']), flag,
-      '--metrics=P@1,MAP,MRR,nDCG@10,Recall@10',
+      '--metrics=P@1,MAP,MRR,nDCG@10,Recall@7,Success@5,MAP@20',
       *([f'--relevance_level={level}'] if level else []),
   ]
   compare.main(argv)
@@ -75,9 +76,13 @@ def test_all_kinds_together_as_pytrec_eval(systems, tmp_path, capsys, level):
   heads = lines[1].split()
   assert heads[:4] == ['Task', 'Metric', 'bm25', 'my_model']
   assert heads[4].startswith('(one/')
-  names = 'P_1', 'map', 'recip_rank', 'ndcg_cut_10', 'recall_10'
+  names = (
+      'P_1', 'map', 'recip_rank', 'ndcg_cut_10', 'recall_7', 'success_5',
+      'map_cut_20',
+  )
   evaluator = pytrec_eval.RelevanceEvaluator(
-      qrels, {*names}, relevance_level=level or 1
+      qrels, {re.sub(r'_(?=\d)', '.', name) for name in names},
+      relevance_level=level or 1
   )
   theirs = {
       name: evaluator.evaluate(runs[name]) for name in ('bm25', 'one', 'two')
@@ -151,10 +156,10 @@ def test_runs_of_different_depths_need_k(tmp_path, runs, capsys):
   compare.main([*args, '--k=2'])
   # Of the tie in q1 only d2 is left, as trec_eval's order has it.
   args[1] = str(runs['bad'])
-  compare.main([args[1], args[2], '--k=1', '--metrics=Recall@10'])
-  said = 'bad, 4 queries of qrels:\n  Recall@10       0.2500\n'
+  compare.main([args[1], args[2], '--k=1', '--metrics=Recall@1'])
+  said = 'bad, 4 queries of qrels:\n  Recall@1        0.2500\n'
   assert capsys.readouterr().out.endswith(said)
-  (row,) = differences(tmp_path, *args, '--k=1', '--metrics=Recall@10')
+  (row,) = differences(tmp_path, *args, '--k=1', '--metrics=Recall@1')
   assert row['value'] == pytest.approx(1 / 4)
   assert row['baseline_value'] == pytest.approx(1.5 / 4)
 
@@ -176,6 +181,15 @@ def test_what_is_refused(tmp_path, runs):
       ),
       ([qrels, bad, f'--qrels={qrels}'], 'qrels.trec holds judgements, which'),
       ([good, bad, f'--qrels={other}'], 'good.trec with --qrels .*other_qrels'),
+      (
+          [good, f'--qrels={qrels}', '--metrics=Recall@1,Recall@10'],
+          'Recall@10 needs 10 hits a query, but .*good.trec gives 2',
+      ),
+      (
+          [good, f'--qrels={qrels}', '--metrics=MRR@2', '--k=1'],
+          'MRR@2 needs 2 hits a query, but --k gives 1',
+      ),
+      ([good, f'--qrels={qrels}', '--metrics=Top-5'], 'Top-5 needs answers'),
       ([a, b, '--k=5'], '--k and --relevance_level need --qrels'),
       ([good, bad, f'--qrels={qrels}', '--relevance_level=9'], 'above 2'),
       ([a, b, '--names=x'], '--names has 1 names for 2 systems'),

@@ -59,6 +59,7 @@ def test_several_sets_and_the_papers_table(model, data, capsys):
   evaluate.main([
       f'--model_dir={model}', f'--gin.DATA_ROOT={data}',
       '--tasks=beir/scifact,beir/cqadupstack,beir/scifact',
+      '--metrics=Recall@3,MRR@100',
   ])
   folder = model / 'evaluation'
   parts = [part.replace('/', '-') for part in beir.CQADUPSTACK_PARTS]
@@ -73,6 +74,13 @@ def test_several_sets_and_the_papers_table(model, data, capsys):
   table = (folder / 'tables.md').read_text()
   (shown,) = re.findall(r'CQADupStack[ |*]+([0-9.]+)', table)
   assert float(shown) == pytest.approx(100 * np.mean(values), abs=0.0501)
+  # What is asked for has a table, in which the order of the flag is no matter.
+  further = table[table.index('Further metrics') :]
+  assert re.search(r'Task +\| Split \| Model +\| MRR@100 \| Recall@3', further)
+  own = result_of(folder / 'beir-scifact-test')['metrics']
+  for name in ('MRR@100', 'Recall@3'):
+    assert f'{100 * own[name]:.1f}' in re.search('SciFact.*', further)[0]
+    assert re.search(rf'{name} +{own[name]:.4f}', printed)
 
 
 def test_output_dir_of_one_set_and_of_several(model, data, tmp_path):
@@ -129,6 +137,8 @@ def test_what_is_missing_is_told_before_anything_is_computed(
         (['--tasks=beir/scifcat'], "'scifcat'.* Did you mean 'scifact'"),
         (['--tasks=bier/scifact'], "no task 'bier'.*mean 'beir'"),
         (['--tasks=msmarco/x'], "'msmarco' has no data sets to choose 'x'"),
+        (['--metrics=Recal@5'], "no metric 'Recal@5'. Did you mean 'Recall@5"),
+        (['--metrics=MRR@2000'], 'MRR@2000 needs 2,000 hits.*Give --k=2000'),
         (['--k=0'], '--k is 0; expected at least 1'),
     ],
 )

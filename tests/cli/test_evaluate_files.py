@@ -17,6 +17,7 @@ from dualenc_jax.data.readers import files
 from dualenc_jax.evaluation.results import compared_systems
 from dualenc_jax.evaluation.results.result_files import read_per_query
 from dualenc_jax.utils import machine
+from dualenc_jax.utils.errors import UserError
 
 DATA = pathlib.Path(__file__).parents[1] / 'data'
 SET = tiny_beir.make_large()
@@ -87,17 +88,32 @@ def test_files_agree_with_numpy_and_pytrec_eval(model, whole):
 def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   qrels = model.parent / 'data' / 'beir' / 'scifact' / 'qrels' / 'test.tsv'
   # Cut off, what lies below the hits is lost to a reader of the file alone.
-  short = run(model, tmp_path / 'short', '--k=20')
+  asked = 'Recall@5', 'nDCG@20', 'Recall@50'
+  short = run(
+      model, tmp_path / 'short', '--k=20', f'--metrics={",".join(asked)}'
+  )
   assert {len(hits) for hits in run_of(short).values()} == {20}
   runs = [path / 'run.trec' for path in (whole, short)]
   result, cut = (
       next(iter(found.results.values()))
-      for found in compared_systems.read(runs, 'ab', qrels)
+      for found in compared_systems.read(runs, 'ab', qrels, asked=asked[:2])
   )
+  # All that the whole one retrieves is in its file; the short one is cut off.
+  (deep,) = compared_systems.read(runs[:1], 'a', qrels, asked=['Recall@500'])
+  (all_found,) = deep.results.values()
+  assert all_found.metrics['Recall@500'] == result.metrics['Recall@1000']
+  with pytest.raises(UserError, match='@50 needs 50 hits.*run.trec gives 20'):
+    compared_systems.read(runs[1:], 'b', qrels, asked=asked)
   metrics = result_of(whole)['metrics']
-  assert result.metrics == metrics
+  assert {name: result.metrics[name] for name in metrics} == metrics
   own = result_of(short)
   assert own['k'] == 20
+  for name in asked:
+    assert own['metrics'][name] == read_per_query(
+        short / 'per_query.tsv'
+    ).means()[name]
+  for name in asked[:2]:
+    assert cut.metrics[name] == own['metrics'][name] == result.metrics[name]
   for name in ('P@1', 'MRR@10', 'nDCG@10', 'Recall@10'):
     assert cut.metrics[name] == own['metrics'][name] == metrics[name]
   # MRR is over the whole corpus all the same, recall as deep as it says.
@@ -188,10 +204,16 @@ def test_examples_of_queries_that_nothing_answers(model, tmp_path):
   assert (example['rank'], example['relevant']['id']) == (150, worst)
 
 
-def test_answer_sets_have_top_k(model, tmp_path):
-  output = run(model, tmp_path, '--split=test', tasks='open_nq')
+def test_answer_sets_have_top_k(model, tmp_path, capsys):
+  # A metric of judgements is told to be left out.
+  output = run(
+      model, tmp_path, '--split=test', '--metrics=Top-2,Recall@5',
+      tasks='open_nq',
+  )
+  said = 'Recall@5 is left out: open_nq, split test, has no judged passages.'
+  assert said in capsys.readouterr().err
   metrics = result_of(output)['metrics']
-  assert metrics.keys() == {'Top-5', 'Top-20', 'Top-100'}
+  assert metrics.keys() == {'Top-2', 'Top-5', 'Top-20', 'Top-100'}
   per_query = read_per_query(output / 'per_query.tsv')
   assert list(per_query.queries) == [f'test-{i}' for i in range(1, 5)]
   # "1908" is nowhere; the others are read in the fixture.
@@ -200,7 +222,7 @@ def test_answer_sets_have_top_k(model, tmp_path):
       'test-4': set(),
   }
   hits = run_of(output)
-  for k in (5, 20, 100):
+  for k in (2, 5, 20, 100):
     assert per_query.column(f'Top-{k}') == {
         query: float(bool(gold & {p for p, _ in hits[query][:k]}))
         for query, gold in answered.items()

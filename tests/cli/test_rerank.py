@@ -125,7 +125,10 @@ def test_by_a_file_of_the_judgements(tiny, tmp_path, capsys):
   path = write_scores(
       tiny, tmp_path / 's.tsv', lambda q, p: made.qrels.get(q, {}).get(p, 0)
   )
-  rerank.main(flags(tiny, tmp_path / 'out', path))
+  deep = flags(tiny, tmp_path / 'out', path, '--metrics=Recall@5,Recall@20')
+  with pytest.raises(UserError, match='@20 needs 12 hits.*run.trec gives 10'):
+    rerank.main(deep)
+  rerank.main(flags(tiny, tmp_path / 'out', path, '--metrics=Recall@5'))
   assert 'WARNING' not in capsys.readouterr().out
   after = read_run(tmp_path / 'out' / 'run.trec')
   run = read_run(tiny[0] / 'run.trec')

@@ -112,3 +112,8 @@ def test_top_k_matches_by_the_first_hit():
       'Top-100': [1, 1, 1, 1, 1, 1, 0, 0],
   }
   assert list(matches) == ['Top-5', 'Top-20', 'Top-100']
+  cuts = answer_match.top_k_matches(
+      indices, answers, lambda row: f'This is no {row}.', [1, 101]
+  )
+  assert cuts['Top-1'].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+  assert cuts['Top-101'].tolist() == [1, 1, 1, 1, 1, 1, 1, 0]

@@ -76,8 +76,10 @@ def test_metrics_are_those_of_the_papers_or_as_asked_for(tmp_path):
   wanted = ['Recall@100', 'MRR']
   expected = [(name, m) for name in names for m in wanted]
   assert asked(metrics=wanted) == expected
-  with pytest.raises(UserError, match="no result has 'NDCG@10'.*'nDCG@10'"):
+  with pytest.raises(UserError, match="metric 'NDCG@10'.*'nDCG@10'"):
     asked(metrics=['NDCG@10'])
+  with pytest.raises(UserError, match='no result has P@5. Measure it: `dualen'):
+    asked(metrics=['P@5'])
 
 
 def test_sets_that_not_all_have_are_left_out_and_told(tmp_path):

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.evaluation import evaluation
-from dualenc_jax.evaluation.metrics import DEPTH
+from dualenc_jax.evaluation import evaluation, metrics
 from dualenc_jax.evaluation.results import tables
 from dualenc_jax.evaluation.results.result_files import (
   CODECS,
@@ -26,9 +25,15 @@ _BLOCK = 2**14
 _LOG = logging.getLogger(__name__)
 
 
-def check(specs: Sequence[Spec], dim: int, count: int) -> None:
-  """Raises UserError for a codec that D dims or N passages do not suit."""
-  needed = min(DEPTH, count)
+def check(
+    specs: Sequence[Spec], dim: int, count: int, names: Sequence[str] = ()
+) -> None:
+  """Raises UserError for a codec that D dims or N passages do not suit.
+
+  `names` are metrics beside the standard ones.
+  """
+  cuts = (metrics.parse(name).cut or 0 for name in names)
+  needed = min(max(metrics.DEPTH, 0, *cuts), count)
   for spec in specs:
     spec.check(dim, count)
     if spec.rescored is not None and spec.rescored < needed:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import dataclasses
 import hashlib
+import math
 import os
 import pathlib
 
@@ -31,7 +32,7 @@ class _Judgements:
 def read(
     paths: Sequence[pathlib.Path], names: Sequence[str] | None = None,
     qrels: pathlib.Path | None = None, k: int | None = None,
-    relevance_level: int | None = None,
+    relevance_level: int | None = None, asked: Sequence[str] = (),
 ) -> list[Model]:
   """Reads two systems or more, or one with qrels, under different names.
 
@@ -44,6 +45,7 @@ def read(
       by; None reads the results in folders.
     k: the best hits a query of the runs that are used, None for all.
     relevance_level: the least grade of a relevant passage, None for 1.
+    asked: names of metrics that runs are measured by beside the standard ones.
 
   Raises:
     UserError: too few systems, one that cannot be read, run files without
@@ -64,12 +66,19 @@ def read(
   judged = None
   if qrels is not None:
     judged = _read_judgements(qrels, relevance_level or 1)
+    for name in asked:
+      if metrics.parse(name).is_of_answers:
+        raise UserError(
+            f'--metrics: {name} needs answers, but --qrels has judgements.'
+            ' Leave it out.'
+        )
   models = []
   for path, system in map(split_system, paths):
     if not path.exists():
       raise UserError(missing(path))
     if judged is not None:
-      models.append(_measure_run(*_find_run(path, system, judged), judged, k))
+      name, run = _find_run(path, system, judged)
+      models.append(_measure_run(name, run, judged, k, asked))
     elif path.is_file():
       raise UserError(f'{path} is a run file: give --qrels to measure it by.')
     else:
@@ -169,17 +178,24 @@ def _check_copies(result: Result) -> None:
 
 
 def _measure_run(
-    name: str, path: pathlib.Path, judged: _Judgements, k: int | None
+    name: str, path: pathlib.Path, judged: _Judgements, k: int | None,
+    asked: Sequence[str],
 ) -> Model:
   """The one result of a run."""
   run = trec.read_run(path)
+  depth, what = result_files.run_depth(path, run), str(path)
+  if k is not None and k < depth:
+    depth, what = k, '--k'
+  metrics.check_depth(depth, math.inf, asked, what)
   if k is not None:
     run = {
         query: {hit: hits[hit] for hit in sort_hits(hits)[:k]}
         for query, hits in run.items()
     }
   try:
-    scores = metrics.evaluate_run(run, judged.qrels, str(path), judged.level)
+    scores = metrics.evaluate_run(
+        run, judged.qrels, str(path), judged.level, asked
+    )
   except UserError as e:
     raise UserError(f'{path} with --qrels {judged.path}: {e}') from e
   key = Key('run', None, judged.path.stem, '')

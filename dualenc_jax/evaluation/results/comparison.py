@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 
+from dualenc_jax.evaluation import metrics as metrics_lib
 from dualenc_jax.evaluation.results import (
   benchmarks,
   result_files,
@@ -18,7 +19,7 @@ from dualenc_jax.evaluation.results.result_files import (
   Model,
   Result,
 )
-from dualenc_jax.utils.errors import did_you_mean, UserError
+from dualenc_jax.utils.errors import UserError
 
 # Results that differ in one of these have other queries, or another corpus.
 _OF_DATA = (
@@ -169,9 +170,10 @@ def _metrics_by_set(
       for metric in model.results[key].metrics
   ))
   if unknown := next((m for m in wanted if m not in known), None):
+    metrics_lib.parse(unknown)
     raise UserError(
-        f'--metrics: no result has {unknown!r}.{did_you_mean(unknown, known)}'
-        f' Metrics: {", ".join(known)}.'
+        f'--metrics: no result has {unknown}. Measure it: `dualenc evaluate'
+        f' --metrics={unknown}`.'
     )
   chosen: dict[EvaluatedSet, list[str]] = {}
   for evaluated in sets:

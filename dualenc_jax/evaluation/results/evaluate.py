@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 # Facts that do not tell results of one model on one set apart.
 _INCIDENTAL = (
     'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
-    'system', 'k1', 'b', 'language',
+    'system', 'k1', 'b', 'language', result_files.ASKED,
 )
 # Facts that identify the data of a result.
 _OF_DATA = 'label', 'split', 'source', 'corpus'
@@ -71,6 +71,7 @@ class Options:
     codecs: measured on the model's embeddings.
     relevance_level: the least grade of a relevant passage.
     equal_texts: whether passages of one text are ranked as one.
+    metrics: names of metrics beside the standard ones.
     candidates: l, of an index that is searched in two steps; None for its own.
   """
 
@@ -84,6 +85,7 @@ class Options:
   candidates: int | None = None
   relevance_level: int = 1
   equal_texts: bool = False
+  metrics: tuple[str, ...] = ()
 
   @property
   def depth(self) -> int:
@@ -95,6 +97,11 @@ class Options:
     of_documents = self.document_separator is not None
     label = task.label + result_files.DOCUMENTS * of_documents
     return label + result_files.EQUAL_TEXTS * self.equal_texts
+
+
+def parse_metrics(names: Sequence[str], k: int) -> tuple[str, ...]:
+  """The metrics of --metrics where --k is k; errors of `parse_names`."""
+  return metrics.parse_names(names, Options(k).depth)
 
 
 def default_output(model_dir: str | os.PathLike[str]) -> pathlib.Path:
@@ -132,7 +139,9 @@ def evaluate(
     )
   ranked = _open_set(experiment, split, folder, options)
   if options.codecs:
-    codecs.check(options.codecs, model.dim, len(ranked.corpus))
+    codecs.check(
+        options.codecs, model.dim, len(ranked.corpus), options.metrics
+    )
   embedder: Any = model.embedder
   queries = evaluation.encode_queries(embedder, model.params, ranked)
   passages = corpus_embeddings(model, ranked.corpus, options.index_dir)
@@ -251,7 +260,12 @@ def rerank_run(
       and `overwrite` is not given.
   """
   ranked = _open_set(experiment, split, folder, options)
-  run = evaluation.rank_run(trec.read_run(path), ranked, path)
+  hits = trec.read_run(path)
+  metrics.check_depth(
+      result_files.run_depth(path, hits), len(ranked.ranked_ids),
+      options.metrics, str(path),
+  )
+  run = evaluation.rank_run(hits, ranked, path)
   facts = facts_of(experiment, split, ranked, options)
   # Runs of many systems are called run.trec.
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -308,7 +322,10 @@ def evaluate_bm25(
 
 def _read_set(experiment: Any, split: str, options: Options) -> RetrievalSet:
   ranked = RetrievalSet.of_split(experiment, split, options.document_separator)
-  ranked = dataclasses.replace(ranked, relevance_level=options.relevance_level)
+  ranked = dataclasses.replace(
+      ranked, relevance_level=options.relevance_level,
+      more_metrics=options.metrics,
+  )
   return ranked.with_equal_texts_as_one() if options.equal_texts else ranked
 
 
@@ -320,6 +337,12 @@ def _open_set(
   files.make_folder(folder, 'another --output_dir')
   trec.check_ids('query id', ranked.query_ids)
   trec.check_ids('id', ranked.ranked_ids)
+  for name in options.metrics:
+    if what := ranked.lacks(name):
+      _LOG.warning(
+          '%s is left out: %s, split %s, has no %s.',
+          name, options.label(experiment.task), split, what,
+      )
   return ranked
 
 
@@ -349,6 +372,7 @@ def facts_of(
       **({'relevance_level': level} if level > 1 else {}),
       **({'equal_texts': 'one'} if options.equal_texts else {}),
       **({result_files.COPIES: copies} if copies else {}),
+      **({result_files.ASKED: options.metrics} if options.metrics else {}),
   }
   print(f'  {result_files.size(facts)}')
   if sentence := result_files.describe_copies(facts):

@@ -44,6 +44,8 @@ DOCUMENTS, EQUAL_TEXTS = '-documents', '-equal-texts'
 # Keys: numbers of queries with a relevant passage that has an unjudged copy,
 # and of those with the words of a training query.
 COPIES = 'unjudged_copies'
+# Key: the metrics that were asked for, beside the standard ones.
+ASKED = 'metrics_asked'
 # The folder in a result folder with results of codecs.
 CODECS = 'codecs'
 _SHAPE = {
@@ -285,6 +287,23 @@ def read_result(folder: pathlib.Path) -> Result:
   key = Key(*(content.pop(name, None) for name in Key._fields))
   per_query = functools.cache(lambda: read_per_query(folder / PER_QUERY))
   return Result(str(folder), key, content.pop('metrics'), content, per_query)
+
+
+def run_depth(path: pathlib.Path, run: trec.Run) -> float:
+  """The hits a query that a run holds at least, where there are so many.
+
+  It is infinite for the run of a result folder that has all that the system
+  retrieves, as of a small corpus.
+  """
+  most = max(map(len, run.values()))
+  if path.name != RUN or not (path.parent / METRICS).exists():
+    return most
+  facts = read_result(path.parent).provenance
+  # A run that was re-ranked is as deep as it was.
+  if 'run' in facts:
+    return most
+  limit = min(facts.get('k', 0), facts.get('candidates', math.inf))
+  return math.inf if most < limit else most
 
 
 def size(facts: Mapping[str, Any]) -> str:

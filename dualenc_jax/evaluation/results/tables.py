@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 import pathlib
 
+from dualenc_jax.evaluation import metrics as metrics_lib
 from dualenc_jax.evaluation.results import benchmarks, significance
 from dualenc_jax.evaluation.results.benchmarks import Benchmark, EvaluatedSet
 from dualenc_jax.evaluation.results.result_files import (
+  ASKED,
   CODECS,
   describe_words,
   METRICS,
@@ -49,6 +51,7 @@ def paper_tables(models: _Models) -> list[Table]:
   - BEIR, as SamToNe's table 2: a row a set, nDCG@10 by model, the average.
   - Open NQ, as Dong 2022's table 3: top-k accuracy by model; a table a split.
   - All other results, rankings of documents too: a row a split and model.
+  - The metrics that were asked for on the sets of the first three, likewise.
 
   Notes say where a model's figures are not all of one checkpoint or run.
   """
@@ -81,7 +84,15 @@ def paper_tables(models: _Models) -> list[Table]:
           )
           for one in open_nq
       ],
-      _other(models, other),
+      _split_table(
+          'other', 'Retrieval metrics (%) by task and split', models, other,
+          (*_OTHER_METRICS, *_asked(models, other)),
+      ),
+      _split_table(
+          'asked', 'Further metrics (%) by task and split', models,
+          [s for s in sets if s not in other],
+          _asked(models, [s for s in sets if s not in other]),
+      ),
   ]
   return [table for table in tables if table.rows]
 
@@ -112,6 +123,8 @@ def codec_table(folder: pathlib.Path) -> Table | None:
   first = read_result(folder)
   names = [m for m in _OF_CODECS if m in first.metrics]
   metrics = [names[0], *[m for m in names[1:] if m.startswith('Recall')][:1]]
+  asked = first.provenance.get(ASKED, ())
+  metrics += [m for m in asked if m in first.metrics and m not in metrics]
   floats, known = first.provenance['embedding_dtype'], coded[0].provenance
   size = known['bytes_per_passage'] * known['times_smaller']
   whole = {'codec': floats, 'bytes_per_passage': size, 'times_smaller': 1}
@@ -191,8 +204,21 @@ def _paper_table(
   return Table(name, title, (head,), columns, tuple(rows), notes)
 
 
-def _other(models: _Models, sets: _Sets) -> Table:
-  metrics = _known(models, sets, _OTHER_METRICS)
+def _asked(models: _Models, sets: _Sets) -> list[str]:
+  """The metrics that --metrics of an evaluation named, in one order."""
+  results = (
+      model.results.get(key) for model in models for s in sets for key in s.keys
+  )
+  asked = {m for r in results if r for m in r.provenance.get(ASKED, ())}
+  return sorted(asked, key=lambda name: metrics_lib.parse(name).place)
+
+
+def _split_table(
+    name: str, title: str, models: _Models, sets: _Sets, metrics: Sequence[str]
+) -> Table:
+  """A table of metrics, with a row a split and model."""
+  metrics = _known(models, sets, tuple(dict.fromkeys(metrics)))
+  sets = [s for s in sets if _with_any(models, [s], metrics)]
   split = any(s.split for s in sets)
   rows: list[Row] = []
   for evaluated in sets:
@@ -205,8 +231,8 @@ def _other(models: _Models, sets: _Sets) -> Table:
       new = model is shown[0] and bool(rows) and len(models) > 1
       rows.append(Row((*heads, model.name), row, ruled=new))
   return Table(
-      name='other',
-      title='Retrieval metrics (%) by task and split',
+      name=name,
+      title=title,
       heads=('Task', *['Split'] * split, 'Model'),
       columns=tuple(('', metric) for metric in metrics),
       rows=tuple(rows),
