@@ -317,6 +317,13 @@ def statements(text: str, but: str) -> list[str]:
   return [f'{a} = {b}' for a, b in _bindings(text).items() if a != but]
 
 
+def macros(text: str | None = None) -> set[str]:
+  """Names of the macros of a config, by default the current one."""
+  text = gin.config_str() if text is None else text
+  found = re.findall(r'^(\w+) = |%(\w+)\b(?!\.)', text, re.M)
+  return {name for pair in found for name in pair if name}
+
+
 def _missing_macros() -> Iterator[str]:
   """A sentence on macros without a value, if there are any."""
   missing = re.findall(r'^(\w+) = %gin\.REQUIRED$', gin.config_str(), re.M)
@@ -329,8 +336,7 @@ def _missing_macros() -> Iterator[str]:
 
 def _unknown_macros(bindings: Sequence[str], text: str) -> Iterator[str]:
   """A sentence on each macro of a flag that the config of the files lacks."""
-  known = {*re.findall(r'^(\w+) = |%(\w+)\b(?!\.)', text, re.M)}
-  names = {name for pair in known for name in pair if name}
+  names = macros(text)
   for name in _names(bindings):
     if '.' in name or name in names:
       continue

@@ -12,11 +12,13 @@ aside.
 
 SIGTERM, SIGINT and SIGUSR1 are passed on to the running stage, which ends, as
 `dualenc train` does, after a checkpoint. The exit status is then 75, after
-Ctrl-C 130; if a stage fails, it is that of the stage.
+Ctrl-C 130; if a stage fails, it is that of the stage. With --sweep, or in a
+recipe that is a grid, the stages that do not need it run before that; so does a
+comparison, which says what is missing.
 """
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 import functools
 import importlib
 import pathlib
@@ -45,24 +47,23 @@ def main(argv: Sequence[str] | None = None) -> None:
   if not args.gin_file:
     shipped = [f for f in config.shipped_files() if f.startswith('recipes/')]
     raise UserError(f'Give --gin_file: {", ".join(shipped)}, or your own.')
-  recipe = _build(args, args.gin_bindings)
-  config.check_effect(args.gin_bindings, macros=True)
-  if args.sweep:
-    once = runner.idle(recipe, _given(args, recipe, strict=False))
-    recipe = _swept(args, args.sweep, args.gin_bindings, once)
+  recipe, is_grid = _swept(args)
+  until = [] if args.until is None else recipe.copies.get(
+      args.until, [args.until]
+  )
   expect(
-      args.until is None or args.until in recipe.stages, '--until', args.until,
-      f'one of {", ".join(recipe.stages)}',
+      args.until is None or until and {*until} <= recipe.stages.keys(),
+      '--until', args.until, f'one of {", ".join(recipe.copies)}',
   )
   given, work_dir = _given(args, recipe), pathlib.Path(args.output_dir)
-  lines = runner.command_lines(recipe, work_dir, given, args.until)
+  lines = runner.command_lines(recipe, work_dir, given, until)
   for name, line in lines.items():
     try:
       check_line(line)
     except UserError as e:
       raise UserError(f'Stage {name}: {e}') from e
   if args.list:
-    states = runner.idle(recipe, given, args.until)
+    states = runner.idle(recipe, given, until)
     for name in recipe.stages:
       if name in lines:
         print(f'# {name}\ndualenc {shlex.join(lines[name])}')
@@ -72,15 +73,23 @@ def main(argv: Sequence[str] | None = None) -> None:
   done: list[runner.Done] = []
   width = max(map(len, recipe.stages)) + 2
   another = 'another --output_dir'
+  failure = None
   with folder_lock.lock_folder(work_dir, 'runs a recipe', another):
     execute = functools.partial(_execute, args.gin_search_paths)
-    for each in runner.run(recipe, work_dir, execute, given, args.until):
-      done.append(each)
-      print(_line(each, width), flush=True)
-  if any(each.state == runner.RAN for each in done):
+    try:
+      for each in runner.run(recipe, work_dir, execute, given, until, is_grid):
+        done.append(each)
+        print(_line(each, width), flush=True)
+    except runner.StageFailed as e:
+      failure = e
+  if any(each.state in (runner.RAN, runner.FAILED) for each in done):
     print('\n'.join(_line(each, width) for each in done))
   total = runner.Done('', '', sum(d.seconds or 0.0 for d in done))
-  print(_line(total, width))
+  print(_line(total, width), flush=True)
+  if failure is not None:
+    print(f'error: {failure}', file=sys.stderr)
+    status = failure.status
+    raise SystemExit(status if status > 0 else 128 - status)  # By a signal.
 
 
 def check_line(line: Sequence[str]) -> None:
@@ -107,7 +116,8 @@ def make_parser() -> flags.Parser:
   add('--sweep', action='append', default=[], metavar='NAME=VALUE,VALUE',
       type=_sweep,
       help='run the stages that use the macro NAME, and those that depend on'
-      ' them, once for each value; repeatable')
+      ' them, once for each value, in place of the values of the recipe, if it'
+      ' has some; repeatable')
   add('--until', metavar='STAGE',
       help='last stage to run; stages that only later ones need are left out')
   return parser
@@ -122,32 +132,32 @@ def _sweep(text: str) -> tuple[str, Sequence[str]]:
   return name, flags.listed(values)
 
 
+def _swept(args: argparse.Namespace) -> tuple[Recipe, bool]:
+  """The recipe with the values of all sweeps, and whether there are any."""
+  recipe = _build(args, args.gin_bindings)
+  config.check_effect(args.gin_bindings, macros=True)
+  known, asked = config.macros(), dict(args.sweep)
+  for name in asked:
+    if name not in known | recipe.sweeps.keys():
+      near = did_you_mean(name, known | recipe.sweeps.keys())
+      raise UserError(f'--sweep={name}: the recipe has no macro {name}.{near}')
+  sweeps = {**recipe.sweeps, **asked}
+  if not sweeps:
+    return recipe, False
+  once = runner.idle(recipe, _given(args, recipe, strict=False))
+  # One recipe, with places for the values, is built for all of them.
+  places = [f"{name} = '{{{name}}}'" for name in sweeps if name in known]
+  recipe = _build(args, [*args.gin_bindings, *places])
+  for name, values in sweeps.items():
+    recipe = sweep(recipe, name, values, once)
+  return recipe, True
+
+
 def _build(args: argparse.Namespace, bindings: Sequence[str]) -> Recipe:
   config.load(
       args.gin_file, bindings, args.gin_search_paths, is_recipe=True
   )
   return config.build(Recipe)
-
-
-def _swept(
-    args: argparse.Namespace, sweeps: Sequence[tuple[str, Sequence[str]]],
-    bindings: Sequence[str], once: Collection[str],
-) -> Recipe:
-  """The recipe of bindings, with all values of the macros of sweeps."""
-  if not sweeps:
-    return _build(args, bindings)
-  *others, (macro, values) = sweeps
-  try:
-    found = {
-        value: _swept(
-            args, others,
-            [*bindings, config.binding(f'--gin.{macro}={value}')], once,
-        )
-        for value in values
-    }
-  except UserError as e:
-    raise UserError(f'--sweep={macro}: {e}') from e
-  return sweep(macro, found, once)
 
 
 def _given(

@@ -61,7 +61,7 @@ def run(recipe, tmp_path, commands, given={}, **options):
 
 def test_what_has_changed_runs_anew_and_keeps_what_was(chain, tmp_path, caplog):
   commands = Commands()
-  first = run(chain, tmp_path, commands, until='second')
+  first = run(chain, tmp_path, commands, until=['second'])
   assert commands.ran == ['first', 'second']
   first |= run(chain, tmp_path, commands)
   assert commands.ran == ['third']
@@ -102,6 +102,75 @@ def test_a_stage_that_failed_goes_on_in_its_folder(chain, tmp_path):
   # What it had made by then was there for it to go on with.
   assert (tmp_path / 'work/second/half').exists()
   assert not (tmp_path / 'work/second.1').exists()
+
+
+def test_a_cell_of_a_grid_that_fails(tmp_path, caplog):
+  """The others go on; a comparison is made of what there is, then of all."""
+  commands = Commands()
+  cells = {
+      name: stage(name, str(tmp_path / 'source')) for name in ('a', 'b', 'c')
+  }
+  (tmp_path / 'source').write_text('source')
+  results = {f'{n}_results': stage('read', f'{{{n}.made}}') for n in cells}
+  systems = [f'{{{name}.made}}' for name in results]
+  given = {}
+
+  def compare(argv):
+    paths = [pathlib.Path(a) for a in argv[1:] if not a.startswith('--')]
+    given.update({p.parent.name: p.read_text() for p in paths if p.exists()})
+    (out,) = (a for a in argv if a.startswith('--output_dir='))
+    pathlib.Path(out.partition('=')[2]).mkdir(parents=True)
+    return 0
+
+  def execute(argv):
+    return (compare if argv[0] == 'compare' else commands)(argv)
+
+  table = Stage('compare', {'skip_missing': True}, systems)
+  recipe = Recipe({
+      **cells, **results, 'table': table,
+      'whole': dataclasses.replace(table, flags={}),
+      'of_b': dataclasses.replace(table, arguments=['{b_results.made}']),
+      'charts': dataclasses.replace(
+          table, arguments=systems[:1],
+          flags={**table.flags, 'over': '{b_results.made}'},
+      ),
+  })
+  work_dir = tmp_path / 'work'
+  # What an earlier run has left of a stage that fails now is not compared.
+  (work_dir / 'b_results').mkdir(parents=True)
+  (work_dir / 'b_results/made').write_text('of another model')
+
+  def run(message=None):
+    commands.ran.clear()
+    given.clear()
+    done = {}
+    try:
+      for each in runner.run(recipe, work_dir, execute, is_grid=True):
+        done[each.name] = each.state
+    except runner.StageFailed as e:
+      assert e.status == 3 and str(e).startswith(message)
+    else:
+      assert message is None
+    return done
+
+  commands.fails = 'b'
+  failed = {
+      'b': 'failed', 'b_results': 'left out', 'whole': 'left out',
+      'of_b': 'left out', 'charts': 'left out',
+  }
+  message = '1 of 10 stages failed: b. Run the recipe again'
+  assert run(message) == {**dict.fromkeys(recipe.stages, 'ran'), **failed}
+  assert [*given] == ['a_results', 'c_results']
+  assert 'Stage b failed, with status 3; its error is above' in caplog.text
+  # The same again, and nothing else.
+  assert run(message) == {**dict.fromkeys(recipe.stages, 'as before'), **failed}
+  assert commands.ran == ['b']
+  commands.fails = None
+  again = {**dict.fromkeys(failed, 'ran'), 'table': 'ran'}
+  assert run() == {**dict.fromkeys(recipe.stages, 'as before'), **again}
+  assert [*given] == ['a_results', 'b_results', 'c_results']
+  assert given['b_results'] == 'source, b, read'
+  assert {*run().values()} == {'as before'}
 
 
 def test_a_file_in_place_of_a_stage(chain, tmp_path):
@@ -261,7 +330,9 @@ def test_through_the_command(tmp_path, capfd):
   assert '$ dualenc' not in said and 'pieces  as before' in said
 
 
-def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
+def test_what_is_wrong_is_said_before_anything_runs(
+    tmp_path, monkeypatch, capsys
+):
   monkeypatch.setattr(command, '_execute', lambda *_: 3)
   own = tmp_path / 'own.gin'
   texts = tiny_run.write_pairs(tmp_path / 'train.jsonl', 4)
@@ -287,9 +358,13 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, monkeypatch):
       ("vocabulary'", "vocabulry'", "no command 'data vocabulry"),
       ("'size': 80", "'sise': 80", 'Stage pieces: unrecognized .*--sise=80'),
       ('80', "'x'", 'Stage pieces: --size is x; expected a whole'),
-      ('80', '2', 'Stage pieces failed, with status 3'),
   ):
     own.write_text(RECIPE.replace(old, new))
     refused(message, *asked)
   # A stage that its command refuses has begun nothing.
+  own.write_text(RECIPE.replace('80', '2'))
+  with pytest.raises(SystemExit) as ended:
+    command.main([*asked])
+  assert ended.value.code == 3
+  assert 'Stage pieces failed, with status 3' in capsys.readouterr().err
   assert not any((tmp_path / 'work').rglob('*.json'))

@@ -1,6 +1,6 @@
 """Recipes: stages, and the outputs of other stages that each of them reads."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 import re
@@ -49,6 +49,9 @@ class Stage:
     overrides: flags that replace all others, for the command line.
     each: values of '{each}', which may stand in the stage's name, flags and
       arguments. The recipe has one stage for each value.
+    sweeps: macros by which a sweep repeats the stage, although its lists could
+      have the outputs of all values, each with the values that it is for; none
+      are all.
   """
 
   command: str = ''
@@ -59,14 +62,15 @@ class Stage:
   changes: Sequence[Mapping[str, Any]] = ()
   overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   each: Sequence[str] = ()
+  sweeps: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
   def reads(self) -> list[tuple[str, str]]:
     """(stage, output) of all outputs of others that it reads."""
-    return _outputs_in([[*self.flags.values()], self.arguments])
+    return outputs_in([[*self.flags.values()], self.arguments])
 
   def values(self, flag: str) -> list[str]:
     """The values of a flag, as strings."""
-    return [str(each) for each in _flat(self.flags.get(flag, ()))]
+    return [str(each) for each in flat(self.flags.get(flag, ()))]
 
   def command_line(
       self, folder: pathlib.Path, places: Mapping[tuple[str, str], pathlib.Path]
@@ -80,7 +84,7 @@ class Stage:
     argv = [*self.command.split(), *map(place, self.arguments)]
     for name, value in self.flags.items():
       is_gin = name.startswith(_GIN)
-      for each in [value] if is_gin else _flat(value):
+      for each in [value] if is_gin else flat(value):
         if each is True and not is_gin:
           argv.append(f'--{name}')
         elif each is not None and (each is not False or is_gin):
@@ -94,16 +98,23 @@ class Recipe:
 
   Attributes:
     stages: by name, with all of their flags and outputs.
+    sweeps: the values of macros that it runs with; see `sweep`.
+    copies: the names that sweeps have given to each stage.
   """
 
   stages: dict[str, Stage]
+  sweeps: Mapping[str, Sequence[str]]
+  copies: Mapping[str, Sequence[str]]
 
   def __init__(
       self,
       stages: Mapping[str, Stage],
       flags: Mapping[str, Mapping[str, Any]] | None = None,
+      sweeps: Mapping[str, Sequence[Any]] | None = None,
   ):
-    """Takes stages, and flags of all stages of a command, which theirs replace.
+    """Takes stages, flags of all stages of a command, and sweeps.
+
+    A stage's own flags replace those of its command.
 
     Raises:
       UserError: a stage has no command, a bad name, or reads what no earlier
@@ -120,6 +131,10 @@ class Recipe:
       for value in stage.each or ('',):
         own = _complete(stage, shared, value)
         self._add(name.replace(EACH, value), own)
+    self.sweeps = {
+        macro: [*map(str, values)] for macro, values in (sweeps or {}).items()
+    }
+    self.copies = {name: [name] for name in self.stages}
 
   def _add(self, name: str, stage: Stage) -> None:
     if not re.fullmatch(r'\w+', name) or name in self.stages:
@@ -154,98 +169,8 @@ def _complete(stage: Stage, shared: Mapping[str, Any], value: str) -> Stage:
       _mapped(stage.arguments, fill),
       {**outputs, **stage.outputs},
       stage.inputs,
+      sweeps=stage.sweeps,
   )
-
-
-def sweep(
-    macro: str, recipes: Mapping[str, Recipe], once: Collection[str] = ()
-) -> Recipe:
-  """Repeats the stages that depend on a macro.
-
-  A stage in which the recipes differ is there once for each value, with
-  '_VALUE' after its name; so is a stage that reads an output of such a stage.
-  A list in a stage that is there once, such as the systems of a comparison, has
-  the outputs of all values; names of systems then have the value.
-
-  Args:
-    macro: its name.
-    recipes: the recipe by value of the macro.
-    once: stages that are not repeated, as they do not run.
-  """
-  suffixes = {v: re.sub(r'\W+', '_', v).strip('_') for v in recipes}
-  if len({*suffixes.values()} - {''}) < max(len(recipes), 2):
-    raise UserError(
-        f"--sweep={macro} has the values {', '.join(recipes)}; expected two or"
-        ' more that differ in letters and digits.'
-    )
-  stages: dict[str, Stage] = {}
-  swept: set[str] = set()
-  first = next(iter(recipes.values()))
-  for name, stage in first.stages.items():
-    versions = [recipe.stages[name] for recipe in recipes.values()]
-    # A list of gin files must not get several configs: the last would win.
-    alone = [
-        value for flag, value in stage.flags.items()
-        if flag == 'gin_file' or not isinstance(value, list | tuple)
-    ]
-    depends = swept.intersection(source for source, _ in _outputs_in(alone))
-    differs = any(each != stage for each in versions)
-    if name in once or not (depends or differs):
-      stages[name] = _with_all(stage, swept, macro, suffixes)
-      continue
-    swept.add(name)
-    for each, suffix in zip(versions, suffixes.values()):
-      stages[f'{name}_{suffix}'] = dataclasses.replace(
-          each,
-          flags={n: _renamed(x, swept, suffix) for n, x in each.flags.items()},
-          arguments=_renamed(each.arguments, swept, suffix),
-      )
-  if not swept:
-    raise UserError(f'--sweep={macro}: its values change no stage that runs.')
-  return Recipe(stages)
-
-
-def _with_all(
-    stage: Stage, swept: set[str], macro: str, suffixes: Mapping[str, str]
-) -> Stage:
-  """The stage with lists that have the outputs of all values."""
-
-  def is_swept(value: Any) -> bool:
-    return isinstance(value, str) and not swept.isdisjoint(
-        source for source, _ in OUTPUT.findall(value)
-    )
-
-  def spread(values: Any) -> Any:
-    if not isinstance(values, list | tuple):
-      return values
-    found = []
-    for value in values:
-      if is_swept(value):
-        found += [_renamed(value, swept, s) for s in suffixes.values()]
-      else:
-        found.append(spread(value))
-    return found
-
-  flags = {name: spread(value) for name, value in stage.flags.items()}
-  names = str(flags.get('names', '')).split(',')
-  if len(names) == len(stage.arguments):
-    flags['names'] = ','.join(
-        f'{name} {macro}={value}' if value else name
-        for name, argument in zip(names, stage.arguments)
-        for value in (suffixes if is_swept(argument) else [''])
-    )
-  arguments = spread(stage.arguments)
-  return dataclasses.replace(stage, flags=flags, arguments=arguments)
-
-
-def _renamed(value: Any, swept: set[str], suffix: str) -> Any:
-  """A value that reads the stages of one value of the macro."""
-
-  def rename(match: re.Match[str]) -> str:
-    name, output = match.groups()
-    return f'{{{name}_{suffix}.{output}}}' if name in swept else match[0]
-
-  return _mapped(value, lambda text: OUTPUT.sub(rename, text))
 
 
 def _mapped(value: Any, function: Callable[[str], str]) -> Any:
@@ -255,16 +180,16 @@ def _mapped(value: Any, function: Callable[[str], str]) -> Any:
   return function(value) if isinstance(value, str) else value
 
 
-def _outputs_in(value: Any) -> list[tuple[str, str]]:
-  """The outputs that the strings of a value name, each once."""
-  texts = [text for text in _flat(value) if isinstance(text, str)]
+def outputs_in(value: Any) -> list[tuple[str, str]]:
+  """Finds the outputs that the strings of a value name, each once."""
+  texts = [text for text in flat(value) if isinstance(text, str)]
   return list(dict.fromkeys(p for text in texts for p in OUTPUT.findall(text)))
 
 
-def _flat(value: Any) -> Iterator[Any]:
-  """The items of lists, and of lists in them."""
+def flat(value: Any) -> Iterator[Any]:
+  """Yields the items of lists, and of lists in them."""
   if isinstance(value, list | tuple):
     for each in value:
-      yield from _flat(each)
+      yield from flat(each)
   else:
     yield value

@@ -9,11 +9,12 @@ import shutil
 import time
 from typing import Any, NamedTuple
 
-from dualenc_jax.pipelines.recipes.recipe import Recipe, Stage
+from dualenc_jax.pipelines.recipes.recipe import outputs_in, Recipe, Stage
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
 RAN, SAME, GIVEN, UNUSED = 'ran', 'as before', 'given', 'not wanted'
+FAILED, LEFT_OUT = 'failed', 'left out'
 _LOG = logging.getLogger(__name__)
 # Larger files of a model_dir count by name and size alone.
 _SMALL = 2**20
@@ -23,10 +24,19 @@ Execute = Callable[[Sequence[str]], int]
 Places = Mapping[tuple[str, str], pathlib.Path]
 
 
+class StageFailed(UserError):
+  """Stages that failed; `status` is the exit status of the first."""
+
+  def __init__(self, message: str, status: int):
+    super().__init__(message)
+    self.status = status
+
+
 class Done(NamedTuple):
   """A stage that is done, its state, and its seconds if it ran.
 
-  States are 'ran', 'as before', 'given' and 'not wanted'.
+  States are 'ran', 'as before', 'given' and 'not wanted', in a grid 'failed'
+  and 'left out', too.
   """
 
   name: str
@@ -36,7 +46,7 @@ class Done(NamedTuple):
 
 def run(
     recipe: Recipe, work_dir: pathlib.Path, execute: Execute,
-    given: Places = {}, until: str | None = None,
+    given: Places = {}, until: Collection[str] = (), is_grid: bool = False,
 ) -> Iterator[Done]:
   """Runs a recipe; yields each stage once it is done.
 
@@ -44,34 +54,76 @@ def run(
   of its inputs. A killed stage runs again in its folder; a stage whose inputs
   have changed runs in a new one, and the old folder is kept aside.
 
+  If a stage of a grid fails, the others run, except those that read what it
+  makes. A comparison with the flag skip_missing runs if one of its systems is
+  there; in place of the others it gets paths that do not exist.
+
   Args:
     recipe: the stages.
     work_dir: has a folder for each stage.
     execute: runs arguments of `dualenc`; returns the exit status.
     given: the user's files in place of outputs. A stage does not run if all of
       its outputs that are read are given, or are read by such stages alone.
-    until: the last stage to run.
+    until: the last stages to run; none are all.
+    is_grid: whether the other stages run after one has failed.
 
   Raises:
-    UserError: an input does not exist, or a stage fails.
+    UserError: an input does not exist.
+    StageFailed: a stage fails; in a grid after the last one.
   """
   places, states = _places(recipe, work_dir, given), idle(recipe, given, until)
   for name, stage in recipe.stages.items():
     for path in _inputs(stage):
       if name not in states and not path.exists():
         raise UserError(f'Stage {name}: its input {path} does not exist.')
+  failures: dict[str, StageFailed] = {}
+  missing: set[str] = set()
+  last = next((name for name in reversed(recipe.stages) if name in until), '')
   for name, stage in recipe.stages.items():
     if name in states:
       yield Done(name, states[name], None)
+    elif _can_run(stage, missing):
+      own = {
+          pair: work_dir / f'{pair[0]}.failed' if pair[0] in missing else path
+          for pair, path in places.items()
+      }
+      try:
+        done = _run(name, stage, work_dir, own, execute)
+      except StageFailed as e:
+        if not is_grid:
+          raise
+        _LOG.error('%s', e)
+        failures[name] = e
+        missing.add(name)
+        done = Done(name, FAILED, None)
+      yield done
     else:
-      yield _run(name, stage, work_dir, places, execute)
-    if name == until:
-      return
+      missing.add(name)
+      yield Done(name, LEFT_OUT, None)
+    if name == last:
+      break
+  if failures:
+    raise StageFailed(
+        f'{len(failures)} of {len(recipe.stages) - len(states)} stages failed:'
+        f' {", ".join(failures)}. Run the recipe again to continue with them.',
+        next(iter(failures.values())).status,
+    )
+
+
+def _can_run(stage: Stage, missing: Collection[str]) -> bool:
+  """Whether a stage has what it needs without the outputs of some stages."""
+  read = {source for source, _ in stage.reads()}
+  if read.isdisjoint(missing):
+    return True
+  if not stage.flags.get('skip_missing') or read <= {*missing}:
+    return False
+  in_flags = {source for source, _ in outputs_in([*stage.flags.values()])}
+  return in_flags.isdisjoint(missing)
 
 
 def command_lines(
     recipe: Recipe, work_dir: pathlib.Path, given: Places = {},
-    until: str | None = None,
+    until: Collection[str] = (),
 ) -> dict[str, list[str]]:
   """The arguments of each stage that runs, by name."""
   places, states = _places(recipe, work_dir, given), idle(recipe, given, until)
@@ -83,19 +135,20 @@ def command_lines(
 
 
 def idle(
-    recipe: Recipe, given: Collection[tuple[str, str]], until: str | None = None
+    recipe: Recipe, given: Collection[tuple[str, str]],
+    until: Collection[str] = (),
 ) -> dict[str, str]:
   """The states of the stages that do not run, by name."""
   states: dict[str, str] = {}
   read_by_any: set[str] = set()
   wanted: set[tuple[str, str]] = set()
-  is_later = until is not None
+  is_later = bool(until)
   for name, stage in reversed(recipe.stages.items()):
-    is_later = is_later and name != until
+    is_later = is_later and name not in until
     outputs = {(name, output) for output in stage.outputs}
     is_read = name in read_by_any
     read_by_any.update(source for source, _ in stage.reads())
-    if is_later or is_read and name != until and wanted.isdisjoint(outputs):
+    if is_later or is_read and name not in until and wanted.isdisjoint(outputs):
       states[name] = UNUSED
     elif outputs & {*given} and outputs & wanted <= {*given}:
       states[name] = GIVEN
@@ -152,15 +205,15 @@ def _run(
   if status:
     if not folder.exists():
       record.unlink()  # Refused, before anything was made.
-    raise UserError(
+    raise StageFailed(
         f'Stage {name} failed, with status {status}; its error is above. Run'
-        ' the recipe again to continue from here.'
+        ' the recipe again to continue from here.', status,
     )
   for path in outputs:
     if not path.exists():
-      raise UserError(
+      raise StageFailed(
           f'Stage {name} ended without {path}, which `dualenc {stage.command}`'
-          ' should make.'
+          ' should make.', 1,
       )
   seconds = spent + time.perf_counter() - started
   _write(record, parts, True, seconds)
