@@ -95,7 +95,7 @@ class Retriever:
 
     Args:
       path: a folder of `save`, opened with its index, all of it read once for
-        its checksums; the model_dir of a training run, at its newest
+        its checksums; the model_dir of a training run, at its best or newest
         checkpoint; or any other checkpoint of a dual encoder that `dualenc
         convert` reads, also as hf://org/name. A query tower alone, of
         `dualenc convert --to=jax_export --tower=query`, encodes queries.

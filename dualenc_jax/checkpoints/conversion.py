@@ -70,7 +70,7 @@ class Source:
 
   Attributes:
     path: a folder or a file.
-    step: of the checkpoint in a model_dir; None for the newest.
+    step: of the checkpoint in a model_dir; None for the best or newest.
     vocabulary: as of `loading.load`.
     usage: lengths and prefixes that are not those of the checkpoint, by name.
     dim: as of `transforms.truncate`; None for all components.

@@ -139,7 +139,7 @@ def read(
 
   Args:
     path: a folder or a file; gs:// for T5X checkpoints.
-    step: of the checkpoint in a model_dir; None for the newest.
+    step: of the checkpoint in a model_dir; None for the best or newest.
     dim: as of `transforms.truncate`; None for all components.
 
   Raises:
@@ -180,7 +180,7 @@ def load(
   """Loads a checkpoint on the devices of this host; no config is run.
 
   Args:
-    path: as of `read`; of a model_dir the newest checkpoint that can be read.
+    path: as of `read`; of a model_dir the best checkpoint that can be read.
     dim: as of `read`.
     **given: arguments of `loading.load`, for a checkpoint without a vocabulary
       or lengths of its own.

@@ -67,7 +67,7 @@ def load(
 def load_model_dir(
     path: pathlib.Path, step: int | None = None, dim: int | None = None
 ) -> LoadedModel:
-  """Loads a model_dir as it was trained, at its newest readable checkpoint.
+  """Loads a model_dir as it was trained, at its best or newest checkpoint.
 
   `step` and `dim` are as of `formats.read`.
   """

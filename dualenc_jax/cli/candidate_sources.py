@@ -138,7 +138,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add('--model_dir',
       help='search with this dual encoder; its task is the default task')
   add('--step', type=flags.whole(0),
-      help='checkpoint of --model_dir (default the newest)')
+      help='checkpoint of --model_dir (default the best kept, else the newest)')
   flags.add_dim(parser)
   flags.add_prompts(parser)
   add('--index_dir', help='folder for the embeddings of the corpus')

@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel(LoadedModel):
-  """A model as its newest (or a chosen) checkpoint has it, and its run."""
+  """A model as its best, newest or chosen checkpoint has it, and its run."""
 
   experiment: Experiment
 
