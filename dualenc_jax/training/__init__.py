@@ -1,9 +1,9 @@
 """Training: an experiment, its plan and start, the step, the loop, its hooks.
 
-Checkpoints of a run are saved and restored here; those of other libraries are
+Checkpoints of a run are saved and restored here, and the best one is chosen by
+the metrics of `evaluation.results.training_evals`; those of other libraries are
 read in `checkpoints`. The value of a batch is in `objectives`, the mesh in
-`parallel`. The best step is chosen by `evaluation.results.training_evals`,
-which measures the model; there a run ends by PATIENCE, too.
+`parallel`.
 """
 
 from dualenc_jax.parallel.partitioning import Partitioner

@@ -23,6 +23,7 @@ from dualenc_jax.checkpoints import loading
 from dualenc_jax.checkpoints.weights import list_first, VOCABULARY
 from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.parallel import partitioning
+from dualenc_jax.training.hooks import Training
 from dualenc_jax.training.step import TrainState
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
@@ -31,6 +32,7 @@ from dualenc_jax.utils.tensor_files.tensors import DamageError
 
 _LOG = logging.getLogger(__name__)
 _TREES = 'params', 'optimizer', 'memory'
+_LOWER_IS_BETTER = ('perplexity',)
 # Bytes that `save_params` writes at once, and of a file.
 _AT_ONCE, _DATA_FILE = 200 << 20, 50 << 20
 # Restoring a good checkpoint may raise these: another model, no memory.
@@ -262,6 +264,43 @@ class Checkpoints:
           ' room there or change MODEL_DIR, then run the same command again to'
           ' resume.'
       ) from e
+
+
+def note_best(
+    run: Training, metrics: Mapping[str, float], name: str,
+    patience: int | None,
+) -> None:
+  """Notes the best step so far, which is kept, and ends a run without one.
+
+  Args:
+    run: a run after an evaluation on the validation split.
+    metrics: those of the evaluation.
+    name: the metric that decides, KEEP_BEST.
+    patience: evaluations in a row without a new best after which the run ends;
+      None for no such end.
+
+  Raises:
+    UserError: there is no such metric.
+  """
+  if name not in metrics:
+    raise UserError(
+        f'KEEP_BEST is {name!r}; the evaluations on split validation have'
+        f' {", ".join(metrics)}. Expected one of them.'
+    )
+  best = run.notes.get('best')
+  sign = -1 if name in _LOWER_IS_BETTER else 1
+  if best is None or sign * metrics[name] > sign * best['value']:
+    run.notes['best'] = {
+        'step': run.step, 'metric': name, 'value': metrics[name], 'since': 0
+    }
+    run.save = True
+    return
+  best['since'] += 1
+  if patience is not None and best['since'] >= patience:
+    run.notes['ended'] = (
+        f'{name} has not {"fallen" if sign < 0 else "risen"} at the last'
+        f' {best["since"]} of the evaluations.'
+    )
 
 
 def write_vocabulary(model_dir: pathlib.Path, vocabulary: Vocabulary) -> None:

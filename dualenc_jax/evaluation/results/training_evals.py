@@ -25,6 +25,7 @@ from dualenc_jax.retrieval.encoding.teacher import (
   Teacher,
 )
 from dualenc_jax.retrieval.search.bm25 import BM25
+from dualenc_jax.training.checkpoints import note_best
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.training.hooks import Hook, Training
 from dualenc_jax.training.step import Plan
@@ -33,8 +34,6 @@ from dualenc_jax.utils.errors import UserError
 
 # A generator's metrics.
 _LOG_LIKELIHOOD, _ACCURACY = 'log_likelihood', 'token_accuracy'
-_PERPLEXITY = 'perplexity'
-LOWER_IS_BETTER = (_PERPLEXITY,)
 # Hits that a cross-encoder orders. All hits of 1,000 queries take minutes.
 _DEPTH = 20
 # The most queries and passages of a sub-corpus, which has all relevant ones.
@@ -136,7 +135,7 @@ def _evaluate_likelihood(
       for name, values in ((_LOG_LIKELIHOOD, logs), (_ACCURACY, correct))
   }
   means = {n: float(values.sum() / tokens.sum()) for n, values in sums.items()}
-  means[_PERPLEXITY] = float(np.exp(-means[_LOG_LIKELIHOOD]))
+  means['perplexity'] = float(np.exp(-means[_LOG_LIKELIHOOD]))
   by_query = {name: values / tokens for name, values in sums.items()}
   return means, Scores(answered, by_query)
 
@@ -259,7 +258,7 @@ def _hook(
         if group == VALIDATION:
           _calibrate(evaluate, run.step, model_dir)
     if group == VALIDATION and experiment.keep_best is not None:
-      _note_best(experiment, means, run)
+      note_best(run, means, experiment.keep_best, experiment.patience)
     return dict(means)
 
   return Hook(measure, experiment.eval_every, at_start=True, group=group)
@@ -279,32 +278,6 @@ def _calibrate(
         VALIDATION,
     )
   save_calibration(fitted, model_dir)
-
-
-def _note_best(
-    experiment: Any, metrics: Mapping[str, float], run: Training
-) -> None:
-  """Saves the best step so far, and ends a run that has long not improved."""
-  name, patience = experiment.keep_best, experiment.patience
-  if name not in metrics:
-    raise UserError(
-        f'KEEP_BEST is {name!r}; the evaluations on split {VALIDATION} have'
-        f' {", ".join(metrics)}. Expected one of them.'
-    )
-  best = run.notes.get('best')
-  sign = -1 if name in LOWER_IS_BETTER else 1
-  if best is None or sign * metrics[name] > sign * best['value']:
-    run.notes['best'] = {
-        'step': run.step, 'metric': name, 'value': metrics[name], 'since': 0
-    }
-    run.save = True
-    return
-  best['since'] += 1
-  if patience is not None and best['since'] >= patience:
-    run.notes['ended'] = (
-        f'{name} has not {"fallen" if sign < 0 else "risen"} at the last'
-        f' {best["since"]} of the evaluations.'
-    )
 
 
 def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
