@@ -31,12 +31,15 @@ from dualenc_jax.utils.untrusted import escape
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
+  systems = compared_systems.systems(args.systems, args.names)
+  missing: tuple[str, ...] = ()
+  if args.skip_missing:
+    systems, missing = compared_systems.keep_available(systems)
   baseline, *models = compared_systems.read(
-      args.systems, args.names, args.qrels, args.k, args.relevance_level,
-      args.metrics or (),
+      systems, args.qrels, args.k, args.relevance_level, args.metrics or ()
   )
   comparison = comparison_lib.compare(
-      baseline, models, args.metrics or None
+      baseline, models, args.metrics or None, missing
   )
   if not models:
     (result,) = baseline.results.values()
@@ -77,7 +80,10 @@ def make_parser() -> flags.Parser:
   add('--metrics', type=flags.listed, metavar='NAME[,NAME]',
       help='metrics such as MRR@10,Recall@100 (default those of the papers)')
   add('--names', type=flags.listed, metavar='NAME[,NAME]',
-      help='names of the systems, in order; {codec} in one is its codec')
+      help='names of the systems, in order; {codec} in one is its codec;'
+      ' systems of one name are one, with the results of all')
+  add('--skip_missing', action='store_true',
+      help='leave out systems without results, and say so')
   add('--output_dir', type=flags.path, metavar='DIR',
       help='folder of the results (default none: print only)')
   return parser

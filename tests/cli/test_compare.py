@@ -96,6 +96,64 @@ def test_several_models_have_columns_side_by_side(tmp_path, capsys):
     ]
 
 
+def grid(root):
+  """Folders of two losses on two sets, a model of its own for each."""
+  for loss, values in (('softmax', (0.5, 0.2)), ('samtone', (1.0, 0.4))):
+    for task, value in zip(('msmarco', 'nq'), values):
+      key = ('multireqa', 'NaturalQuestions') if task == 'nq' else (task, None)
+      result_folders.of_column(
+          root / f'{loss}-{task}', 'MRR', [value] * 10, task=key[0],
+          dataset=key[1], split='validation', run_id=f'{loss} {task}',
+      )
+  return 'softmax-msmarco', 'samtone-msmarco', 'softmax-nq', 'samtone-nq'
+
+
+def test_models_of_a_set_each_are_a_row_by_their_name(tmp_path, capsys):
+  cells = grid(tmp_path)
+  flags = '--names=DE,SamToNe,DE,SamToNe', f'--output_dir={tmp_path / "out"}'
+  printed = run(capsys, tmp_path, *cells, *flags)
+  assert printed[0] == 'SamToNe against DE (%)'
+  rows = [line.split()[2:6] for line in printed[2:4]]
+  assert rows == [
+      ['MRR', '50.00', '100.00', '+50.00'], ['MRR', '20.00', '40.00', '+20.00']
+  ]
+  assert 'Figures of DE are of 2 training runs.' in printed
+  table = (tmp_path / 'out' / 'tables.md').read_text()
+  assert table.count('| DE ') == table.count('| SamToNe ') == 1
+  with pytest.raises(UserError, match='results on msmarco validation, of'):
+    run(capsys, tmp_path, *cells, '--names=A,A,B,B')
+  with pytest.raises(UserError, match='--names calls all systems A'):
+    run(capsys, tmp_path, cells[0], cells[2], '--names=A,A')
+
+
+def test_cells_without_results_are_left_out_and_told(tmp_path, capsys):
+  cells = [*grid(tmp_path), 'pair-msmarco', 'pair-nq']
+  (tmp_path / 'pair-nq' / 'evaluation').mkdir(parents=True)
+  names = '--names=DE,SamToNe,DE,SamToNe,PAIR,PAIR'
+  with pytest.raises(UserError, match='pair-msmarco does not exist'):
+    run(capsys, tmp_path, *cells, names)
+  flags = names, '--skip_missing', f'--output_dir={tmp_path / "out"}'
+  printed = run(capsys, tmp_path, *cells, *flags)
+  assert printed[0] == 'SamToNe against DE (%)'
+  gone = [f'PAIR ({tmp_path / name})' for name in cells[-2:]]
+  said = f'No results: {", ".join(gone)}.'
+  assert said in printed
+  out = tmp_path / 'out'
+  assert said in (out / 'comparison.md').read_text().replace('\\_', '_')
+  assert json.loads((out / 'comparison.json').read_text())['missing'] == gone
+  # One cell of a row: its set is not compared, and both are told.
+  shutil.rmtree(tmp_path / 'samtone-nq')
+  printed = ' '.join(run(capsys, tmp_path, *cells[:4], names[:29], flags[1]))
+  assert f'No results: SamToNe ({tmp_path / "samtone-nq"}).' in printed
+  assert 'Left out, since not all have them or these metrics: multireqa' in (
+      printed
+  )
+  with pytest.raises(UserError, match='Only .*softmax-nq has results; ex'):
+    run(capsys, tmp_path, 'softmax-nq', 'samtone-nq', flags[1])
+  with pytest.raises(UserError, match='baseline, .*samtone-nq, has no r'):
+    run(capsys, tmp_path, 'samtone-nq', *cells[:2], flags[1])
+
+
 def test_results_of_older_steps_are_told(tmp_path, capsys):
   result_folders.of_column(tmp_path / 'a', 'MRR', [0.5])
   report_folder.checkpoint(report_folder.new(tmp_path / 'a'), 40_000)

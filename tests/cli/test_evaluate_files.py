@@ -94,16 +94,17 @@ def test_the_run_file_alone_gives_the_same_metrics(model, whole, tmp_path):
   )
   assert {len(hits) for hits in run_of(short).values()} == {20}
   runs = [path / 'run.trec' for path in (whole, short)]
+  systems = compared_systems.systems(runs, 'ab')
   result, cut = (
       next(iter(found.results.values()))
-      for found in compared_systems.read(runs, 'ab', qrels, asked=asked[:2])
+      for found in compared_systems.read(systems, qrels, asked=asked[:2])
   )
   # All that the whole one retrieves is in its file; the short one is cut off.
-  (deep,) = compared_systems.read(runs[:1], 'a', qrels, asked=['Recall@500'])
+  (deep,) = compared_systems.read(systems[:1], qrels, asked=['Recall@500'])
   (all_found,) = deep.results.values()
   assert all_found.metrics['Recall@500'] == result.metrics['Recall@1000']
   with pytest.raises(UserError, match='@50 needs 50 hits.*run.trec gives 20'):
-    compared_systems.read(runs[1:], 'b', qrels, asked=asked)
+    compared_systems.read(systems[1:], qrels, asked=asked)
   metrics = result_of(whole)['metrics']
   assert {name: result.metrics[name] for name in metrics} == metrics
   own = result_of(short)

@@ -192,7 +192,9 @@ def _compare(
   if bm25 in ours and bm25 not in others[:1]:
     groups.append([bm25, *ours])
   for group in groups:
-    first, *models = compared_systems.read([*dict.fromkeys(group)])
+    first, *models = compared_systems.read(
+        [*map(compared_systems.System, dict.fromkeys(group))]
+    )
     yield comparison_files.make_table(comparison.compare(first, models))
 
 

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 import dataclasses
 import hashlib
+import logging
 import math
 import os
 import pathlib
+from typing import NamedTuple
 
 from dualenc_jax.evaluation import metrics, trec
 from dualenc_jax.evaluation.results import result_files
@@ -18,6 +20,8 @@ from dualenc_jax.evaluation.results.result_files import (
 from dualenc_jax.retrieval.search.ranking import sort_hits
 from dualenc_jax.utils.errors import missing, UserError
 
+_LOG = logging.getLogger(__name__)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Judgements:
@@ -29,18 +33,88 @@ class _Judgements:
   level: int
 
 
-def read(
+class System(NamedTuple):
+  """A system by its path, and perhaps a name and a line of figures.
+
+  The path is a folder with results of `dualenc evaluate`, with ':bm25',
+  ':hybrid' or ':rerank' at the end for these systems, or a TREC run file. A
+  '{codec}' in the name is the codec.
+  """
+
+  path: pathlib.Path
+  name: str | None = None
+  line: str = ''
+
+
+def systems(
     paths: Sequence[pathlib.Path], names: Sequence[str] | None = None,
-    qrels: pathlib.Path | None = None, k: int | None = None,
-    relevance_level: int | None = None, asked: Sequence[str] = (),
+    lines: Sequence[str] | None = None,
+) -> list[System]:
+  """The systems of a command line; UserError where names or lines miss some."""
+  for flag, given in (('--names', names), ('--lines', lines)):
+    if given is not None and len(given) != len(paths):
+      raise UserError(
+          f'{flag} has {len(given)} names for {len(paths)} systems; expected as'
+          ' many.'
+      )
+  return [
+      System(path, names[i] if names else None, lines[i] if lines else '')
+      for i, path in enumerate(paths)
+  ]
+
+
+def keep_available(
+    given: Sequence[System],
+) -> tuple[list[System], tuple[str, ...]]:
+  """The systems that have results, and descriptions of those without any.
+
+  Raises:
+    UserError: the baseline has no results, or only one system has.
+  """
+  kept, missing = [], []
+  for system in given:
+    if any(_results(system.path)):
+      kept.append(system)
+    else:
+      named = f'{system.name} ({system.path})' if system.name else system.path
+      missing.append(str(named))
+  baseline = given[0]
+  if not any(
+      system.name == baseline.name if baseline.name else system is baseline
+      for system in kept
+  ):
+    raise UserError(
+        f'The baseline, {missing[0]}, has no results. Evaluate it, or give'
+        ' another system first.'
+    )
+  if len(kept) < 2:
+    raise UserError(
+        f'Only {kept[0].path} has results; expected two systems or more. No'
+        f' results: {", ".join(missing)}.'
+    )
+  if missing:
+    _LOG.warning('Left out, no results: %s.', ', '.join(missing))
+  return kept, tuple(missing)
+
+
+def _results(path: pathlib.Path) -> list[pathlib.Path]:
+  """The files of a system's results; a run file is its own."""
+  path, system = split_system(path)
+  return [path] if path.is_file() else result_files.find_results(path, system)
+
+
+def read(
+    given: Sequence[System], qrels: pathlib.Path | None = None,
+    k: int | None = None, relevance_level: int | None = None,
+    asked: Sequence[str] = (),
 ) -> list[Model]:
-  """Reads two systems or more, or one with qrels, under different names.
+  """Reads two systems or more, or one with qrels.
+
+  Systems of one name are one model, with the results of all. Names that are not
+  given are those of folders or files, with what differs of their paths.
 
   Args:
-    paths: folders with results of `dualenc evaluate`, with ':bm25', ':hybrid'
-      or ':rerank' at the end for these systems, or TREC run files.
-    names: the systems' names, where '{codec}' is the codec of each; None for
-      those of their folders or files.
+    given: the systems, all with names or none.
     qrels: judgements that run files, and the run.trec of folders, are measured
       by; None reads the results in folders.
     k: the best hits a query of the runs that are used, None for all.
@@ -49,17 +123,12 @@ def read(
 
   Raises:
     UserError: too few systems, one that cannot be read, run files without
-      qrels, or names that do not fit.
+      qrels, or two results of one name on the same set.
   """
-  if len(paths) < 2 and qrels is None:
+  if len(given) < 2 and qrels is None:
     raise UserError(
         'Give two or more systems to compare, the baseline first, or --qrels to'
         ' measure one.'
-    )
-  if names is not None and len(names) != len(paths):
-    raise UserError(
-        f'--names has {len(names)} names for {len(paths)} systems; expected as'
-        ' many.'
     )
   if qrels is None and (k or relevance_level):
     raise UserError('--k and --relevance_level need --qrels: give it, too.')
@@ -73,7 +142,7 @@ def read(
             ' Leave it out.'
         )
   models = []
-  for path, system in map(split_system, paths):
+  for path, system in (split_system(each.path) for each in given):
     if not path.exists():
       raise UserError(missing(path))
     if judged is not None:
@@ -83,20 +152,52 @@ def read(
       raise UserError(f'{path} is a run file: give --qrels to measure it by.')
     else:
       models.append(result_files.read_model(path, baseline=system))
-  results = [
-      pathlib.Path(result.where).resolve()
-      for model in models for result in model.results.values()
-  ]
-  twice = names is None and len({*results}) < len(results)
-  if names is None:
+  names = [each.name for each in given if each.name]
+  if not names:
+    results = [
+        pathlib.Path(result.where).resolve()
+        for model in models for result in model.results.values()
+    ]
     names = distinct([m.name for m in models], [m.where for m in models])
-  names = [_with_codec(name, model) for name, model in zip(names, models)]
-  if twice or len({*names}) < len(models):
+    if len({*results}) < len(results) or len({*names}) < len(models):
+      raise UserError(
+          f'{", ".join(m.where for m in models)}: one is given twice. Give'
+          ' different systems.'
+      )
+  named: dict[str, list[Model]] = {}
+  for name, each, model in zip(names, given, models):
+    name = _with_codec(name, model)
+    own = dataclasses.replace(model, name=name, line=each.line)
+    named.setdefault(name, []).append(own)
+  joined = list(map(_join, named.values()))
+  if len(joined) < 2 and qrels is None:
     raise UserError(
-        f'{", ".join(m.where for m in models)}: one is given twice, or a name'
-        ' is. Give different systems and --names.'
+        f'--names calls all systems {joined[0].name}; expected two names or'
+        ' more.'
     )
-  return [dataclasses.replace(m, name=n) for n, m in zip(names, models)]
+  return joined
+
+
+def _join(models: Sequence[Model]) -> Model:
+  """One model with the results of several, which are of different sets."""
+  first, *others = models
+  results = dict(first.results)
+  for model in others:
+    for key, result in model.results.items():
+      if key in results:
+        raise UserError(
+            f'--names: {first.name} has two results on {key}, of'
+            f' {results[key].where} and {result.where}. Give them different'
+            ' names, or one alone.'
+        )
+      results[key] = result
+    if model.line != first.line:
+      raise UserError(
+          f'--lines has {first.name} on {first.line} and {model.line}; expected'
+          ' one line.'
+      )
+  where = ', '.join(model.where for model in models)
+  return dataclasses.replace(first, where=where, results=results)
 
 
 def _with_codec(name: str, model: Model) -> str:

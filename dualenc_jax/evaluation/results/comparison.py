@@ -79,21 +79,24 @@ class Comparison:
   Attributes:
     differences: by set, metric and model, in this order.
     left_out: results that not all models have, or not by these metrics.
+    missing: systems that were to be compared and have no results.
   """
 
   baseline: Model
   models: tuple[Model, ...]
   differences: tuple[Difference, ...]
   left_out: tuple[Key, ...]
+  missing: tuple[str, ...] = ()
 
 
 def compare(
     baseline: Model, models: Sequence[Model],
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None, missing: Sequence[str] = (),
 ) -> Comparison:
   """Compares models with a baseline on all sets that they have in common.
 
-  Metrics are by default those that the papers report on each task.
+  Metrics are by default those that the papers report on each task. `missing`
+  describes systems without results.
 
   Raises:
     UserError: no set or metric in common, results of other queries or of
@@ -124,6 +127,7 @@ def compare(
       tuple(models),
       tuple(differences),
       tuple(sorted(left_out, key=str)),
+      tuple(missing),
   )
 
 

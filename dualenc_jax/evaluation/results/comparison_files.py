@@ -71,6 +71,7 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
       'models': [_describe_model(m, comparison) for m in models[1:]],
       'differences': rows,
       'left_out': list(map(str, comparison.left_out)),
+      'missing': list(comparison.missing),
   }
   content = json.dumps(value, indent=2, ensure_ascii=False) + '\n'
   files.write(folder / 'comparison.json', content)
@@ -119,6 +120,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
   if comparison.left_out:
     names = ', '.join(map(str, comparison.left_out))
     yield f'Left out, since not all have them or these metrics: {names}.'
+  if comparison.missing:
+    yield f'No results: {", ".join(comparison.missing)}.'
   sets = {
       key: d.set_name for d in comparison.differences
       for key in d.evaluated.keys

@@ -222,11 +222,15 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-  """A system: its name for tables, its path, and its results."""
+  """A system: its name for tables, its path, its results.
+
+  `line` is the name of the line of a figure that it is a point of.
+  """
 
   name: str
   where: str
   results: Mapping[Key, Result]
+  line: str = ''
 
 
 def read_model(
