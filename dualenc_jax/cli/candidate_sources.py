@@ -39,13 +39,13 @@ _OF_MODEL = 'run_id', 'checkpoint_step'
 
 
 class CandidateRequest(NamedTuple):
-  """The task, queries, model and teacher of a command line.
+  """The task, queries, models and teacher of a command line.
 
   Attributes:
-    inputs: a task with tokenizer and caches.
+    inputs: a task with tokenizer and caches, those of the first model.
     split: of the queries.
     ranked: queries and corpus.
-    model: searches; None for none.
+    models: dual encoders that search, by name.
     teacher: a cross-encoder or a file of scores; None for none.
     score: pairs of query and passage -> the teacher's scores.
   """
@@ -53,7 +53,7 @@ class CandidateRequest(NamedTuple):
   inputs: Any
   split: str
   ranked: RetrievalSet
-  model: saved_run.TrainedModel | None
+  models: Mapping[str, saved_run.TrainedModel]
   teacher: Teacher | pathlib.Path | None
   score: Score | None
 
@@ -61,6 +61,7 @@ class CandidateRequest(NamedTuple):
     """The values that results depend on."""
     task, ranked = self.inputs.task.for_split(self.split), self.ranked
     corpus = ranked.corpus.cache.header
+    models = [dict(model.provenance) for model in self.models.values()]
     return {
         'task': task.task_name,
         'label': task.label,
@@ -69,17 +70,21 @@ class CandidateRequest(NamedTuple):
         'passages': len(ranked.corpus),
         'source': ranked.cache.header['source'],
         'corpus': {name: corpus[name] for name in ('split', 'source')},
-        'model': self.model and dict(self.model.provenance),
+        'model': models[0] if models else None,
+        'other_models': models[1:],
         **(evaluate.teacher_facts(self.teacher) if self.teacher else {}),
     }
 
   def candidates(self, args: argparse.Namespace) -> Iterator[Candidates]:
     """The candidates of each source."""
-    if self.model is not None:
-      index_dir = args.index_dir and pathlib.Path(args.index_dir)
-      yield sources.find_by_model(
-          self.model, self.ranked, args.depth, index_dir
-      )
+    index_dir = args.index_dir and pathlib.Path(args.index_dir)
+    for number, (name, model) in enumerate(self.models.items()):
+      ranked = self.ranked
+      if number:  # The same texts, in tokens of its own.
+        own = dataclasses.replace(model.experiment, task=self.inputs.task)
+        ranked = _ranked(args, own, self.split)
+      found = sources.find_by_model(model, ranked, args.depth, index_dir)
+      yield dataclasses.replace(found, name=name)
     if args.bm25:
       words = bm25.words(args).of(self.ranked)
       yield sources.find_by_bm25(words, self.ranked, args.depth)
@@ -108,9 +113,9 @@ def open_request(
   runtime.start()
   folder = pathlib.Path(args.output_dir)
   with folder_lock.lock_folder(folder, activity, 'another --output_dir'):
-    inputs, split, model = _inputs(args)
+    inputs, split, models = _inputs(args)
     ranked = _ranked(args, inputs, split)
-    request = CandidateRequest(inputs, split, ranked, model, None, None)
+    request = CandidateRequest(inputs, split, ranked, models, None, None)
     if not args.overwrite:
       json_file.check_own(
           folder, facts, [pairs], _identity(request.facts(), vars(args)),
@@ -126,17 +131,20 @@ def _identity(
     facts: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
   every = {**given, **facts}
-  model = every['model'] or {}
+  models = every['model'] or {}, *(every.get('other_models') or ())
   own = {name: every.get(name) for name in _OWN}
-  return own | {'model': [model.get(name) for name in _OF_MODEL]}
+  return own | {
+      'model': [model.get(name) for model in models for name in _OF_MODEL]
+  }
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds a task, queries and sources."""
   data_command.add_flags(parser)
   add = parser.add_argument
-  add('--model_dir',
-      help='search with this dual encoder; its task is the default task')
+  add('--model_dir', action='append', default=[],
+      help='search with this dual encoder; repeatable. The task of the first is'
+      ' the default task')
   add('--step', type=flags.whole(0),
       help='checkpoint of --model_dir (default the best kept, else the newest)')
   flags.add_dim(parser)
@@ -165,12 +173,19 @@ def _check(args: argparse.Namespace) -> None:
         'Nothing to search with. Give one or more of --model_dir, --bm25 and'
         ' --run=FILE.'
     )
-  names = ['model', 'bm25', *(pathlib.Path(run).stem for run in args.run or ())]
+  runs = [pathlib.Path(run).stem for run in args.run or ()]
+  names = [*_model_names(args), 'bm25', *runs]
   if twice := [name for name in names if names.count(name) > 1]:
     raise UserError(
-        f'Two sources are called {twice[0]!r}; runs are called by their files.'
-        ' Rename one.'
+        f'Two sources are called {twice[0]!r}; runs are called by their files,'
+        ' several models by their folders. Rename one.'
     )
+  for flag in ('step', 'index_dir'):
+    if len(args.model_dir) > 1 and getattr(args, flag) is not None:
+      raise UserError(
+          f'--{flag} is of one model, but {len(args.model_dir)} are given.'
+          ' Leave it out, or run the command for each model alone.'
+      )
   if args.model_dir and args.what:
     raise UserError(
         f'{args.what[0]} and --model_dir are both given. Give --tasks, or'
@@ -178,20 +193,30 @@ def _check(args: argparse.Namespace) -> None:
     )
 
 
+def _model_names(args: argparse.Namespace) -> list[str]:
+  """Names of the models: of their folders, but one alone is 'model'."""
+  if len(args.model_dir) < 2:
+    return ['model']
+  return [pathlib.Path(folder).absolute().name for folder in args.model_dir]
+
+
 def _inputs(
     args: argparse.Namespace,
-) -> tuple[Any, str, saved_run.TrainedModel | None]:
-  """Task with tokenizer and caches, split, and the model that searches."""
-  names, model = args.tasks or (), None
+) -> tuple[Any, str, dict[str, saved_run.TrainedModel]]:
+  """Task with tokenizer and caches, split, and the models that search."""
+  names, models = args.tasks or (), {}
   if args.model_dir:
     gin_files = task_selection.gin_files(names)
-    model = saved_run.load_from_args(args, before=gin_files)
-    inputs: Any = model.experiment
+    models = {
+        name: saved_run.load_from_args(args, before=gin_files, folder=folder)
+        for name, folder in zip(_model_names(args), args.model_dir)
+    }
+    inputs: Any = next(iter(models.values())).experiment
     chosen = task_selection.select(inputs, names, args.split)
   else:
     inputs, chosen = task_selection.inputs_without_model(args)
   task, split = task_selection.select_one(chosen)
-  return dataclasses.replace(inputs, task=task), split, model
+  return dataclasses.replace(inputs, task=task), split, models
 
 
 def _ranked(args: argparse.Namespace, inputs: Any, split: str) -> RetrievalSet:

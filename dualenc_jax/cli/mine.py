@@ -2,11 +2,11 @@
 
   dualenc mine --model_dir=my_model
   dualenc mine --bm25 train.jsonl
-  dualenc mine --model_dir=my_model --bm25 --run=other.trec --tasks=msmarco
-    --gin.DATA_ROOT=/data --depth=200 --first_rank=11 --relative_margin=0.05
-    --sampling=random
+  dualenc mine --model_dir=my_model --model_dir=another --bm25
+    --run=other.trec --tasks=msmarco --gin.DATA_ROOT=/data --depth=200
+    --first_rank=11 --relative_margin=0.05 --sampling=random
 
-Candidates are the best passages of a model (exact search), of BM25, of TREC
+Candidates are the best passages of models (exact search), of BM25, of TREC
 runs, or of several of them in turns. Known positives are left out, by id and
 by text; then the flags below apply. With --teacher a cross-encoder scores.
 

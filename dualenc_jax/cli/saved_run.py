@@ -171,10 +171,14 @@ def load_from_args(
     args: argparse.Namespace,
     per_host: bool = False,
     before: Sequence[str] = (),
+    folder: str | None = None,
 ) -> TrainedModel:
-  """`load` with the flags of `add_flags` and of gin."""
+  """`load` with the flags of `add_flags` and of gin.
+
+  `folder` is one of several in --model_dir.
+  """
   return load(
-      args.model_dir, args.step, args.gin_file, args.gin_bindings,
+      folder or args.model_dir, args.step, args.gin_file, args.gin_bindings,
       args.gin_search_paths, per_host, before, args.dim, args.prompt,
       args.passage_prompt,
   )

@@ -1,5 +1,6 @@
 """Mining through the command, against plain loops over all candidates."""
 
+import itertools
 import json
 import pathlib
 import types
@@ -8,11 +9,15 @@ from mining_set import PASSAGES, QUERIES, read, write_run
 import numpy as np
 import pytest
 import shared_runs
+import small_vocabulary
 import tiny_beir
 import tiny_evaluation
+import tiny_weights
 
-from dualenc_jax.cli import main as cli, mine
+from dualenc_jax.checkpoints.weights import Usage
+from dualenc_jax.cli import convert, main as cli, mine
 from dualenc_jax.data.readers import Pairs
+from dualenc_jax.models import DualEncoder, Projection, T5Encoder, TokenEmbedder
 from dualenc_jax.pipelines.mining import candidates, negatives
 from dualenc_jax.retrieval.search import exact_search, ranking
 from dualenc_jax.utils import progress
@@ -192,10 +197,50 @@ def test_by_a_model_and_by_bm25(tmp_path):
   assert all(len(row['negatives']) == 4 for row in pairs.values())
 
 
+def test_several_models_find_what_each_finds_alone(tmp_path):
+  """Each in tokens of its own vocabulary, over the task of the first."""
+  one = tiny_evaluation.write_random(tmp_path / 'one', layers=0)
+  pieces = small_vocabulary.write(tmp_path / 'own.model')
+  bag = DualEncoder(
+      TokenEmbedder(300, 32), T5Encoder(0, 1, 8, 8), Projection(16)
+  )
+  weights = tiny_weights.random(bag, Usage(pieces, None, 8, 16), seed=1)
+  convert.write_model_dir(weights, tmp_path / 'two')
+
+  def found(*names, out=None):
+    out = tmp_path / (out or '+'.join(names))
+    return mined(out, [
+        *(f'--model_dir={tmp_path / name}' for name in names), '--depth=6',
+        f'--gin.TRAIN_FILE={one.with_name("train.jsonl")}',
+        '--num_negatives=99', f'--output_dir={out}',
+    ])
+
+  by_id, _, facts = found('one', 'two')
+  others = [model['model_dir'] for model in facts['other_models']]
+  assert (facts['model']['model_dir'], others) == ('one', ['two'])
+  with pytest.raises(UserError, match='overwrite'):
+    found('one', out='one+two')
+  alone = [found(name)[0] for name in ('one', 'two')]
+  for query, row in by_id.items():
+    turns = itertools.zip_longest(*(x[query]['neg']['model'] for x in alone))
+    first = {}
+    for own in turns:
+      for name, passage in zip(('one', 'two'), own):
+        first.setdefault(passage, name)
+    for name, taken in row['neg'].items():
+      assert taken == [p for p, by in first.items() if p and by == name]
+    assert sum(map(len, row['neg'].values())) == len({*first} - {None})
+
+
 @pytest.mark.parametrize(
     'more, message',
     [
         ([], 'Nothing to search with. Give one or more of'),
+        (['--model_dir=a/x', '--model_dir=b/x'], "are called 'x'; .* folders"),
+        (
+            ['--model_dir=a', '--model_dir=b', '--index_dir=c'],
+            '--index_dir is of one model, but 2 are given',
+        ),
         (['--bm25', '--first_rank=9', '--depth=8'], 'first_rank. is 9 .*h. 8'),
         (['--bm25', '--split=validation'], 'there is no file .*dev.tsv'),
         (
