@@ -85,6 +85,45 @@ def test_what_sentences_and_scripts_name_exists(page):
       assert f"'{flag}'" in scripts, line
 
 
+def test_tables_of_the_papers_name_what_exists():
+  """Gin files, commands, flags, macros and other names in cells; and all files
+  of settings and recipes are there."""
+  text = (ROOT / 'docs/papers.md').read_text()
+  cells = re.findall(r'`([^`\n]+)`', re.sub(r'```.*?```', '', text, flags=re.S))
+  shipped = config.shipped_files()
+  sources = *config.gin_root().rglob('*.gin'), *ROOT.glob('*_jax/**/*.py')
+  known = '\n'.join(path.read_text() for path in sources)
+  for cell in cells:
+    for file in re.findall(r'[\w/]+\.gin\b', cell):
+      assert any(f'/{name}'.endswith(f'/{file}') for name in shipped), cell
+    for flag in re.findall(r'--(?!gin\.)(\w+)', cell):
+      assert f"'--{flag}'" in known, cell
+    for macro in re.findall(r'\b[A-Z]+_[A-Z_]+\b|^[A-Z][A-Z0-9]+$', cell):
+      assert re.search(f'^{macro} = ', known, re.M), cell
+    if re.fullmatch(r'[a-z_]+[a-z0-9]', cell):
+      assert re.search(rf'\b{cell}\b', known), cell
+  for name in shipped:
+    if name.startswith(('runs/papers/', 'recipes/')):
+      assert re.search(rf'\b{name.rpartition("/")[2]}', text), name
+
+
+def test_recipes_of_the_papers_can_be_listed(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  for name in ('my_model/config.gin', 'my_model/vocabulary.model'):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('')
+  for name in ('generator', 'cross_encoder'):
+    (tmp_path / name).write_text('')
+  found = [c for c in commands(ROOT / 'docs/papers.md') if c[0] == 'recipe']
+  assert len(found) > 3
+  needed = 'VALIDATION_FILE', 'UNLABELLED', 'VOCABULARY'
+  for words in found:
+    if '...' in words:
+      words.remove('...')
+      words += [f'--gin.{name}=x' for name in needed]
+    assert cli.main([*words, '--list']) == 0, capsys.readouterr().err
+
+
 def test_what_the_quickstart_says_to_do_next_can_be_done(tmp_path):
   page = tmp_path / 'next.md'
   text = quickstart.next_steps('a_model', 0.5).replace('=...', '=x')
