@@ -13,9 +13,10 @@ Tests are paired and two-sided.
 
 With --output_dir it writes this table as comparison.md and .tex, every number
 as comparison.json, the papers' tables as tables.md and tables.tex, and figures
-of the relative improvements.
+of the relative improvements; --over adds figures of the values over a number.
 """
 
+import argparse
 from collections.abc import Sequence
 
 from dualenc_jax.cli import flags
@@ -23,15 +24,18 @@ from dualenc_jax.evaluation.results import (
   compared_systems,
   comparison as comparison_lib,
   comparison_files,
+  quality_over,
   tables as tables_lib,
 )
 from dualenc_jax.utils import files, table as table_lib
+from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.untrusted import escape
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   args = make_parser().parse_args(argv)
-  systems = compared_systems.systems(args.systems, args.names)
+  over = _check_over(args)
+  systems = compared_systems.systems(args.systems, args.names, args.lines)
   missing: tuple[str, ...] = ()
   if args.skip_missing:
     systems, missing = compared_systems.keep_available(systems)
@@ -55,12 +59,28 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(table_lib.text(comparison_files.make_table(comparison)))
   if args.output_dir:
     output = args.output_dir
+    # Errors come before a file is written.
+    lines = [] if over is None else quality_over.figures(comparison, over)
     names = comparison_files.write_comparison(output, comparison)
     try:
-      names += comparison_files.write_figures(output, comparison)
+      names += comparison_files.write_figures(output, comparison, lines)
     except ImportError:
       print("No figures without matplotlib: pip install 'dualenc-jax[plots]'.")
     print(f'Written to {output}: {", ".join(names)}.')
+
+
+def _check_over(args: argparse.Namespace) -> quality_over.Over | None:
+  """The number of --over; UserError for flags that need another."""
+  if args.over is None:
+    if args.lines is not None:
+      raise UserError('--lines needs --over: give it, too.')
+    return None
+  if args.output_dir is None or len(args.systems) < 2:
+    raise UserError(
+        '--over draws figures of two systems or more: give these, and'
+        ' --output_dir.'
+    )
+  return quality_over.parse(args.over)
 
 
 def make_parser() -> flags.Parser:
@@ -84,6 +104,13 @@ def make_parser() -> flags.Parser:
       ' systems of one name are one, with the results of all')
   add('--skip_missing', action='store_true',
       help='leave out systems without results, and say so')
+  add('--over', metavar='NUMBER | FILE',
+      help='also draw each metric over a number of the systems: parameters,'
+      ' bytes (of a passage), steps, candidates, or milliseconds of the'
+      ' latency.json of `dualenc latency`')
+  add('--lines', type=flags.listed, metavar='NAME[,NAME]',
+      help='lines of --over that the systems are points of, in order (default'
+      ' one line)')
   add('--output_dir', type=flags.path, metavar='DIR',
       help='folder of the results (default none: print only)')
   return parser

@@ -12,6 +12,8 @@ from dualenc_jax.utils import files as files_lib, untrusted
 
 QUERY = '#2f6bd8'
 PASSAGE = '#f28518'
+# Colours of systems.
+COLOURS = ('#2f6bd8', '#f28518', '#0f766e', '#b8327a', '#7c5a00', '#64748b')
 _LETTERS = 10  # Letters of an inch.
 # Nothing in either file says when or by what it was made.
 _NO_METADATA = {

@@ -8,13 +8,13 @@ import tiny_beir
 import tiny_evaluation
 
 from dualenc_jax import Retriever
-from dualenc_jax.cli import encode, runtime, search
+from dualenc_jax.cli import compare, encode, runtime, search
 from dualenc_jax.evaluation import evaluation
 from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
 
-CODECS = 'fp16,int8,pca:8,opq:4x2,binary'
+CODECS = 'fp16,int8,pca:8,opq:4x2,binary,binary:110'
 SET = tiny_beir.make_large()
 
 
@@ -145,7 +145,7 @@ def test_codecs_in_one_table(table):
   dim = int(found['int8'][0])
   sizes = {
       'float32': 4 * dim, 'fp16': 2 * dim, 'int8': dim, 'pca:8': 32,
-      'opq:4x2': 1, 'binary': dim / 8,
+      'opq:4x2': 1, 'binary': dim / 8, 'binary:110': dim / 8,
   }
   assert found.keys() == sizes.keys()
   for name, (size, smaller, ndcg, _, p) in found.items():
@@ -156,6 +156,28 @@ def test_codecs_in_one_table(table):
     own = tiny_evaluation.result_of(table if name == 'float32' else folder)
     assert own.get('codec', 'float32') == name
     assert ndcg == f'{100 * own["metrics"]["nDCG@10"]:.1f}'
+    assert own['bytes_per_passage'] == sizes[name]
+
+
+def test_quality_over_bytes_and_over_candidates(table, tmp_path):
+  of_codecs = [str(table / 'codecs' / name) for name in ('int8', 'opq-4x2')]
+  of_steps = [
+      str(table / 'codecs' / name) for name in ('binary', 'binary-110')
+  ]
+  for over, systems, expected in (
+      ('bytes', [str(table), *of_codecs], {'opq:4x2': 1, 'int8': 128,
+                                           'fp32': 512}),
+      ('candidates', of_steps, {'binary:110': 110, 'binary': 1000}),
+  ):
+    names = ','.join(['{codec}'] * len(systems))
+    compare.main([
+        *systems, f'--names={names}', f'--over={over}',
+        f'--output_dir={tmp_path}',
+    ])
+    path = tmp_path / f'ndcg_10_over_{over}_beir_scifact_test.csv'
+    heads, *rows = [line.split(',') for line in path.read_text().splitlines()]
+    assert heads == ['line', 'model', over, 'nDCG@10']
+    assert {name: int(number) for _, name, number, _ in rows} == expected
 
 
 def test_an_index_of_codes_is_evaluated(model, table, tmp_path):

@@ -122,6 +122,9 @@ def test_models_of_a_set_each_are_a_row_by_their_name(tmp_path, capsys):
   assert table.count('| DE ') == table.count('| SamToNe ') == 1
   with pytest.raises(UserError, match='results on msmarco validation, of'):
     run(capsys, tmp_path, *cells, '--names=A,A,B,B')
+  lines = '--over=steps', '--lines=x,y,z,y'
+  with pytest.raises(UserError, match='--lines has DE on x and z; expected on'):
+    run(capsys, tmp_path, *cells, *flags, *lines)
   with pytest.raises(UserError, match='--names calls all systems A'):
     run(capsys, tmp_path, cells[0], cells[2], '--names=A,A')
 

@@ -43,6 +43,14 @@ def check(
       )
 
 
+def facts_of(codec: Codec) -> dict[str, int]:
+  """Sizes of a codec that results have: of a passage, and of the first step."""
+  facts = {'bytes_per_passage': codec.bytes_per_passage}
+  if codec.rescored is not None:
+    facts['candidates'] = codec.rescored
+  return facts
+
+
 def evaluate(
     specs: Sequence[Spec], queries: np.ndarray, passages: Any,
     ranked: RetrievalSet, folder: pathlib.Path, facts: Mapping[str, Any],
@@ -63,7 +71,7 @@ def evaluate(
     deep = min(depth, codec.rescored or depth)
     how = {
         'codec': spec.name,
-        'bytes_per_passage': codec.bytes_per_passage,
+        **facts_of(codec),
         'times_smaller': size / codec.bytes_per_passage,
     }
     write_result(

@@ -19,7 +19,6 @@ from dualenc_jax.utils.table import Cell, Row, Table
 
 # p below which a difference is marked.
 _LEVEL = 0.05
-_COLOURS = ('#2f6bd8', '#f28518', '#0f766e', '#b8327a', '#7c5a00', '#64748b')
 _GREY = '#8a8a8a'
 _FAINT = 0.35  # Opacity of a bar that may be chance.
 
@@ -82,8 +81,10 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
   ]
 
 
-def write_figures(folder: pathlib.Path, comparison: Comparison) -> list[str]:
-  """Writes a figure of the relative improvements for each metric.
+def write_figures(
+    folder: pathlib.Path, comparison: Comparison, more: Sequence[Figure] = ()
+) -> list[str]:
+  """Writes a figure of the relative improvements for each metric, and others.
 
   It has the form of SamToNe's figure 4 and Dong 2022's figure 3. Sets with a
   baseline of 0 are left out. Returns the names of the files.
@@ -99,6 +100,7 @@ def write_figures(folder: pathlib.Path, comparison: Comparison) -> list[str]:
       )
       for metric in dict.fromkeys(d.metric for d in known)
   ]
+  saved += [figure_lib.save(figure, folder) for figure in more]
   return [names[kind] for names in saved for kind in ('png', 'svg', 'csv')]
 
 
@@ -201,7 +203,7 @@ def _draw(
         [sets.index(d.set_name) + offset for d in bars],
         [100 * (d.relative or 0) for d in bars],
         height,
-        color=_COLOURS[number % len(_COLOURS)],
+        color=figure_lib.COLOURS[number % len(figure_lib.COLOURS)],
         label=fit_text(model),
     )
     for bar, d in zip(drawn, bars):

@@ -12,6 +12,8 @@ import os
 import pathlib
 from typing import Any
 
+import jax
+
 from dualenc_jax.data import Dataset
 from dualenc_jax.evaluation import evaluation, metrics, teacher_scores, trec
 from dualenc_jax.evaluation.evaluation import Evaluation
@@ -45,7 +47,8 @@ _LOG = logging.getLogger(__name__)
 # Facts that do not tell results of one model on one set apart.
 _INCIDENTAL = (
     'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
-    'system', 'k1', 'b', 'language', result_files.ASKED,
+    'system', 'k1', 'b', 'language', result_files.ASKED, 'parameters',
+    'bytes_per_passage',
 )
 # Facts that identify the data of a result.
 _OF_DATA = 'label', 'split', 'source', 'corpus'
@@ -158,10 +161,14 @@ def evaluate(
     # Errors of the teacher come before a result is replaced.
     reranked = _rerank(results[''], ranked, folder / RERANK_FOLDER, options)
   facts = {**facts_of(experiment, split, ranked, options), 'command': command}
-  own = {**model.provenance, 'embedding_dtype': str(passages.dtype)}
+  own = {
+      **model.provenance,
+      'embedding_dtype': str(passages.dtype),
+      'parameters': sum(leaf.size for leaf in jax.tree.leaves(model.params)),
+      'bytes_per_passage': passages.shape[1] * passages.dtype.itemsize,
+  }
   if isinstance(passages, Coded):
-    coded = passages.codec
-    own |= {'codec': coded.name, 'bytes_per_passage': coded.bytes_per_passage}
+    own |= {'codec': passages.codec.name, **codecs.facts_of(passages.codec)}
   before = _facts_in(folder)
   if changed := [n for n in _OF_DATA if before.get(n, facts[n]) != facts[n]]:
     _LOG.warning(
