@@ -6,7 +6,8 @@
 
 Writes to MODEL_DIR/analysis/<task>-<split>: maps of queries and passages by
 t-SNE and PCA, how well a classifier separates them, the cosines of queries and
-best hits, and the ratios of similarities. Figures are PNG and SVG, with their
+best hits, the ratios of similarities, and the cosines of relevant passages with
+their queries and with other hits. Figures are PNG and SVG, with their
 numbers as CSV; analysis.json holds the numbers of the models.
 """
 
@@ -57,6 +58,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   files.make_folder(folder, _ANOTHER)
   figures.write(analyses, folder, args.sample)
   print(table_lib.text(_make_table(analyses)), end='')
+  if not analyses[0].sample.has_pairs:
+    print(
+        'Ratios, alignment and cosines of relevant passages are left out: fewer'
+        f' than {vectors.FEWEST} of the queries have a relevant passage.'
+    )
   print(f'Written to {folder}.')
 
 

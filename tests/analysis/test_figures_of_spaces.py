@@ -1,5 +1,6 @@
 """Maps and histograms: columns and captions, against counts of their own."""
 
+import dataclasses
 import io
 import itertools
 import math
@@ -111,11 +112,12 @@ def test_a_collapsed_model_has_figures(both, count):
   assert numbers['uniformity_passages'] == 0
   assert 'positive_negative_cosine' not in numbers
   model = [toy_set.of_vectors('one', 3, sample, vectors)]
+  model[0].numbers.update(numbers)
   top = figures.top_cosine_figure(model)
   assert sum(top.columns['share']) == pytest.approx(1)
   for figure in (
       figures.tsne_figure(model, 12), figures.pca_figure(model, 12), top,
-      figures.ratio_figure(model),
+      figures.ratio_figure(model), figures.positives_figure(model),
   ):
     drawn(figure)
 
@@ -135,6 +137,40 @@ def test_numbers_of_the_toy_set(both):
   expected = math.log(math.fsum(potentials) / len(potentials))
   assert numbers['uniformity_queries'] == pytest.approx(expected, rel=1e-6)
   assert all(isinstance(value, float) for value in numbers.values())
+
+
+def test_bars_of_relevant_passages_as_in_pair(both):
+  models = []
+  for model in both:
+    numbers = embedding_space.measure(model.vectors, model.sample)
+    models.append(dataclasses.replace(model, numbers=numbers))
+  figure = figures.positives_figure(models)
+  rows = list(zip(*figure.columns.values()))
+  assert [row[:2] for row in rows] == [
+      (name, f'positive_{other}_cosine')
+      for name in STEPS for other in ('query', 'negative')
+  ]
+  for model, first, second in zip(both, rows[::2], rows[1::2]):
+    queries = model.vectors.queries[model.sample.pair_queries]
+    cosines = np.einsum(
+        'pd,pd->p', queries.astype(np.float64), model.vectors.positives
+    )
+    for row, values in (
+        (first, cosines), (second, model.vectors.negative_cosines)
+    ):
+      assert row[2:] == pytest.approx(
+          (np.mean(values), np.sqrt(np.mean((values - values.mean()) ** 2))),
+          rel=1e-6,
+      )
+  (axis,) = drawn(figure).axes
+  heights = [bar.get_height() for bar in axis.patches]
+  assert heights == [row[2] for row in rows[::2] + rows[1::2]]
+  # Lines of errors are one standard deviation up and down.
+  ends = [
+      np.ptp([y for _, y in path.vertices]) / 2
+      for lines in axis.collections for path in lines.get_paths()
+  ]
+  assert ends == pytest.approx([row[3] for row in rows[::2] + rows[1::2]])
 
 
 def test_maps_name_every_point(both):

@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tiny_beir
 import tiny_evaluation
 import tiny_run
 
@@ -13,11 +14,12 @@ from dualenc_jax.cli import analyze
 from dualenc_jax.evaluation.analysis import embedding_space
 from dualenc_jax.utils.errors import UserError
 
-FIGURES = 'tsne pca top1_cosine similarity_ratio'.split()
+FIGURES = 'tsne pca top1_cosine similarity_ratio positive_cosines'.split()
 NUMBERS = {
     'separability', 'uniformity_queries', 'uniformity_passages',
     'alignment', 'median_top1_cosine', 'median_ratio', 'ratios_near_one',
     'positive_query_cosine', 'positive_negative_cosine',
+    'positive_query_cosine_sd', 'positive_negative_cosine_sd',
 }
 SMALL = '--sample=15'
 
@@ -91,6 +93,22 @@ def test_models_side_by_side(model, tmp_path, capsys, monkeypatch):
   tiny_run.write_pairs(tmp_path / 'test.jsonl', 24, seed=9)
   with pytest.raises(UserError, match='first and second are from different'):
     analyze.main(flags)
+
+
+def test_a_set_without_relevant_passages_is_told(model, tmp_path, capsys):
+  made = tiny_beir.make(0, queries=12)
+  nothing = {query: {'d1': 0} for query in made.queries}
+  made._replace(qrels=nothing).write(tmp_path / 'beir')
+  analyze.main([
+      f'--model_dir={model}', '--sample=12', '--tasks=beir',
+      f'--gin.BEIR_FOLDER={tmp_path / "beir"}',
+      f'--output_dir={tmp_path / "out"}',
+  ])
+  printed = capsys.readouterr().out
+  assert 'cosines of relevant passages are left out: fewer than 10' in printed
+  facts = json.loads((tmp_path / 'out' / 'analysis.json').read_text())
+  assert [figure['name'] for figure in facts['figures']] == FIGURES[:3]
+  assert not {'alignment', 'positive_query_cosine'} & {*facts['numbers']}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ _MEASURED = 5000
 # More vectors of each tower take long and do not change the accuracy.
 _CLASSIFIED = 2000
 NEAR_ONE = (0.9, 1.1)
+# Similarities of a relevant passage, as in figure 4 of PAIR.
+POSITIVES = ('positive_query_cosine', 'positive_negative_cosine')
 _FOLDS = 5
 # A fold may hold this share of a tower; a classifier learns from the rest.
 _MOST = 0.5
@@ -98,8 +100,8 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
     median_ratio, ratios_near_one: of `similarity_ratios`.
     positive_query_cosine, positive_negative_cosine: means over relevant
       passages of the cosine with their query, and with its 100 best hits that
-      are not relevant. Figure 4 of PAIR (Ren et al. 2021) has the first above
-      the second.
+      are not relevant, and standard deviations, `..._sd`. Figure 4 of PAIR (Ren
+      et al. 2021) has the first above the second.
     uniformity_queries, uniformity_passages: log E exp(-2 ||x - y||^2) over
       pairs of a tower, 0 where all are one point (Wang and Isola 2020).
     alignment: E ||q - p||^2 over relevant pairs (the same).
@@ -128,13 +130,12 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
     values['ratios_near_one'] = share_within(vectors.ratios, *NEAR_ONE)
   if sample.has_pairs:
     queries = vectors.queries[sample.pair_queries]
-    cosines = np.sum(queries * vectors.positives, axis=1, dtype=np.float64)
-    values['positive_query_cosine'] = float(cosines.mean())
-    values['alignment'] = 2 - 2 * values['positive_query_cosine']
-    if not np.isnan(vectors.negative_cosines).all():
-      values['positive_negative_cosine'] = float(
-          np.nanmean(vectors.negative_cosines)
-      )
+    products = (queries * vectors.positives).astype(np.float64)
+    cosines: np.ndarray = products.sum(axis=1)
+    values['alignment'] = float(2 - 2 * cosines.mean())
+    for name, own in zip(POSITIVES, (cosines, vectors.negative_cosines)):
+      if len(own := own[~np.isnan(own)]):
+        values |= {name: float(own.mean()), f'{name}_sd': float(own.std())}
   return values
 
 

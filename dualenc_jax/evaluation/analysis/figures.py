@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.evaluation.analysis.embedding_space import Analysis, NEAR_ONE
+from dualenc_jax.evaluation.analysis.embedding_space import (
+  Analysis,
+  NEAR_ONE,
+  POSITIVES,
+)
 from dualenc_jax.evaluation.analysis.vectors import DRAWS, share_within
 from dualenc_jax.utils import figure as figure_lib, files
 from dualenc_jax.utils.figure import Figure, fit_text, PASSAGE, QUERY
@@ -38,7 +42,7 @@ def write(
       top_cosine_figure(analyses),
   ]
   if sample.has_pairs:
-    figures.append(ratio_figure(analyses))
+    figures += [ratio_figure(analyses), positives_figure(analyses)]
   models = [
       {'name': a.name, **a.provenance, 'numbers': a.numbers} for a in analyses
   ]
@@ -237,6 +241,50 @@ def ratio_figure(analyses: Sequence[Analysis]) -> Figure:
       ' relevant for query j. At 1 the two towers\' spaces are balanced; the'
       ' band is 0.9 to 1.1. Not shown, as outside of the axis:'
       f' {outside}. {_describe_source(analyses)}',
+  )
+
+
+def positives_figure(analyses: Sequence[Analysis]) -> Figure:
+  """Bars of s(p+, q) and s(p+, p-) of each model, as in figure 4 of PAIR."""
+  rows = [
+      (a.name, name, a.numbers[name], a.numbers[f'{name}_sd'])
+      for a in analyses
+      for name in POSITIVES
+      if name in a.numbers
+  ]
+  models = [a.name for a in analyses]
+  width = 0.36
+
+  def draw(canvas: Any) -> None:
+    axis = canvas.subplots()
+    bars = zip(POSITIVES, ('$s(p^+, q)$', '$s(p^+, p^-)$'), (QUERY, PASSAGE))
+    for number, (kind, label, colour) in enumerate(bars):
+      own = [row for row in rows if row[1] == kind]
+      drawn = axis.bar(
+          [models.index(row[0]) + (number - 0.5) * width for row in own],
+          [row[2] for row in own], width, yerr=[row[3] for row in own],
+          color=colour, label=label, capsize=4, ecolor='#3d3d3d',
+      )
+      axis.bar_label(drawn, fmt='{:.3f}', padding=2, fontsize=8.5)
+    axis.set_xticks(range(len(models)), [fit_text(m, 1.8) for m in models])
+    axis.set_ylabel('cosine')
+    axis.margins(y=0.12)
+    axis.axhline(0, color='#8a8a8a', linewidth=0.8)
+    axis.grid(axis='y')
+    canvas.legend(loc='outside upper left', ncols=2)
+
+  pairs = len(analyses[0].sample.pair_queries)
+  columns = zip(('model', 'number', 'mean', 'sd'), map(list, zip(*rows)))
+  return Figure(
+      name='positive_cosines',
+      title='Relevant passages, their queries and hits that are not relevant',
+      caption=f'Cosine of the relevant passages of {pairs:,} queries with their'
+      ' query, s(p+, q), and its mean with the query\'s 100 best hits that are'
+      ' not relevant, s(p+, p-): mean and standard deviation over the passages.'
+      f' {_describe_source(analyses)}',
+      columns=dict(columns),
+      inches=(1.6 + 1.5 * max(len(models), 2), 3.6),
+      draw=draw,
   )
 
 
