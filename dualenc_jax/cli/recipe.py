@@ -148,9 +148,7 @@ def _swept(args: argparse.Namespace) -> tuple[Recipe, bool]:
   # One recipe, with places for the values, is built for all of them.
   places = [f"{name} = '{{{name}}}'" for name in sweeps if name in known]
   recipe = _build(args, [*args.gin_bindings, *places])
-  for name, values in sweeps.items():
-    recipe = sweep(recipe, name, values, once)
-  return recipe, True
+  return sweep(recipe, sweeps, once), True
 
 
 def _build(args: argparse.Namespace, bindings: Sequence[str]) -> Recipe:

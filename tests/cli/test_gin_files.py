@@ -7,7 +7,7 @@ import pytest
 import tiny_run
 
 from dualenc_jax.cli import config, main as cli, saved_run, train
-from dualenc_jax.pipelines.recipes import Recipe
+from dualenc_jax.pipelines.recipes import Recipe, sweep
 from dualenc_jax.training import memory
 from dualenc_jax.training.experiment import make_plan, make_start
 
@@ -57,10 +57,12 @@ def test_every_file_resolves(file):
 def test_every_recipe_resolves(file):
   names = ['TRAIN_FILE', 'VALIDATION_FILE', 'VOCABULARY']
   names += ['UNLABELLED'] * ('pair' in file)
+  names += ['CHECKPOINT'] * ('samtone' in file or 'dual' in file)
   names += ['CORPUS', 'CORPUS_FILE'] * ('/g' in file)
   bindings = *(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'
   config.load([file], bindings, is_recipe=True)
   recipe = config.build(Recipe)
+  recipe = sweep(recipe, recipe.sweeps)
   for stage in recipe.stages.values():
     assert stage.command in cli.COMMANDS
     # The config of a model that another stage has trained is a gin file, too.

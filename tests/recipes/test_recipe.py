@@ -129,9 +129,10 @@ def test_a_cell_of_a_grid_that_fails(tmp_path, caplog):
   recipe = Recipe({
       **cells, **results, 'table': table,
       'whole': dataclasses.replace(table, flags={}),
-      'of_b': dataclasses.replace(table, arguments=['{b_results.made}']),
+      'against_b': dataclasses.replace(table, arguments=systems[1:]),
+      'alone': dataclasses.replace(table, arguments=systems[:2]),
       'charts': dataclasses.replace(
-          table, arguments=systems[:1],
+          table, arguments=systems[::2],
           flags={**table.flags, 'over': '{b_results.made}'},
       ),
   })
@@ -156,9 +157,9 @@ def test_a_cell_of_a_grid_that_fails(tmp_path, caplog):
   commands.fails = 'b'
   failed = {
       'b': 'failed', 'b_results': 'left out', 'whole': 'left out',
-      'of_b': 'left out', 'charts': 'left out',
+      **dict.fromkeys(('against_b', 'alone', 'charts'), 'left out'),
   }
-  message = '1 of 10 stages failed: b. Run the recipe again'
+  message = '1 of 11 stages failed: b. Run the recipe again'
   assert run(message) == {**dict.fromkeys(recipe.stages, 'ran'), **failed}
   assert [*given] == ['a_results', 'c_results']
   assert 'Stage b failed, with status 3; its error is above' in caplog.text

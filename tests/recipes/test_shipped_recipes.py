@@ -16,7 +16,7 @@ from dualenc_jax.cli import (
   recipe as command,
   train,
 )
-from dualenc_jax.pipelines.recipes import Recipe, runner
+from dualenc_jax.pipelines.recipes import Recipe, runner, sweep
 
 
 def pair_flags(tmp_path):
@@ -48,11 +48,26 @@ def pair_flags(tmp_path):
   return [f'--gin.{name}={value}' for name, value in given.items()]
 
 
+def grid_flags(tmp_path):
+  """Flags of a grid of bags on a few pairs."""
+  run = tmp_path / 'small.gin'
+  run.write_text(
+      "include 'runs/from_scratch.gin'\nSTEPS = 2\nBATCH_SIZE = 16\n"
+      'QUERY_LENGTH = 8\nPASSAGE_LENGTH = 16\nEVAL_EVERY = 0\n'
+  )
+  return [
+      f'--gin.RUN={[str(run)]}', '--gin.MODEL=models/{SIZE}.gin',
+      '--gin.CHECKPOINT=None', *tiny_run.pairs_flags(tmp_path)[1:],
+  ]
+
+
 def given_of(tmp_path, name):
   """Flags of a recipe that names everything it reads."""
   if 'pair' in name:
     return pair_flags(tmp_path)
-  if name in ('daft', 'jpq'):
+  if name in ('samtone', 'dual_encoders'):
+    return grid_flags(tmp_path)
+  if 'daft' in name or name == 'jpq':
     return tiny_run.pairs_flags(tmp_path)[1:]
   return [f'--gin.CORPUS={tmp_path}', f'--gin.CORPUS_FILE={tmp_path}']
 
@@ -69,7 +84,33 @@ def given_of(tmp_path, name):
             'daft', ['--replace=teacher={model}', '--sweep=SEED=0,1'],
             'teacher:given matched_0 matched_1 aligned_0 aligned_1 daft_0'
             ' daft_1 teacher_results matched_results_0 matched_results_1'
-            ' daft_results_0 daft_results_1 comparison latency',
+            ' daft_results_0 daft_results_1 latency comparison',
+        ),
+        (
+            'daft_ablations',
+            ['--replace=teacher={model}', '--sweep=QUERY_LAYERS=1,2'],
+            'teacher:given matched_1 matched_2 aligned_1 aligned_2 daft_1'
+            ' daft_2 teacher_results matched_results_1 matched_results_2'
+            ' daft_results_1 daft_results_2 latency comparison unaligned_2'
+            ' aligned_unshared_2 unshared_2 aligned_scratch_2 scratch_2'
+            ' aligned_bag bag unaligned_result_2 unshared_result_2'
+            ' scratch_result_2 bag_result ablations_2',
+        ),
+        (
+            'jpq',
+            ['--replace=dense={model}', '--sweep=CODEC=pq:8x4,pq:4x4',
+             '--until=jpq'],
+            'dense:given codes_pq_8x4 codes_pq_4x4 jpq_pq_8x4 jpq_pq_4x4',
+        ),
+        (
+            'dual_encoders',
+            ['--sweep=ARCHITECTURE=ade,sde', '--sweep=SIZE=bag',
+             '--sweep=SET=pairs', '--sweep=SEED=0,1'],
+            'model_ade_bag_pairs_0 model_ade_bag_pairs_1 model_sde_bag_pairs_0'
+            ' model_sde_bag_pairs_1 results_ade_bag_pairs_0'
+            ' results_ade_bag_pairs_1 results_sde_bag_pairs_0'
+            ' results_sde_bag_pairs_1 architectures_bag_0 architectures_bag_1'
+            ' sizes_0 sizes_1 maps_bag_pairs_0 maps_bag_pairs_1',
         ),
     ],
 )
@@ -84,6 +125,41 @@ def test_commands_are_listed(tmp_path, capsys, name, more, stages):
   names = [line[2:].replace(' ', '') for line in lines if line[:2] == '# ']
   assert names == stages.split()
   assert not (tmp_path / 'work').exists()
+
+
+def test_the_papers_grids(tmp_path, capsys):
+  """All cells of a whole table, in seconds; rows are joined over sets."""
+  for name, cells, compared in (
+      ('samtone', 135, 13), ('dual_encoders', 105, 4)
+  ):
+    command.main([
+        f'--gin_file=recipes/{name}.gin', f'--output_dir={tmp_path / "work"}',
+        '--gin.VOCABULARY=spiece.model', '--gin.CHECKPOINT=t5/{SIZE}', '--list',
+    ])
+    lines = list(map(shlex.split, capsys.readouterr().out.splitlines()))
+    lines = [line[1:] for line in lines if line[0] == 'dualenc']
+    trained = [line for line in lines if line[0] == 'train']
+    assert len(trained) == len({*map(str, trained)}) == cells
+    assert sum(line[0] == 'compare' for line in lines) == compared
+  large = next(
+      line for line in trained if 'model_ade_ste_large_open_nq' in line[1]
+  )
+  assert [w for w in large if 'gin' in w] == [
+      '--gin_file=runs/papers/dong.gin', '--gin_file=models/t5_1_1/large.gin',
+      '--gin_file=architectures/ade_ste.gin', '--gin_file=losses/softmax.gin',
+      '--gin_file=tasks/open_nq.gin', '--gin.INITIAL_CHECKPOINT_PATH=t5/large',
+      '--gin.VOCABULARY=spiece.model', '--gin.SEED=0',
+  ]
+  (sizes,) = (line for line in lines if '--over=parameters' in line)
+  names, of_lines = (
+      next(w for w in sizes if w.startswith(flag)).partition('=')[2].split(',')
+      for flag in ('--names', '--lines')
+  )
+  cells = [w for w in sizes[1:] if not w.startswith('--')]
+  assert len(names) == len(of_lines) == len(cells) == 105
+  for name, line, cell in zip(names, of_lines, cells):
+    architecture, size = name.split()
+    assert line == architecture and f'/results_{architecture}_{size}_' in cell
 
 
 def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
@@ -113,16 +189,20 @@ def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
     more = [f'--gin.{name}=1' for name in needs if 'recipes/pair' in line]
     words = [w for w in shlex.split(line.replace('=...', '=x')) if w != '...']
     assert cli.main([*words, *more, '--list']) == 0, capsys.readouterr().err
-  assert (len(lines), len(of_recipes)) == (12, 9)
+  assert (len(lines), len(of_recipes)) == (16, 13)
 
 
-@pytest.mark.parametrize('name', ['daft', 'gpl', 'gpl_small', 'jpq', 'pair'])
+@pytest.mark.parametrize(
+    'name', ['daft', 'gpl', 'gpl_small', 'jpq', 'pair', 'samtone']
+)
 def test_killed_in_each_stage_it_does_nothing_twice(tmp_path, name):
   """Stages write what they are given and have read."""
   (tmp_path / 'data').mkdir()
   given = map(config.binding, given_of(tmp_path / 'data', name))
   config.load([f'recipes/{name}.gin'], [*given], is_recipe=True)
   recipe = config.build(Recipe)
+  small = {'SIZE': ['bag'], 'SET': ['pairs'], 'LOSS': ['softmax', 'samtone']}
+  recipe = sweep(recipe, {**recipe.sweeps, **small} if recipe.sweeps else {})
 
   def run(work, is_killed):
     lines, stages = runner.command_lines(recipe, work), recipe.stages
@@ -211,14 +291,60 @@ def test_rows_of_the_ablations(tmp_path):
     assert built[name].objective.model.passage_encoder
 
 
+def test_rows_of_daft(tmp_path, capsys):
+  """Each of table 3 and table 1 is without what its name says."""
+  model = tiny_evaluation.shared_model()
+  command.main([
+      '--gin_file=recipes/daft_ablations.gin', f'--output_dir={tmp_path}',
+      *given_of(tmp_path, 'daft'), f'--replace=teacher={model}',
+      '--sweep=QUERY_LAYERS=2,3', '--gin.EVAL_EVERY=2', '--list',
+  ])
+  said = capsys.readouterr().out.split('# ')
+  lines = {name: shlex.split(line)[1:] for name, _, line in (
+      part.partition('\n') for part in said[2:]
+  )}
+  built = {
+      name: train.build(config.parse_args(train.make_parser(), rest))
+      for name, (what, *rest) in lines.items() if what == 'train'
+  }
+  starts = {
+      name: (pathlib.Path(run.initial_checkpoint.path).name,
+             run.initial_checkpoint.query_layers)
+      for name, run in built.items()
+  }
+  of_teacher = (
+      'matched_2 matched_3 aligned_2 aligned_3 aligned_unshared_2 aligned_bag'
+      ' unaligned_2'
+  ).split()
+  assert starts == {
+      **dict.fromkeys(of_teacher, ('model', 'spread')),
+      'aligned_scratch_2': ('model', 'scratch'),
+      **{
+          name: (f'aligned_{name}'.replace('_daft', ''), None)
+          for name in ('daft_2', 'daft_3', 'unshared_2', 'scratch_2', 'bag')
+      },
+  }
+  models = {name: run.objective.model for name, run in built.items()}
+  assert {n for n, m in models.items() if m.passage_projection} == {
+      'unshared_2', 'aligned_unshared_2'
+  }
+  rules = built['aligned_unshared_2'].initial_checkpoint.rules
+  assert rules == (('projection/.*', None),)
+  layers = {name: m.encoder.num_layers for name, m in models.items()}
+  expected = {n: 3 if n[-1] == '3' else 0 if 'bag' in n else 2 for n in layers}
+  assert layers == expected
+
+
 def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
   given = ['recipe', '--gin_file=recipes/daft.gin', f'--output_dir={tmp_path}']
   for more, told in (
       ('--sweep=QUERY_LAYER=1,2', "LAYER. Did you mean 'QUERY_LAYERS'"),
       ('--sweep=QUERY_LAYERS', 'expected NAME=VALUE,VALUE, such as'),
+      ('--sweep=QUERY_LAYERS=1', 'expected two or more that differ'),
+      ('--sweep=SHARE=0.1,0.2 --until=other', 'expected one of teacher, mat'),
       ('--replace=teach=x', "no stage 'teach'. Did you mean 'teacher'"),
       ('--replace=teacher=x', 'in place of teacher.model, does not exist'),
       ('--replace=teacher.=x', 'expected STAGE=FOLDER or STAGE.OUTPUT=FILE'),
   ):
-    assert cli.main([*given, more]) == 2
+    assert cli.main([*given, *more.split()]) == 2
     assert told in capfd.readouterr().err.replace('\n', ' ')

@@ -38,7 +38,7 @@ def shown(recipe):
 
 
 def test_what_depends_on_it_is_repeated_and_lists_have_all():
-  found = shown(sweep(make(), 'LAYERS', ['1', '4']))
+  found = shown(sweep(make(), {'LAYERS': ['1', '4']}))
   seed = {'model_dir': '{folder}', 'gin.SEED': '{SEED}'}
   assert found['teacher'] == ({**seed, 'gin.STEPS': 3}, [])
   for n in (1, 4):
@@ -60,7 +60,7 @@ def test_what_depends_on_it_is_repeated_and_lists_have_all():
 
 
 def test_a_flag_of_all_stages_of_a_command_repeats_them_all():
-  found = sweep(sweep(make(), 'LAYERS', ['1', '4']), 'SEED', ['0', '1'])
+  found = sweep(make(), {'LAYERS': ['1', '4'], 'SEED': ['0', '1']})
   assert len(found.stages) == 2 + 4 + 4 + 2 + 1
   assert found.copies['light'] == [
       'light_1_0', 'light_1_1', 'light_4_0', 'light_4_1'
@@ -73,13 +73,13 @@ def test_a_flag_of_all_stages_of_a_command_repeats_them_all():
 
 
 def test_a_stage_that_does_not_run_is_there_once():
-  found = sweep(make(), 'SEED', ['0', '1'], once=['teacher', 'light'])
+  found = sweep(make(), {'SEED': ['0', '1']}, once=['teacher', 'light'])
   assert [*found.stages] == [
       'teacher', 'light', 'tuned_0', 'tuned_1', 'other', 'table'
   ]
   assert found.stages['tuned_1'].flags['gin.FROM'] == '{light.model}/x'
   # Nor may it read what is there for each value.
-  found = sweep(make(), 'SEED', ['0', '1'], once=['light'])
+  found = sweep(make(), {'SEED': ['0', '1']}, once=['light'])
   assert found.stages['light'].flags['gin.FROM'] == '{teacher_0.model}'
 
 
@@ -112,9 +112,8 @@ def test_a_grid():
       {'LOSS': ['x', 'y'], 'SET': sets},
   )
 
-  def swept(chosen, seeds=()):
-    found = sweep(sweep(grid, 'LOSS', ['x', 'y']), 'SET', chosen)
-    return sweep(found, 'SEED', seeds) if seeds else found
+  def swept(chosen, **more):
+    return sweep(grid, {'LOSS': ['x', 'y'], 'SET': chosen, **more})
 
   stages = swept(sets).stages
   assert stages['model_x_qa_nq'].flags['gin_file'] == [
@@ -132,9 +131,9 @@ def test_a_grid():
   ]
   assert stages['maps_qa_nq'].flags == {
       'model_dir': ['{model_x_qa_nq.model}', '{model_y_qa_nq.model}'],
-      'names': 'x,y',
+      'names': 'x,y', 'output_dir': '{folder}',
   }
-  seeds = swept(sets, ['0', '1']).stages
+  seeds = swept(sets, SEED=['0', '1']).stages
   assert seeds['table_1'].flags['names'] == 'a x,a x,a y,a y'
   assert seeds['table_1'].arguments[0] == '{results_x_ms_1.results}'
   assert seeds['beir_table'].flags['names'] == (
@@ -145,8 +144,13 @@ def test_a_grid():
   assert [n for n in found.stages if 'beir' in n] == []
   assert found.copies['beir'] == found.copies['beir_table'] == []
   assert len(found.stages['table'].arguments) == 2
-  # One value of the recipe's own is enough.
-  assert [*sweep(grid, 'LOSS', ['y']).stages][0] == 'model_y'
+  # One value of the recipe's own is enough; its systems are one.
+  found = swept(['ms', 'qa/nq'], LOSS=['y'])
+  assert [*found.stages] == [
+      'model_y_ms', 'model_y_qa_nq', 'results_y_ms', 'results_y_qa_nq',
+      'beir_y_ms', 'maps_qa_nq',
+  ]
+  assert found.copies['table'] == []
 
 
 @pytest.mark.parametrize(
@@ -154,6 +158,6 @@ def test_a_grid():
 )
 def test_bad_sweeps(values):
   with pytest.raises(UserError, match='LAYERS has the values .* expected two'):
-    sweep(make(), 'LAYERS', values)
+    sweep(make(), {'LAYERS': values})
   with pytest.raises(UserError, match='LAYERS: its values change no stage'):
-    sweep(Recipe({'one': Stage('x')}), 'LAYERS', ['1', '2'])
+    sweep(Recipe({'one': Stage('x')}), {'LAYERS': ['1', '2']})

@@ -6,12 +6,12 @@ import interrupted
 import numpy as np
 import pytest
 import shared_runs
-from test_shipped_recipes import pair_flags
+from test_shipped_recipes import grid_flags, pair_flags
 import tiny_beir
 import tiny_evaluation
 import tiny_run
 
-from dualenc_jax.cli import main as cli, train
+from dualenc_jax.cli import main as cli, recipe, train
 from dualenc_jax.evaluation.results.result_files import read_per_query
 
 JPQ = [
@@ -83,27 +83,112 @@ def test_pair_ends_the_same_if_it_is_killed(tmp_path, capfd):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('in_process')
+def test_a_grid_of_which_a_cell_fails(tmp_path, capfd, monkeypatch):
+  """2 x 2 cells: one is killed by the system, then all by a signal."""
+  work, execute = tmp_path / 'work', recipe._execute
+  given = [
+      'recipe', '--gin_file=recipes/samtone.gin', f'--output_dir={work}',
+      *grid_flags(tmp_path), '--sweep=SIZE=bag', '--sweep=SET=pairs',
+      '--sweep=ARCHITECTURE=ade_spl,sde', '--sweep=LOSS=softmax,samtone',
+      '--until=sizes',
+  ]
+
+  def start(stage='', status=0):
+    """Runs it; a stage ends at once with a status. The state of each stage."""
+
+    def execute_or_end(search_paths, argv):
+      ends = stage and any(word.endswith(f'/{stage}') for word in argv[:2])
+      if ends and status == 75:
+        raise SystemExit(status)
+      return status if ends else execute(search_paths, argv)
+
+    monkeypatch.setattr(recipe, '_execute', execute_or_end)
+    ended = 0
+    try:
+      assert cli.main(given) == 0
+    except SystemExit as e:
+      ended = e.code
+    said = capfd.readouterr()
+    lines = map(str.split, said.out.splitlines())
+    found = {words[0]: words[1] for words in lines if len(words) > 1 and (
+        words[0].endswith(('_pairs', '_bag')) or words[0] == 'sizes')}
+    return ended, found, said.err
+
+  def not_ran(found):
+    return {name: state for name, state in found.items() if state != 'ran'}
+
+  ended, found, error = start('model_sde_samtone_bag_pairs', -9)
+  assert ended == 137  # As a shell has it.
+  assert '1 of 11 stages failed: model_sde_samtone_bag_pairs. Run' in error
+  assert not_ran(found) == {
+      'model_sde_samtone_bag_pairs': 'failed',
+      'results_sde_samtone_bag_pairs': 'left', 'losses_sde_bag': 'left',
+  }
+  table = (work / 'sizes/comparison.md').read_text().replace('\\_', '_')
+  assert 'No results: sde samtone bag (' in table
+  # A signal ends all of it.
+  ended, found, _ = start('results_sde_samtone_bag_pairs', 75)
+  assert ended == 75
+  assert found.pop('model_sde_samtone_bag_pairs') == 'ran'
+  assert {*found.values()} == {'as'} and 'sizes' not in found
+  ended, found, _ = start()
+  assert ended == 0 and len(found) == 11
+  assert [n for n, state in found.items() if state == 'ran'] == [
+      'results_sde_samtone_bag_pairs', 'losses_sde_bag', 'sizes'
+  ]
+  assert {*start()[1].values()} == {'as'}
+  # Each system has the numbers of its own cell.
+  rows = read(work / 'sizes', 'comparison')['differences']
+  cells = {
+      f'{a} {loss} bag': read(work / f'results_{a}_{loss}_bag_pairs')
+      for a in ('ade_spl', 'sde') for loss in ('softmax', 'samtone')
+  }
+  assert len({str(cell['metrics']) for cell in cells.values()}) > 2
+  for row in rows:
+    value = cells[row['model']]['metrics'][row['metric']]
+    assert row['value'] == pytest.approx(value)
+  chart = (work / 'sizes/mrr_over_parameters_pairs_test.csv').read_text()
+  lines = [line.split(',') for line in chart.splitlines()]
+  assert {(line, model) for line, model, *_ in lines[1:]} == {
+      (name.removesuffix(' bag'), name) for name in cells
+  }
+  assert {float(row[2]) for row in lines[1:] if row[0][:3] == 'sde'} == {
+      9307264
+  }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('in_process')
 def test_daft(tmp_path, capfd):
   """Light query towers of a model; of a few steps, they are not aligned."""
   teacher, work = tmp_path / 'model', tmp_path / 'work'
   flags = tiny_run.flags(
-      tmp_path, '--gin.STEPS=20', '--gin.models.T5Encoder.num_layers=3',
+      tmp_path, '--gin.STEPS=20', '--gin.models.T5Encoder.num_layers=2',
       '--gin.TEMPERATURE=0.1',
   )
   train.main([*flags, f'--model_dir={teacher}'])
   run(
-      capfd, 'daft', work, f'--replace=teacher={teacher}',
-      '--sweep=QUERY_LAYERS=1,2', '--gin.MATCHING_STEPS=4',
+      capfd, 'daft_ablations', work, f'--replace=teacher={teacher}',
+      '--sweep=QUERY_LAYERS=1', "--gin.ABLATED={'QUERY_LAYERS': ['1']}",
+      '--gin.MATCHING_STEPS=4',
       '--gin.ALIGNMENT_STEPS=12', '--gin.EVAL_EVERY=2',
       '--gin.FINETUNE_STEPS=4', '--gin.LEARNING_RATE=1e-2',
       # Its patience ends it, if not the divergence.
       '--gin.SHARE=0.9',
   )
   found = read(work / 'latency', 'latency')
-  names = ['model', 'matched_1', 'matched_2', 'daft_1', 'daft_2']
   layers = {m['model']: m['layers'] for m in found['measured']}
-  assert layers == dict(zip(names, (3, 1, 2, 1, 2)))
-  assert len(read(work / 'comparison', 'comparison')['models']) == 4
+  assert layers == {'teacher': 2, 'matched 1': 1, 'DAFT 1': 1}
+  chart = (work / 'comparison/mrr_over_milliseconds_pairs_test.csv').read_text()
+  lines = [line.split(',')[:2] for line in chart.splitlines()[1:]]
+  assert sorted(lines) == [
+      ['DAFT', 'DAFT 1'], ['matched', 'matched 1'], ['teacher', 'teacher']
+  ]
+  found = read(work / 'ablations_1', 'comparison')
+  assert [model['name'] for model in found['models']] == [
+      'w/o alignment', 'w/o shared projection', 'w/o pre-training',
+      'w/o self-attention',
+  ]
 
 
 @pytest.mark.slow

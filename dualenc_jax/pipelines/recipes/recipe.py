@@ -25,6 +25,7 @@ _WRITES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     'label': ('output_dir', {'pairs': 'pairs.jsonl'}),
     'evaluate': ('output_dir', {'results': '.'}),
     'compare': ('output_dir', {'files': '.'}),
+    'analyze': ('output_dir', {'figures': '.'}),
     'latency': ('output_dir', {'table': 'latency.json'}),
 }
 

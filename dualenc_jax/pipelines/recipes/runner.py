@@ -55,8 +55,9 @@ def run(
   have changed runs in a new one, and the old folder is kept aside.
 
   If a stage of a grid fails, the others run, except those that read what it
-  makes. A comparison with the flag skip_missing runs if one of its systems is
-  there; in place of the others it gets paths that do not exist.
+  makes. A comparison with the flag skip_missing runs if its baseline and
+  another system are there; in place of the others it gets paths that do not
+  exist.
 
   Args:
     recipe: the stages.
@@ -77,6 +78,8 @@ def run(
       if name not in states and not path.exists():
         raise UserError(f'Stage {name}: its input {path} does not exist.')
   failures: dict[str, StageFailed] = {}
+  # Hashed once, however many cells of a grid read it.
+  read: dict[pathlib.Path, str] = {}
   missing: set[str] = set()
   last = next((name for name in reversed(recipe.stages) if name in until), '')
   for name, stage in recipe.stages.items():
@@ -88,7 +91,7 @@ def run(
           for pair, path in places.items()
       }
       try:
-        done = _run(name, stage, work_dir, own, execute)
+        done = _run(name, stage, work_dir, own, execute, read)
       except StageFailed as e:
         if not is_grid:
           raise
@@ -112,13 +115,19 @@ def run(
 
 def _can_run(stage: Stage, missing: Collection[str]) -> bool:
   """Whether a stage has what it needs without the outputs of some stages."""
-  read = {source for source, _ in stage.reads()}
-  if read.isdisjoint(missing):
+
+  def lacks(value: Any) -> bool:
+    return any(source in missing for source, _ in outputs_in(value))
+
+  if not lacks([*stage.flags.values(), stage.arguments]):
     return True
-  if not stage.flags.get('skip_missing') or read <= {*missing}:
+  if not stage.flags.get('skip_missing') or lacks([*stage.flags.values()]):
     return False
-  in_flags = {source for source, _ in outputs_in([*stage.flags.values()])}
-  return in_flags.isdisjoint(missing)
+  names = str(stage.flags.get('names', '')).split(',')
+  if len(names) != len(stage.arguments):
+    names = [*stage.arguments]
+  found = {n for n, each in zip(names, stage.arguments) if not lacks(each)}
+  return len(found) > 1 and names[0] in found
 
 
 def command_lines(
@@ -180,11 +189,11 @@ def _places(recipe: Recipe, work_dir: pathlib.Path, given: Places) -> Places:
 
 def _run(
     name: str, stage: Stage, work_dir: pathlib.Path, places: Places,
-    execute: Execute,
+    execute: Execute, read: dict[pathlib.Path, str],
 ) -> Done:
   folder = work_dir / name
   record = work_dir / '.stages' / f'{name}.json'
-  parts = _parts(stage, places)
+  parts = _parts(stage, places, read)
   before: dict[str, Any] = {}
   if record.exists():
     again = 'Remove it, and the stage runs again.'
@@ -220,8 +229,13 @@ def _run(
   return Done(name, RAN, seconds)
 
 
-def _parts(stage: Stage, places: Places) -> dict[str, Any]:
-  """Flags and contents that decide what a stage makes, by name, as in JSON."""
+def _parts(
+    stage: Stage, places: Places, read: dict[pathlib.Path, str]
+) -> dict[str, Any]:
+  """Flags and contents that decide what a stage makes, by name, as in JSON.
+
+  `read` has the contents of the user's files that are known; more are added.
+  """
   parts = {
       'command': stage.command,
       'arguments': stage.arguments,
@@ -230,7 +244,9 @@ def _parts(stage: Stage, places: Places) -> dict[str, Any]:
   # Shipped files change with the library.
   own = [f for f in stage.values('gin_file') if pathlib.Path(f).is_file()]
   for path in [*_inputs(stage), *map(pathlib.Path, own)]:
-    parts[f'content of {path}'] = content(path)
+    if path not in read:
+      read[path] = content(path)
+    parts[f'content of {path}'] = read[path]
   for pair in stage.reads():
     parts[f'content of {".".join(pair)}'] = content(places[pair])
   return json.loads(json.dumps(parts, default=repr))

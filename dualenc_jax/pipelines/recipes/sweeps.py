@@ -20,23 +20,42 @@ _BY_SYSTEM = 'names', 'lines'
 
 
 def sweep(
-    recipe: Recipe, macro: str, values: Sequence[str],
+    recipe: Recipe, sweeps: Mapping[str, Sequence[str]],
     once: Collection[str] = (),
 ) -> Recipe:
-  """Repeats the stages that depend on a macro, which has its place in them.
+  """Repeats the stages that depend on macros, which have their places in them.
 
   '{MACRO}' in strings is the place of a value. A stage that has it is there
   once for each value, with '_VALUE' after its name; so is a stage that reads an
   output of such a stage, and one whose `sweeps` have the macro. A list in
   another stage, such as the systems of a comparison, has the outputs of all
   values. Names and lines of systems have the value in its place; names without
-  a place have it at their end, unless the sweep is the recipe's own.
+  a place have it at their end, unless the sweep is the recipe's own. A
+  comparison of systems that have one name, a model by set, is left out.
 
   Args:
-    macro: its name.
-    values: two or more, or one if the sweep is the recipe's own.
+    sweeps: values by macro, two or more, or one if the recipe has the sweep.
     once: stages that are not repeated, as they do not run.
+
+  Raises:
+    UserError: too few values, or values that change nothing.
   """
+  for macro, values in sweeps.items():
+    recipe = _sweep_one(recipe, macro, values, once)
+  for name, stage in [*recipe.stages.items()]:
+    names = str(stage.flags.get('names', '')).split(',')
+    if stage.command == 'compare' and names != [''] and len({*names}) == 1:
+      del recipe.stages[name]
+  recipe.copies = {
+      name: [copy for copy in copies if copy in recipe.stages]
+      for name, copies in recipe.copies.items()
+  }
+  return recipe
+
+
+def _sweep_one(
+    recipe: Recipe, macro: str, values: Sequence[str], once: Collection[str]
+) -> Recipe:
   suffixes = {v: re.sub(r'\W+', '_', v).strip('_') for v in values}
   is_own = macro in recipe.sweeps
   least = 1 if is_own else 2
