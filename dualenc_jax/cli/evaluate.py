@@ -35,8 +35,12 @@ from dualenc_jax.cli import (
   saved_run,
   task_selection,
 )
-from dualenc_jax.evaluation.results import evaluate, result_files, tables
-from dualenc_jax.retrieval import compression
+from dualenc_jax.evaluation.results import (
+  codecs,
+  evaluate,
+  result_files,
+  tables,
+)
 from dualenc_jax.retrieval.search import hybrid
 from dualenc_jax.utils.errors import UserError
 
@@ -69,6 +73,7 @@ def main(argv: Sequence[str]) -> None:
       args.relevance_level,
       args.equal_texts is not None,
       evaluate.parse_metrics(args.metrics, args.k),
+      args.time_codecs,
   )
   for task, split in chosen:
     options = of_all
@@ -112,11 +117,13 @@ def check_flags(args: argparse.Namespace) -> None:
   if args.tasks is not None and not args.tasks:
     raise UserError('--tasks names no task; leave it out.')
   evaluate.parse_metrics(args.metrics, args.k)
+  if args.time_codecs and not args.codecs:
+    raise UserError('--time_codecs needs --codecs: give it, too.')
   _codecs(args)
 
 
 def _codecs(args: argparse.Namespace) -> list[Any]:
-  return [compression.spec(name) for name in dict.fromkeys(args.codecs or ())]
+  return [codecs.parse(name) for name in dict.fromkeys(args.codecs or ())]
 
 
 def make_parser() -> flags.Parser:
@@ -141,7 +148,10 @@ def make_parser() -> flags.Parser:
       " document's id, a separator (default #) and a number")
   add('--codecs', type=flags.listed,
       help='also measure compressed embeddings, such as'
-      ' fp16,int8,pca:256,pq:96,opq:96,binary; see docs/compression.md')
+      ' fp16,int8,pca:256,pq:96,opq:96,binary, and hnsw:32, a graph by faiss;'
+      ' see docs/compression.md')
+  add('--time_codecs', action='store_true',
+      help='also time the search of each of --codecs')
   add('--output_dir', help='folder of the results (default see above)')
   flags.add_metrics(parser)
   flags.add_relevance_level(parser)

@@ -103,6 +103,16 @@ def rank(
     k: hits a query, at least 100 where there are so many.
   """
   search = make_search(passages, retrieval_set.corpus.ids)
+  return rank_by(search, queries, retrieval_set, k)
+
+
+def rank_by(
+    search: Any, queries: np.ndarray, retrieval_set: RetrievalSet, k: int
+) -> Evaluation:
+  """Ranks the set's passages by a search with `top_k` and `gold_ranks`.
+
+  Other arguments are those of `rank`.
+  """
   documents = retrieval_set.documents
 
   def hits(count: int) -> Ranking:

@@ -1,6 +1,7 @@
 """Codecs through the commands: encode, search, evaluate, Retriever."""
 
 import functools
+import importlib.util
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
 
-CODECS = 'fp16,int8,pca:8,opq:4x2,binary,binary:110'
+CODECS = 'fp16,int8,pca:8,opq:4x2,binary,binary:110,hnsw:4'
 SET = tiny_beir.make_large()
 
 
@@ -143,13 +144,18 @@ def test_codecs_in_one_table(table):
   assert heads == names
   found = {name: cells for name, *cells in rows}
   dim = int(found['int8'][0])
+  # Vectors, 8 links of every passage or more, and the like.
+  assert 4 * dim + 8 * 4 < float(found['hnsw:4'][0]) < 4 * dim + 30 * 4
   sizes = {
       'float32': 4 * dim, 'fp16': 2 * dim, 'int8': dim, 'pca:8': 32,
       'opq:4x2': 1, 'binary': dim / 8, 'binary:110': dim / 8,
   }
+  sizes['hnsw:4'] = tiny_evaluation.result_of(table / 'codecs' / 'hnsw-4')[
+      'bytes_per_passage'
+  ]
   assert found.keys() == sizes.keys()
   for name, (size, smaller, ndcg, _, p) in found.items():
-    assert float(size) == sizes[name]
+    assert float(size) == pytest.approx(sizes[name], rel=1e-5)
     assert float(smaller) == pytest.approx(4 * dim / sizes[name], rel=0.005)
     assert (p == '-') == (name == 'float32')
     folder = table / 'codecs' / name.replace(':', '-')
@@ -157,6 +163,34 @@ def test_codecs_in_one_table(table):
     assert own.get('codec', 'float32') == name
     assert ndcg == f'{100 * own["metrics"]["nDCG@10"]:.1f}'
     assert own['bytes_per_passage'] == sizes[name]
+
+
+def test_every_row_is_timed_if_asked_for(model, table, tmp_path, capsys):
+  flags = '--codecs=binary:100,hnsw:4', '--time_codecs', '--metrics=P@3'
+  out = tiny_evaluation.run(model, tmp_path / 'out', *flags)
+  printed = capsys.readouterr().out
+  heads = 'Codec bytes times smaller ms nDCG@10 Recall@1000 P@3 p'
+  (line,) = (own for own in printed.splitlines() if own.startswith('Codec  '))
+  assert line.split() == heads.split()
+  assert 'ms: the search of one query for 1000 hits' in printed
+  folders = out, out / 'codecs' / 'binary-100', out / 'codecs' / 'hnsw-4'
+  shown = [
+      line.split()[3] for line in printed.splitlines()
+      if line.startswith(('float32', 'binary', 'hnsw'))
+  ]
+  taken = [
+      tiny_evaluation.result_of(folder)['search_ms'] for folder in folders
+  ]
+  assert {f'{ms:.2f}' for ms in taken} == {*shown} and min(taken) > 0
+  # The graph and its hits are the same again.
+  for name in ('run.trec', 'per_query.tsv'):
+    again, first = (
+        (folder / 'codecs' / 'hnsw-4' / name).read_text().splitlines()
+        for folder in (out, table)
+    )
+    if name == 'run.trec':
+      assert again == first
+  assert 'search_ms' not in tiny_evaluation.result_of(table)
 
 
 def test_quality_over_bytes_and_over_candidates(table, tmp_path):
@@ -239,6 +273,9 @@ def test_the_models_own_index_keeps_its_codec(tmp_path):
     [
         ('pq:4', 'pq:4 needs at least 256 vectors'),
         ('binary:5', 'binary:5 scores only 5 hits .* need 100'),
+        ('hnsw', "'hnsw'; expected hnsw:M with M links"),
+        ('hnsw:1', "'hnsw:1'; expected hnsw:M with M links"),
+        ('pca:8+hnsw:4', 'hnsw:4 is a graph of float embeddings'),
     ],
 )
 def test_a_codec_in_vain_is_refused_before_anything_is_encoded(
@@ -250,3 +287,16 @@ def test_a_codec_in_vain_is_refused_before_anything_is_encoded(
   monkeypatch.setattr(evaluation, 'encode_queries', encode)
   with pytest.raises(UserError, match=message):
     tiny_evaluation.run(model, tmp_path / 'out', f'--codecs=fp16,{codec}')
+
+
+def test_a_graph_without_faiss_or_in_an_index(model, tmp_path, monkeypatch):
+  with pytest.raises(UserError, match='^hnsw:32 is a graph of float emb'):
+    encode.main([f'--model_dir={model}', '--codec=hnsw:32'])
+  with pytest.raises(UserError, match='--time_codecs needs --codecs'):
+    tiny_evaluation.run(model, tmp_path / 'out', '--time_codecs')
+  with monkeypatch.context() as patch:
+    patch.setattr(runtime, 'start', lambda: pytest.fail('It starts.'))
+    patch.setattr(importlib.util, 'find_spec', lambda name: None)
+    message = r"=hnsw:32 needs faiss: pip install 'dualenc-jax\[faiss\]'"
+    with pytest.raises(UserError, match=message):
+      tiny_evaluation.run(model, tmp_path / 'out', '--codecs=int8,hnsw:32')

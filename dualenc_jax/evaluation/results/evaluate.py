@@ -24,6 +24,7 @@ from dualenc_jax.evaluation.results.baselines import (
   EmbeddedSet,
   HYBRID_FOLDER,
 )
+from dualenc_jax.evaluation.results.codecs import Graph
 from dualenc_jax.evaluation.results.result_files import (
   remove_codecs,
   remove_result,
@@ -36,6 +37,7 @@ from dualenc_jax.retrieval.compression.codec import with_candidates
 from dualenc_jax.retrieval.encoding.teacher import Teacher
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index.build_for_model import corpus_embeddings
+from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils import files, json_file, table as table_lib
 from dualenc_jax.utils.errors import UserError
@@ -48,7 +50,7 @@ _LOG = logging.getLogger(__name__)
 _INCIDENTAL = (
     'command', 'k', 'git_revision', 'versions', 'device', 'queries_counted',
     'system', 'k1', 'b', 'language', result_files.ASKED, 'parameters',
-    'bytes_per_passage',
+    'bytes_per_passage', result_files.TIME,
 )
 # Facts that identify the data of a result.
 _OF_DATA = 'label', 'split', 'source', 'corpus'
@@ -72,6 +74,7 @@ class Options:
     teacher: re-ranks the model's hits: a cross-encoder, or a file of scores.
     rerank_depth: hits of a query that it scores.
     codecs: measured on the model's embeddings.
+    time_codecs: whether the search of each is timed.
     relevance_level: the least grade of a relevant passage.
     equal_texts: whether passages of one text are ranked as one.
     metrics: names of metrics beside the standard ones.
@@ -84,11 +87,12 @@ class Options:
   baselines: Baselines = Baselines()
   teacher: Teacher | pathlib.Path | None = None
   rerank_depth: int = 100
-  codecs: Sequence[Spec] = ()
+  codecs: Sequence[Spec | Graph] = ()
   candidates: int | None = None
   relevance_level: int = 1
   equal_texts: bool = False
   metrics: tuple[str, ...] = ()
+  time_codecs: bool = False
 
   @property
   def depth(self) -> int:
@@ -142,9 +146,7 @@ def evaluate(
     )
   ranked = _open_set(experiment, split, folder, options)
   if options.codecs:
-    codecs.check(
-        options.codecs, model.dim, len(ranked.corpus), options.metrics
-    )
+    codecs.check(options.codecs, model.dim, ranked)
   embedder: Any = model.embedder
   queries = evaluation.encode_queries(embedder, model.params, ranked)
   passages = corpus_embeddings(model, ranked.corpus, options.index_dir)
@@ -181,7 +183,12 @@ def evaluate(
   def write(name: str, result: Evaluation, how: Mapping[str, Any]) -> None:
     write_result(folder / name, ranked, result, options.k, {**facts, **how})
 
-  write('', results[''], own)
+  timed = {}
+  if options.time_codecs:
+    search = make_search(passages, ranked.corpus.ids)
+    taken = codecs.milliseconds(search, queries, options.depth)
+    timed = {result_files.TIME: taken}
+  write('', results[''], own | timed)
 
   def embed_validation() -> EmbeddedSet:
     other = _read_set(experiment, VALIDATION, options)
@@ -205,7 +212,7 @@ def evaluate(
   if options.codecs:
     table = codecs.evaluate(
         options.codecs, queries, passages, ranked, folder, {**facts, **own},
-        options.k, options.depth,
+        options.k, options.depth, options.time_codecs,
     )
     print(table_lib.text(table))
   if reranked is not None:

@@ -46,6 +46,8 @@ DOCUMENTS, EQUAL_TEXTS = '-documents', '-equal-texts'
 COPIES = 'unjudged_copies'
 # Key: the metrics that were asked for, beside the standard ones.
 ASKED = 'metrics_asked'
+# Key: milliseconds of a query's search.
+TIME = 'search_ms'
 # The folder in a result folder with results of codecs.
 CODECS = 'codecs'
 _SHAPE = {

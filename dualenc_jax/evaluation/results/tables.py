@@ -15,6 +15,7 @@ from dualenc_jax.evaluation.results.result_files import (
   read_result,
   Result,
   size,
+  TIME,
 )
 from dualenc_jax.utils import table as table_lib
 from dualenc_jax.utils.table import (
@@ -129,15 +130,19 @@ def codec_table(folder: pathlib.Path) -> Table | None:
   size = known['bytes_per_passage'] * known['times_smaller']
   whole = {'codec': floats, 'bytes_per_passage': size, 'times_smaller': 1}
   coded.sort(key=lambda r: (-r.provenance['bytes_per_passage'], r.where))
+  whole[TIME] = first.provenance.get(TIME)
+  is_timed = whole[TIME] is not None
+  heads = ['bytes', 'times smaller', *['ms'] * is_timed, *metrics, 'p']
   return Table(
       name='codecs',
       title=f'Codecs on {first.key} (%)',
       heads=('Codec',),
-      columns=tuple(('', c) for c in ('bytes', 'times smaller', *metrics, 'p')),
+      columns=tuple(('', head) for head in heads),
       rows=tuple(
           Row((facts['codec'],), (
               Cell(f'{facts["bytes_per_passage"]:g}'),
               Cell(f'{facts["times_smaller"]:.3g}'),
+              *[Cell(f'{facts.get(TIME) or 0:.2f}')] * is_timed,
               *(percents([result.metrics.get(m)])[0] for m in metrics),
               Cell(_p_value(first, result, metrics[0])),
           ))
@@ -148,7 +153,16 @@ def codec_table(folder: pathlib.Path) -> Table | None:
       notes=(
           f'Bytes are of a passage. p: of {metrics[0]} against {floats}, paired'
           ' randomization test.',
+          *[_timing(first)] * is_timed,
       ),
+  )
+
+
+def _timing(first: Result) -> str:
+  hits, device = (first.provenance.get(name) for name in ('depth', 'device'))
+  return (
+      f'ms: the search of one query for {hits} hits, or for as many as are'
+      f' scored again; the median of 100, on {device}.'
   )
 
 

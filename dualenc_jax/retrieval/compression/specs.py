@@ -237,6 +237,11 @@ def spec(name: str) -> Spec:
 
 def _parse(piece: str) -> Part:
   kind = piece.partition(':')[0]
+  if kind == 'hnsw':
+    raise UserError(
+        f'{piece} is a graph of float embeddings, which `dualenc evaluate'
+        ' --codecs=hnsw:32` measures. It is no codec of an index.'
+    )
   if kind not in _OPTIONS:
     raise UserError(
         f'No codec is called {kind!r}.{did_you_mean_or_known(kind, _OPTIONS)}'

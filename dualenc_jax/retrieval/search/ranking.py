@@ -145,7 +145,7 @@ def drop_self_hits(ranking: Ranking, self_hits: np.ndarray) -> Ranking:
   The hit is the corpus row of the query in `self_hits` [Q], or the last hit if
   the row is -1 or no hit.
   """
-  keep = ranking.indices != self_hits[:, None]
+  keep = (ranking.indices != self_hits[:, None]) | (ranking.indices < 0)
   keep[keep.all(axis=1), -1] = False
   shape = len(keep), -1
   return Ranking(
