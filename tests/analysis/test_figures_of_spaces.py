@@ -15,6 +15,7 @@ import toy_set
 
 from dualenc_jax.evaluation.analysis import embedding_space, figures
 from dualenc_jax.evaluation.analysis.vectors import draw, Vectors
+from dualenc_jax.retrieval import compression
 from dualenc_jax.utils import figure as figure_lib
 
 STEPS = {'one': 1200, 'two': 7}
@@ -66,6 +67,25 @@ def test_every_best_hit_is_in_a_bin(both):
     assert sum(shares) == pytest.approx(1)
 
 
+def ones(passages):
+  """Shares of passages with a 1 as each bit of their codes."""
+  codes = compression.spec('sign').fit(passages).encode(passages)
+  bits = np.unpackbits(codes, axis=1).tolist()
+  return [sum(column) / len(bits) for column in zip(*bits)]
+
+
+def test_every_bit_is_in_a_bin(both):
+  figure = figures.bits_figure(both)
+  assert f'share P of {toy_set.PASSAGES} passages' in figure.caption
+  bins = [*zip(figure.columns['from'], figure.columns['to'])][:40]
+  for model in both:
+    found = ones(model.vectors.passages)
+    wanted = [sum(low <= x < high for x in found) / 16 for low, high in bins]
+    assert shares_of(figure, model.name) == pytest.approx(wanted)
+  legend = drawn(figure).legends[0].texts[0].get_text()
+  assert legend.startswith('one: dimensional efficiency')
+
+
 def test_ratios_shown_and_not_shown_are_all(both):
   figure = figures.ratio_figure(both)
   assert 'p_j is a passage that is relevant for query j' in figure.caption
@@ -110,6 +130,7 @@ def test_a_collapsed_model_has_figures(both, count):
   assert numbers['positive_query_cosine'] == pytest.approx(2 - count)
   assert numbers['alignment'] == pytest.approx(2 * count - 2)
   assert numbers['uniformity_passages'] == 0
+  assert numbers['dimensional_efficiency'] == 0
   assert 'positive_negative_cosine' not in numbers
   model = [toy_set.of_vectors('one', 3, sample, vectors)]
   model[0].numbers.update(numbers)
@@ -118,6 +139,7 @@ def test_a_collapsed_model_has_figures(both, count):
   for figure in (
       figures.tsne_figure(model, 12), figures.pca_figure(model, 12), top,
       figures.ratio_figure(model), figures.positives_figure(model),
+      figures.bits_figure(model),
   ):
     drawn(figure)
 
@@ -136,6 +158,9 @@ def test_numbers_of_the_toy_set(both):
   ]
   expected = math.log(math.fsum(potentials) / len(potentials))
   assert numbers['uniformity_queries'] == pytest.approx(expected, rel=1e-6)
+  shares = ones(vectors.passages)
+  efficiency = 4 * math.fsum(p * (1 - p) for p in shares) / len(shares)
+  assert numbers['dimensional_efficiency'] == pytest.approx(efficiency)
   assert all(isinstance(value, float) for value in numbers.values())
 
 

@@ -14,12 +14,15 @@ from dualenc_jax.cli import analyze
 from dualenc_jax.evaluation.analysis import embedding_space
 from dualenc_jax.utils.errors import UserError
 
-FIGURES = 'tsne pca top1_cosine similarity_ratio positive_cosines'.split()
+FIGURES = (
+    'tsne pca top1_cosine bit_shares similarity_ratio positive_cosines'
+).split()
 NUMBERS = {
     'separability', 'uniformity_queries', 'uniformity_passages',
     'alignment', 'median_top1_cosine', 'median_ratio', 'ratios_near_one',
     'positive_query_cosine', 'positive_negative_cosine',
     'positive_query_cosine_sd', 'positive_negative_cosine_sd',
+    'dimensional_efficiency',
 }
 SMALL = '--sample=15'
 
@@ -107,7 +110,7 @@ def test_a_set_without_relevant_passages_is_told(model, tmp_path, capsys):
   printed = capsys.readouterr().out
   assert 'cosines of relevant passages are left out: fewer than 10' in printed
   facts = json.loads((tmp_path / 'out' / 'analysis.json').read_text())
-  assert [figure['name'] for figure in facts['figures']] == FIGURES[:3]
+  assert [figure['name'] for figure in facts['figures']] == FIGURES[:4]
   assert not {'alignment', 'positive_query_cosine'} & {*facts['numbers']}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from dualenc_jax.evaluation.analysis.embedding_space import (
   Analysis,
+  bit_shares,
   NEAR_ONE,
   POSITIVES,
 )
@@ -40,6 +41,7 @@ def write(
       tsne_figure(analyses, mapped),
       pca_figure(analyses, mapped),
       top_cosine_figure(analyses),
+      bits_figure(analyses),
   ]
   if sample.has_pairs:
     figures += [ratio_figure(analyses), positives_figure(analyses)]
@@ -216,6 +218,24 @@ def top_cosine_figure(analyses: Sequence[Analysis]) -> Figure:
       caption=f'Cosine of each of {len(sample.queries):,} queries with the'
       f' nearest of {len(sample.retrieval_set.corpus):,} passages. Marks on the'
       f' axis are medians. {_describe_source(analyses)}',
+  )
+
+
+def bits_figure(analyses: Sequence[Analysis]) -> Figure:
+  """Shares of passages with each bit, as in figures 3 and 5 of Thakur."""
+  return _histogram_figure(
+      {a.name: bit_shares(a.vectors.passages) for a in analyses},
+      lambda values, median: 'dimensional efficiency'
+      f' {4 * np.mean(values * (1 - values)):.1%}',
+      np.linspace(0, 1, _BINS + 1),
+      ('share of passages whose bit is 1', 'share of dimensions'),
+      name='bit_shares',
+      title='How the bits of codes part the passages',
+      caption='Each dimension by the share P of'
+      f' {len(analyses[0].vectors.passages):,} passages whose component is 0 or'
+      ' more, their bit in an index of bits, which says nothing at 0 and at 1.'
+      ' Dimensional efficiency is 4 P (1 - P), on average. Marks on the axis'
+      f' are medians. {_describe_source(analyses)}',
   )
 
 
