@@ -44,6 +44,7 @@ NUMBERS = {
         50000, 75, 1000, 2e-5, ADAM, 0.01, 1, 350, 350, 1, 1 / math.sqrt(768)
     ),
     'jpq': (94302, 32, 2000, 5e-6, ADAM, 0, 1, 32, 256, 0, 0.05),
+    'jpq_genq': (977, 256, 97, 5e-6, ADAM, 0, 1, 64, 350, 0, 0.05),
     'jpq_gpl': (45000, 32, 1000, 5e-6, ADAM, 0, 1, 350, 350, 0, 0.05),
     'gpl': (140000, 32, 1000, 2e-5, ADAM, 0.01, 1, 350, 350, 1, 0.05),
     'gpl_thakur': (45000, 32, 1000, 2e-5, ADAM, 0.01, 1, 350, 350, 1, 0.05),
@@ -69,6 +70,7 @@ OBJECTIVES: dict[str, Any] = {
     'bpr': losses.Hashed(ONE_WAY, alpha=2.0, gamma=0.1),
     'bpr_thakur': losses.Hashed(ONE_WAY, alpha=2.0, gamma=0.1),
     'jpq': {'depth': 200, 'cut': 200},
+    'jpq_genq': {'depth': 200, 'cut': 200},
     'jpq_gpl': {'depth': 25},
     'gpl': losses.MarginMSE(),
     'gpl_thakur': losses.MarginMSE(),
