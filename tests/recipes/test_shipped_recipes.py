@@ -6,6 +6,7 @@ import re
 import shlex
 
 import pytest
+import tiny_beir
 import tiny_evaluation
 import tiny_run
 
@@ -289,6 +290,25 @@ def test_rows_of_the_ablations(tmp_path):
   }
   for name in ('without_sp_pretrained', 'without_sp'):
     assert built[name].objective.model.passage_encoder
+
+
+@pytest.mark.usefixtures('in_process')
+def test_pair_is_measured_on_another_task(tmp_path):
+  """As on Open NQ and MS MARCO, by further metrics."""
+  tiny_beir.make_large().write(tmp_path / 'other')
+  (tmp_path / 'other.gin').write_text(
+      f"include 'tasks/beir.gin'\nBEIR_FOLDER = '{tmp_path / 'other'}'\n"
+  )
+  assert cli.main([
+      'recipe', '--gin_file=recipes/pair.gin', f'--output_dir={tmp_path}/work',
+      *pair_flags(tmp_path), '--gin.TEST_FILE=None',
+      f'--replace=finetuned={tiny_evaluation.shared_model()}',
+      f'--gin.EVALUATED={[str(tmp_path / "other.gin")]}',
+      '--gin.METRICS=Recall@5',
+  ]) == 0
+  assert [p.name for p in tmp_path.glob('work/[!.]*')] == ['evaluation']
+  found = tiny_evaluation.result_of(tmp_path / 'work/evaluation')
+  assert found['task'] == 'beir' and 0 < found['metrics']['Recall@5'] < 1
 
 
 def test_rows_of_daft(tmp_path, capsys):

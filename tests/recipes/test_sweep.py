@@ -151,6 +151,15 @@ def test_a_grid():
       'beir_y_ms', 'maps_qa_nq',
   ]
   assert found.copies['table'] == []
+  # A place in names alone has the one value.
+  named = Recipe(
+      {'table': Stage('compare', {'names': 'a {SIZE},b'}, ['x', 'y'])},
+      sweeps={'SIZE': ['s', 'm']},
+  )
+  stages = sweep(named, {'SIZE': ['s']}).stages
+  assert stages['table'].flags['names'] == 'a s,b'
+  with pytest.raises(UserError, match='SIZE: its values change no stage'):
+    sweep(named, named.sweeps)
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,11 @@ def _sweep_one(
     made = swept.versions(name, stage, name in once)
     copies[name] = [*made]
     stages |= made
-  if not (swept.values or is_own):
-    raise UserError(f'--sweep={macro}: its values change no stage that runs.')
+  if not swept.changes and (not is_own or len(values) > 1):
+    raise UserError(
+        f'--sweep={macro}: its values change no stage that runs. Leave it out,'
+        ' or give one value if the recipe has it.'
+    )
   found = Recipe(stages, sweeps=recipe.sweeps)
   found.copies = {
       name: [c for each in names for c in copies[each]]
@@ -90,12 +93,14 @@ class _Sweep:
     suffixes: of names, by value.
     label: what is added to the name of a system that has no place.
     values: of the stages that are repeated, by their names so far.
+    changes: whether the values stand anywhere.
   """
 
   macro: str
   suffixes: Mapping[str, str]
   label: str
   values: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+  changes: bool = False
 
   @property
   def place(self) -> str:
@@ -116,9 +121,10 @@ class _Sweep:
     ]
     shown = [v for f, v in stage.flags.items() if f not in _BY_SYSTEM]
     texts = flat([shown, stage.arguments, stage.inputs])
+    has_place = any(isinstance(x, str) and self.place in x for x in texts)
+    self.changes |= has_place
     if not (
-        self.macro in stage.sweeps or self._sources(alone)
-        or any(isinstance(x, str) and self.place in x for x in texts)
+        has_place or self.macro in stage.sweeps or self._sources(alone)
     ):
       made = {name: self._version(stage, every, None, self.label)}
     else:
@@ -168,7 +174,7 @@ class _Sweep:
       found = []
       for part, system in zip(parts, systems):
         if not self._sources(system):
-          found.append(text(part, alone))
+          found.append(text(part, values[0] if len(values) == 1 else None))
           continue
         part += '' if self.place in part else label
         shown = self._values(system, values)
