@@ -59,7 +59,10 @@ def test_every_recipe_resolves(file):
   names += ['UNLABELLED'] * ('pair' in file)
   names += ['CHECKPOINT'] * ('samtone' in file or 'dual' in file)
   names += ['CORPUS', 'CORPUS_FILE'] * ('/g' in file)
-  bindings = *(f'{n} = "x"' for n in names), 'VOCAB_SIZE = 8064'
+  names += ['QUERY_LAYERS'] * ('daft_' in file)
+  values = {'QUERY_LAYERS': '{QUERY_LAYERS}'}  # The place of a sweep.
+  bindings = [f'{n} = "{values.get(n, "x")}"' for n in names]
+  bindings.append('VOCAB_SIZE = 8064')
   config.load([file], bindings, is_recipe=True)
   recipe = config.build(Recipe)
   recipe = sweep(recipe, recipe.sweeps)
