@@ -96,8 +96,21 @@ def test_sets_that_not_all_have_are_left_out_and_told(tmp_path):
   comparison = compared(tmp_path, metrics=['nDCG@10'])
   names = [d.set_name for d in comparison.differences]
   assert names == ['NQ validation', 'BEIR NQ test']
-  left_out = list(map(str, comparison.left_out))
+  left_out = list(comparison.left_out)
   assert left_out == ['beir-fiqa test', 'beir-scifact test']
+  # A metric that one lacks on a set is told, too.
+  for name, metric in ((n, m) for n in 'ab' for m in ('MRR', 'P@5')):
+    if (name, metric) != ('a', 'P@5'):
+      path = tmp_path / name / 'evaluation' / 'beir-nq-test' / 'metrics.json'
+      path.write_text(path.read_text().replace(
+          '"metrics": {', f'"metrics": {{"{metric}": 0.5, '
+      ))
+      values = path.with_name('per_query.tsv')
+      head, row = values.read_text().splitlines()
+      values.write_text(f'{head}\t{metric}\n{row}\t0.5\n')
+  comparison = compared(tmp_path, metrics=['MRR', 'P@5'])
+  assert [d.metric for d in comparison.differences] == ['MRR']
+  assert 'P@5 on BEIR NQ test' in comparison.left_out
 
 
 def test_cqadupstack_is_one_set_of_the_mean_of_its_parts(tmp_path):
@@ -161,5 +174,5 @@ def test_a_metric_that_one_lacks(tmp_path):
   result_folders.of_column(tmp_path / 'c', 'P@1', [0.5])
   with pytest.raises(UserError, match='none of these metrics in common'):
     compared(tmp_path, 'ac')
-  with pytest.raises(UserError, match='Choose --metrics of MRR, P@1'):
+  with pytest.raises(UserError, match='c has no MRR. Evaluate it again by --m'):
     compared(tmp_path, 'ac', metrics=['MRR'])

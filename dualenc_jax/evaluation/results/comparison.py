@@ -78,14 +78,15 @@ class Comparison:
 
   Attributes:
     differences: by set, metric and model, in this order.
-    left_out: results that not all models have, or not by these metrics.
+    left_out: results that not all models have, or not by these metrics, and
+      metrics that not all have on a set, in words.
     missing: systems that were to be compared and have no results.
   """
 
   baseline: Model
   models: tuple[Model, ...]
   differences: tuple[Difference, ...]
-  left_out: tuple[Key, ...]
+  left_out: tuple[str, ...]
   missing: tuple[str, ...] = ()
 
 
@@ -122,11 +123,16 @@ def compare(
     for difference, p in zip(family, corrected):
       difference.p_holm = p
   left_out = {key for model in everyone for key in model.results} - compared
+  lacking = [
+      f'{metric} on {s.full_name}'
+      for s in sets if by_set[s]
+      for metric in dict.fromkeys(metrics or ()) if metric not in by_set[s]
+  ]
   return Comparison(
       baseline,
       tuple(models),
       tuple(differences),
-      tuple(sorted(left_out, key=str)),
+      (*sorted(map(str, left_out)), *lacking),
       tuple(missing),
   )
 
@@ -193,6 +199,13 @@ def _metrics_by_set(
     )
     chosen[evaluated] = next(filter(None, choices), [])
   if not any(chosen.values()):
+    for metric in wanted:
+      for model in models:
+        if all(s.value(model, metric) is None for s in sets):
+          raise UserError(
+              f'--metrics: {model.where} has no {metric}. Evaluate it again by'
+              f' --metrics={metric}, or leave it out.'
+          )
     raise UserError(
         'The results have none of these metrics in common. Choose --metrics of'
         f' {", ".join(known)}.'

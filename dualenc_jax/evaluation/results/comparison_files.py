@@ -69,7 +69,7 @@ def write_comparison(folder: pathlib.Path, comparison: Comparison) -> list[str]:
       'baseline': _describe_model(models[0], comparison),
       'models': [_describe_model(m, comparison) for m in models[1:]],
       'differences': rows,
-      'left_out': list(map(str, comparison.left_out)),
+      'left_out': list(comparison.left_out),
       'missing': list(comparison.missing),
   }
   content = json.dumps(value, indent=2, ensure_ascii=False) + '\n'
@@ -120,7 +120,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
   for name in sorted({s.name for s in evaluated if len(s.keys) > 1}):
     yield f'{name} is the mean of its parts.'
   if comparison.left_out:
-    names = ', '.join(map(str, comparison.left_out))
+    names = ', '.join(comparison.left_out)
     yield f'Left out, since not all have them or these metrics: {names}.'
   if comparison.missing:
     yield f'No results: {", ".join(comparison.missing)}.'
