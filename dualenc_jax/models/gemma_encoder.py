@@ -1,0 +1,319 @@
+"""The encoder stack of the Gemma family: T5Gemma 1 and 2, EmbeddingGemma.
+
+Blocks are normed before and after. Attention is bidirectional, with rotary
+positions and key and value heads that several query heads share; in most layers a
+token attends to its neighbours alone. Shapes: R rows, S texts a row, L tokens, E
+model dim, H query heads, G key and value heads, K head_dim.
+"""
+
+from collections.abc import Sequence
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dualenc_jax.models import layers
+from dualenc_jax.models.layers import Segments
+from dualenc_jax.utils.errors import expect
+
+_WHOLE = ('num_layers', 'num_heads', 'num_kv_heads', 'head_dim', 'mlp_dim')
+
+
+class _Norm(nn.Module):
+  """RMS norm times 1 + scale, in float32."""
+
+  axis: str = 'embed'
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    scale = layers.parameter(
+        self, 'scale', nn.initializers.zeros, (x.shape[-1],), (self.axis,)
+    )
+    x = x.astype(jnp.float32)
+    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    normalised = x * jax.lax.rsqrt(mean_square + 1e-6)
+    scale = jnp.broadcast_to(1.0 + scale, x.shape)
+    return (normalised * scale).astype(self.dtype)
+
+
+def rotary_angles(
+    positions: jax.Array, head_dim: int, base: float, factor: float = 1.0
+) -> jax.Array:
+  """Angles of rotary positions: int32 [R, L] -> float32 [R, L, K / 2].
+
+  Component i turns by position / factor / base^(2 i / K).
+  """
+  exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+  frequencies = 1.0 / (np.float32(base) ** exponents) / np.float32(factor)
+  return positions.astype(jnp.float32)[..., None] * frequencies[None, None]
+
+
+def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
+  """Turns the halves of heads [R, L, H, K] by angles [R, L, K / 2]."""
+  cos = jnp.cos(angles)[:, :, None].astype(x.dtype)
+  sin = jnp.sin(angles)[:, :, None].astype(x.dtype)
+  one, other = jnp.split(x, 2, axis=-1)
+  return jnp.concatenate(
+      [one * cos - other * sin, other * cos + one * sin], axis=-1
+  )
+
+
+def grouped_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array,
+    scale: float, logit_cap: float | None = None,
+) -> jax.Array:
+  """Attention of H query heads to G heads of keys and values, G a divisor of H.
+
+  Query heads n H/G to (n + 1) H/G - 1 attend to head n. With a cap c logits are
+  c tanh(logit / c).
+
+  Args:
+    query: [R, L, H, K]; key and value are [R, L, G, K].
+    mask: bool [R, 1, 1 or L, L], True where a key may be attended to.
+    scale: factor of the products.
+    logit_cap: c, or None.
+
+  Returns:
+    [R, L, H, K], in the dtype of `value`; the softmax is float32.
+  """
+  if logit_cap is None:
+    return jax.nn.dot_product_attention(
+        query, key, value, mask=mask, scale=scale
+    )
+  rows, length, heads, dim = query.shape
+  groups = query.reshape(rows, length, key.shape[2], -1, dim)
+  logits = scale * jnp.einsum(
+      'rqgnk,rsgk->rgnqs', groups, key, preferred_element_type=jnp.float32
+  )
+  logits = logit_cap * jnp.tanh(logits / logit_cap)
+  logits = jnp.where(mask[:, None], logits, -0.7 * np.finfo(np.float32).max)
+  weights = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
+  found = jnp.einsum('rgnqs,rsgk->rqgnk', weights, value)
+  return found.reshape(rows, length, heads, dim)
+
+
+class _Attention(nn.Module):
+  """Attention of a layer, whose kind is in its mask and its angles."""
+
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  query_scale: float
+  query_key_norm: bool
+  logit_cap: float | None
+  dtype: str
+
+  @nn.compact
+  def __call__(
+      self, x: jax.Array, mask: jax.Array, angles: jax.Array
+  ) -> jax.Array:
+    def heads(name: str, count: int, axis: str) -> jax.Array:
+      y = layers.Dense(
+          count * self.head_dim, ('embed', axis), dtype=self.dtype, name=name
+      )(x)
+      if axis == 'joined_kv':
+        y = nn.with_logical_constraint(y, ('batch', 'length', 'heads'))
+      return y.reshape(*y.shape[:-1], count, self.head_dim)
+
+    # Fewer heads of keys than devices could not be split among these.
+    axis = 'joined_kv' if self.num_kv_heads == self.num_heads else 'kv'
+    query = heads('query', self.num_heads, 'joined_kv')
+    key = heads('key', self.num_kv_heads, axis)
+    value = heads('value', self.num_kv_heads, axis)
+    if self.query_key_norm:
+      query = _Norm('kv', self.dtype, name='query_norm')(query)
+      key = _Norm('kv', self.dtype, name='key_norm')(key)
+    y = grouped_attention(
+        rotate(query, angles), rotate(key, angles), value, mask,
+        self.query_scale, self.logit_cap,
+    )
+    return layers.Dense(
+        x.shape[-1], ('joined_kv', 'embed'), dtype=self.dtype, name='out'
+    )(y.reshape(*x.shape[:-1], -1))
+
+
+class _Layer(nn.Module):
+  """Attention and feed-forward, each between two norms, with residuals."""
+
+  attention: tuple
+  mlp_dim: int
+  activations: Sequence[str]
+  dropout_rate: float
+  dtype: str
+
+  @nn.compact
+  def __call__(
+      self, x: jax.Array, is_global: jax.Array | bool, kinds: tuple,
+      dropout: Segments | None = None,
+  ) -> jax.Array:
+    """Maps [R, L, E]; `kinds` are (mask, angles) of local and global layers."""
+    x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
+    if isinstance(is_global, bool):
+      mask, angles = kinds[is_global]
+    else:
+      mask, angles = (jnp.where(is_global, b, a) for a, b in zip(*kinds))
+
+    def norm(name: str, y: jax.Array) -> jax.Array:
+      return _Norm(dtype=self.dtype, name=name)(y)
+
+    drop = layers.Dropout(self.dropout_rate)
+    y = norm('pre_attention_layer_norm', x)
+    y = _Attention(*self.attention, name='attention')(y, mask, angles)
+    x = x + drop(norm('post_attention_layer_norm', y), dropout)
+    y = norm('pre_mlp_layer_norm', x)
+    y = layers.Mlp(
+        self.mlp_dim, self.activations, self.dropout_rate, self.dtype,
+        name='mlp',
+    )(y, dropout)
+    return x + drop(norm('post_mlp_layer_norm', y), dropout)
+
+
+class GemmaEncoder(nn.Module):
+  """A stack of bidirectional Gemma layers over embedded tokens.
+
+  Layers i with i + 1 a multiple of `global_every` are global, the others local:
+  there a token attends to those of its text that are at most `window` before
+  and after it. Embedded tokens are multiplied by sqrt(E). Parameters are named
+  as those of `T5Encoder`, with 'post_attention_layer_norm/scale',
+  'post_mlp_layer_norm/scale' and 'attention/query_norm/scale' besides.
+
+  Attributes:
+    num_layers: layers.
+    num_heads: H.
+    num_kv_heads: G, a divisor of H.
+    head_dim: K, even; H K need not be E.
+    mlp_dim: F, the hidden size of the feed-forward block.
+    window: most tokens before and after a token in local layers.
+    global_every: 2 in T5Gemma 1, 6 in Gemma 3; 1 for global layers alone.
+    rotary_base: base of rotary positions in local layers.
+    global_rotary_base: the same in global layers.
+    global_rotary_factor: divisor of positions in global layers.
+    query_scale: factor of the products of queries and keys; None for 1/sqrt(K).
+    query_key_norm: whether queries and keys are normed, by head.
+    logit_cap: c of c tanh(logit / c); None for no cap.
+    activations: of the gated feed-forward block; 'gelu' is the tanh form.
+    dropout_rate: dropout of tokens, hidden units, blocks and output, one mask
+      for all tokens of a text but for the last.
+    dtype: activation dtype, 'float32' or 'bfloat16'; parameters are float32.
+    scan_layers: run the stack as one scan: compiles faster, runs slower.
+    remat: recompute each layer in the backward pass to save memory.
+  """
+
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  mlp_dim: int
+  window: Sequence[int] = (256, 256)
+  global_every: int = 6
+  rotary_base: float = 10_000.0
+  global_rotary_base: float = 1_000_000.0
+  global_rotary_factor: float = 1.0
+  query_scale: float | None = None
+  query_key_norm: bool = True
+  logit_cap: float | None = None
+  activations: Sequence[str] = ('gelu', 'linear')
+  dropout_rate: float = 0.0
+  dtype: str = 'float32'
+  scan_layers: bool = False
+  remat: bool = False
+
+  def __post_init__(self):
+    expect(
+        self.dtype in ('float32', 'bfloat16'), 'GemmaEncoder.dtype', self.dtype,
+        "'float32' or 'bfloat16', as Gemma overflows in float16",
+    )
+    for name in (*_WHOLE, 'global_every'):
+      value = getattr(self, name)
+      expect(
+          type(value) is int and value >= 1, f'GemmaEncoder.{name}', value,
+          'a whole number, at least 1',
+      )
+    expect(
+        self.num_heads % self.num_kv_heads == 0, 'GemmaEncoder.num_kv_heads',
+        self.num_kv_heads, f'a divisor of num_heads, {self.num_heads}',
+    )
+    expect(
+        self.head_dim % 2 == 0, 'GemmaEncoder.head_dim', self.head_dim,
+        'an even number, as rotary positions turn pairs of components',
+    )
+    expect(
+        len(self.window) == 2 and all(
+            type(n) is int and n >= 0 for n in self.window
+        ),
+        'GemmaEncoder.window', self.window,
+        'two whole numbers, most tokens before and after',
+    )
+    expect(
+        0.0 <= self.dropout_rate < 1.0, 'GemmaEncoder.dropout_rate',
+        self.dropout_rate, 'a value from 0 up to, not including, 1',
+    )
+    super().__post_init__()
+
+  @nn.compact
+  def __call__(
+      self, x: jax.Array, lengths: jax.Array,
+      dropout_numbers: jax.Array | None = None,
+  ) -> jax.Array:
+    """Encodes embedded tokens; arguments and result are those of `T5Encoder`."""
+    length, features = x.shape[1:]
+    segments = Segments.from_lengths(length, lengths, dropout_numbers)
+    dropout = None if dropout_numbers is None else segments
+    # transformers rounds the factor to the dtype, too.
+    x = x.astype(self.dtype) * jnp.asarray(features**0.5, self.dtype)
+    x = layers.Dropout(self.dropout_rate)(x, dropout)
+
+    mask = segments.attention_mask()
+    local, angles = mask, []
+    if length > min(self.window) + 1:
+      place = np.arange(length)
+      distance = place[None, :] - place[:, None]
+      before, after = self.window
+      near = (-before <= distance) & (distance <= after)
+      local = mask & near[None, None]
+      mask = jnp.broadcast_to(mask, local.shape)
+    for base, factor in (
+        (self.rotary_base, 1.0),
+        (self.global_rotary_base, self.global_rotary_factor),
+    ):
+      angles.append(
+          rotary_angles(segments.positions, self.head_dim, base, factor)
+      )
+    kinds = (local, angles[0]), (mask, angles[1])
+
+    scale = self.query_scale
+    config = (
+        (
+            self.num_heads, self.num_kv_heads, self.head_dim,
+            self.head_dim**-0.5 if scale is None else scale,
+            self.query_key_norm, self.logit_cap, self.dtype,
+        ),
+        self.mlp_dim, tuple(self.activations), self.dropout_rate, self.dtype,
+    )
+    which = [(i + 1) % self.global_every == 0 for i in range(self.num_layers)]
+    layer = _Layer
+    if self.remat:
+      # A layer's kind is static unless the layers are scanned.
+      static = () if self.scan_layers else (2,)
+      layer = nn.remat(
+          layer, prevent_cse=not self.scan_layers, static_argnums=static
+      )
+    if self.scan_layers:
+      scan = nn.scan(
+          lambda module, carry, *args: (module(carry, *args), None),
+          variable_axes={'params': 0},
+          split_rngs={'params': True, 'dropout': True},
+          in_axes=(0, nn.broadcast, nn.broadcast),
+          length=self.num_layers,
+          metadata_params={nn.PARTITION_NAME: 'layers'},
+      )
+      x, _ = scan(
+          layer(*config, name='layers'), x, jnp.array(which), kinds, dropout
+      )
+    else:
+      for i, is_global in enumerate(which):
+        x = layer(*config, name=f'layers_{i}')(x, is_global, kinds, dropout)
+    x = _Norm(dtype=self.dtype, name='encoder_norm')(x)
+    return layers.Dropout(self.dropout_rate, shared=False)(x, dropout)

@@ -1,0 +1,266 @@
+"""The Gemma encoder equals those of transformers, values and gradients."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dualenc_jax.models.gemma_encoder import GemmaEncoder
+from dualenc_jax.utils.errors import UserError
+
+torch = pytest.importorskip('torch')
+NAMES = {
+    'self_attn.q_proj': 'attention/query/kernel',
+    'self_attn.k_proj': 'attention/key/kernel',
+    'self_attn.v_proj': 'attention/value/kernel',
+    'self_attn.o_proj': 'attention/out/kernel',
+    'self_attn.q_norm': 'attention/query_norm/scale',
+    'self_attn.k_norm': 'attention/key_norm/scale',
+    'mlp.gate_proj': 'mlp/wi_0/kernel',
+    'mlp.up_proj': 'mlp/wi_1/kernel',
+    'mlp.down_proj': 'mlp/wo/kernel',
+    'input_layernorm': 'pre_attention_layer_norm/scale',
+    'post_attention_layernorm': 'post_attention_layer_norm/scale',
+    'pre_self_attn_layernorm': 'pre_attention_layer_norm/scale',
+    'post_self_attn_layernorm': 'post_attention_layer_norm/scale',
+    'pre_feedforward_layernorm': 'pre_mlp_layer_norm/scale',
+    'post_feedforward_layernorm': 'post_mlp_layer_norm/scale',
+}
+COMMON = {
+    'hidden_size': 24, 'intermediate_size': 40, 'head_dim': 8, 'vocab_size': 50,
+    'attention_bias': False, 'attn_implementation': 'eager',
+}
+VOCABULARY, WIDTH = 50, 24
+
+
+def t5gemma(layers, heads, kv_heads, window):
+  from transformers.models.t5gemma import modeling_t5gemma as m
+  from transformers.models.t5gemma.configuration_t5gemma import (
+      T5GemmaModuleConfig,
+  )
+  config = T5GemmaModuleConfig(
+      **COMMON, num_hidden_layers=layers, num_attention_heads=heads,
+      num_key_value_heads=kv_heads, sliding_window=window,
+      query_pre_attn_scalar=12, dropout_rate=0.0,
+  )
+  ours = GemmaEncoder(
+      layers, heads, kv_heads, 8, 40, window=(window, window), global_every=2,
+      global_rotary_base=10_000.0, query_scale=12**-0.5, query_key_norm=False,
+      logit_cap=50.0,
+  )
+  return m.T5GemmaEncoder(config), ours
+
+
+def gemma3(layers, heads, kv_heads, window):
+  from transformers import Gemma3TextConfig, Gemma3TextModel
+  config = Gemma3TextConfig(
+      **COMMON, num_hidden_layers=layers, num_attention_heads=heads,
+      num_key_value_heads=kv_heads, sliding_window=window,
+      use_bidirectional_attention=True, query_pre_attn_scalar=8,
+      sliding_window_pattern=3,
+  )
+  ours = GemmaEncoder(
+      layers, heads, kv_heads, 8, 40, window=(window // 2, window // 2),
+      global_every=3,
+  )
+  return Gemma3TextModel(config), ours
+
+
+def t5gemma2(layers, heads, kv_heads, window):
+  from transformers.models.t5gemma2 import modeling_t5gemma2 as m
+  from transformers.models.t5gemma2.configuration_t5gemma2 import (
+      T5Gemma2TextConfig,
+  )
+  config = T5Gemma2TextConfig(
+      **COMMON, num_hidden_layers=layers, num_attention_heads=heads,
+      num_key_value_heads=kv_heads, sliding_window=window, dropout_rate=0.0,
+      query_pre_attn_scalar=8, layer_types=[
+          'full_attention' if i % 2 else 'sliding_attention'
+          for i in range(layers)
+      ],
+      rope_parameters={
+          'sliding_attention': {'rope_type': 'default', 'rope_theta': 10_000.0},
+          'full_attention': {
+              'rope_type': 'linear', 'factor': 8.0, 'rope_theta': 1_000_000.0
+          },
+      },
+  )
+  ours = GemmaEncoder(
+      layers, heads, kv_heads, 8, 40,
+      window=((window + 1) // 2 - 1, window // 2), global_every=2,
+      global_rotary_factor=8.0,
+  )
+  return m.T5Gemma2TextEncoder(config), ours
+
+
+def ours_of(tensors):
+  """Our parameters of another library's tensors, and the token embeddings."""
+  tree = {}
+  for name, tensor in tensors.items():
+    value = tensor.detach().numpy()
+    if layer := re.fullmatch(r'layers\.(\d+)\.(.+)\.weight', name):
+      path = f'layers_{layer[1]}/{NAMES[layer[2]]}'
+    elif name == 'norm.weight':
+      path = 'encoder_norm/scale'
+    else:
+      continue
+    *parts, last = path.split('/')
+    node = tree
+    for part in parts:
+      node = node.setdefault(part, {})
+    node[last] = jnp.array(value.T if last == 'kernel' else value)
+  return tree, jnp.array(tensors['embed_tokens.weight'].detach().numpy())
+
+
+def draw(model, seed):
+  """Random weights, norms too, that make logits of some units."""
+  generator = torch.Generator().manual_seed(seed)
+  with torch.no_grad():
+    for name, p in model.named_parameters():
+      scale = 1.0 if 'embed' in name else 0.2
+      p.copy_(scale * torch.randn(p.shape, generator=generator))
+  return model.eval()
+
+
+def lengths_of(rng, rows, length):
+  return np.array([length, *rng.integers(1, length + 1, rows - 1)], np.int32)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'layers', 'heads', 'kv_heads', 'window', 'length'),
+    [
+        (t5gemma, 3, 3, 3, 2, 11),
+        (t5gemma, 2, 4, 2, 40, 7),
+        (gemma3, 4, 3, 1, 6, 13),
+        (gemma3, 1, 1, 1, 5, 9),
+        (t5gemma2, 3, 4, 1, 6, 12),
+        (t5gemma2, 2, 2, 2, 5, 10),
+    ],
+)
+def test_states_and_gradients_are_those_of_transformers(
+    kind, layers, heads, kv_heads, window, length
+):
+  theirs, ours = kind(layers, heads, kv_heads, window)
+  draw(theirs, seed=length)
+  params, table = ours_of(theirs.state_dict())
+  rng = np.random.default_rng(length)
+  lengths = lengths_of(rng, 4, length)
+  tokens = rng.integers(3, VOCABULARY, (4, length))
+  real = np.arange(length) < lengths[:, None]
+  weights = rng.normal(size=(4, length, WIDTH)) * real[:, :, None]
+
+  states = theirs(
+      input_ids=torch.tensor(tokens), attention_mask=torch.tensor(real).long()
+  ).last_hidden_state
+  (states * torch.tensor(weights, dtype=torch.float32)).sum().backward()
+
+  def value(params, table):
+    found = ours.apply(
+        {'params': params}, table[tokens], jnp.array(lengths)[:, None]
+    )
+    return jnp.sum(found * weights), found
+
+  grads, found = jax.grad(value, (0, 1), has_aux=True)(params, table)
+  np.testing.assert_allclose(
+      np.where(real[:, :, None], found, 0.0),
+      np.where(real[:, :, None], states.detach().numpy(), 0.0),
+      rtol=1e-5, atol=1e-5,
+  )
+  wanted, table_grad = ours_of({
+      name: p.grad for name, p in theirs.named_parameters()
+      if p.grad is not None
+  })
+  for one, other in zip(
+      jax.tree.leaves((grads[0], grads[1])),
+      jax.tree.leaves((wanted, table_grad)), strict=True,
+  ):
+    scale = max(1.0, float(jnp.abs(other).max()))
+    np.testing.assert_allclose(one / scale, other / scale, atol=1e-4)
+
+
+def make(**changes):
+  sizes = {
+      'num_layers': 3, 'num_heads': 4, 'num_kv_heads': 2, 'head_dim': 6,
+      'mlp_dim': 16, 'window': (3, 2), 'global_every': 2, 'dropout_rate': 0.3,
+      **changes,
+  }
+  return GemmaEncoder(**sizes)
+
+
+@pytest.mark.parametrize('changes', [{}, {'logit_cap': 20.0}])
+def test_a_text_has_the_same_states_in_any_row(changes):
+  rng = np.random.default_rng(0)
+  lengths, width = [9, 4, 6, 1], 12
+  texts = [rng.normal(size=(n, width)).astype(np.float32) for n in lengths]
+  padded = np.zeros((4, 10, width), np.float32)
+  for row, text in zip(padded, texts):
+    row[: len(text)] = text
+  packed = np.zeros((2, 14, width), np.float32)
+  packed[0, :13] = np.concatenate(texts[:2])
+  packed[1, :7] = np.concatenate(texts[2:])
+  alone = jnp.array(lengths, jnp.int32)[:, None]
+  numbers = jnp.arange(4, dtype=jnp.uint32)
+  model = make(**changes)
+  params = model.init(jax.random.key(0), padded, alone)
+  rngs = {'dropout': jax.random.key(1)}
+
+  def flat(params, model):
+    one = model.apply(params, padded, alone, numbers[:, None], rngs=rngs)
+    return jnp.concatenate([row[:n] for row, n in zip(one, lengths)])
+
+  def joined(params, model):
+    both = model.apply(
+        params, packed, alone.reshape(2, 2), numbers.reshape(2, 2), rngs=rngs
+    )
+    return jnp.concatenate([both[0, :13], both[1, :7]])
+
+  seed = rng.normal(size=(20, width)).astype(np.float32)
+  results = [
+      jax.vjp(lambda p: f(p, m), params)
+      for f, m in (
+          (flat, model), (joined, model), (joined, make(remat=True, **changes))
+      )
+  ]
+  for value, back in results[1:]:
+    np.testing.assert_allclose(value, results[0][0], rtol=1e-5, atol=1e-5)
+    for one, other in zip(
+        jax.tree.leaves(back(seed)), jax.tree.leaves(results[0][1](seed))
+    ):
+      np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
+
+
+def test_a_scan_has_the_same_states():
+  model = make(dropout_rate=0.0)
+  x = jax.random.normal(jax.random.key(2), (2, 9, 12))
+  lengths = jnp.array([[9], [5]], jnp.int32)
+  params = model.init(jax.random.key(0), x, lengths)['params']
+  layers = [params[f'layers_{i}'] for i in range(3)]
+  stacked = {
+      'layers': jax.tree.map(
+          lambda *leaves: jnp.stack([leaf.unbox() for leaf in leaves]), *layers,
+          is_leaf=lambda leaf: hasattr(leaf, 'unbox'),
+      ),
+      'encoder_norm': params['encoder_norm'],
+  }
+  for remat in False, True:
+    scanned = make(dropout_rate=0.0, scan_layers=True, remat=remat)
+    np.testing.assert_allclose(
+        scanned.apply({'params': stacked}, x, lengths),
+        model.apply({'params': params}, x, lengths), rtol=1e-5, atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'num_kv_heads': 3}, 'num_kv_heads is 3; expected a divisor of'),
+        ({'head_dim': 7}, 'head_dim is 7; expected an even number'),
+        ({'dtype': 'float16'}, 'overflows in float16'),
+        ({'window': (3,)}, 'window is (3,); expected two whole numbers'),
+    ],
+)
+def test_bad_sizes_are_explained(changes, message):
+  with pytest.raises(UserError, match=re.escape(message)):
+    make(**changes)
