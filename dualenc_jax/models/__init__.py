@@ -1,4 +1,4 @@
-"""Flax Linen modules: T5, and the dual, cross-encoders and generators of it."""
+"""Flax Linen modules: T5, Gemma, dual, cross-encoders and generators of them."""
 
 from dualenc_jax.models.cross_encoder import (
     CrossEncoder,
@@ -12,6 +12,7 @@ from dualenc_jax.models.dual_encoder import (
     model_params,
     Projection,
 )
+from dualenc_jax.models.gemma_encoder import GemmaEncoder
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.seq2seq import encoder_decoder, Seq2Seq
 from dualenc_jax.models.t5_decoder import T5Decoder
@@ -22,8 +23,8 @@ from dualenc_jax.models.t5_encoder import (
 )
 
 __all__ = [
-    'CrossEncoder', 'DualEncoder', 'Projection', 'ScoreHead', 'Seq2Seq',
-    'Seq2SeqRanker', 'T5Decoder', 'T5Encoder', 'TokenEmbedder',
+    'CrossEncoder', 'DualEncoder', 'GemmaEncoder', 'Projection', 'ScoreHead',
+    'Seq2Seq', 'Seq2SeqRanker', 'T5Decoder', 'T5Encoder', 'TokenEmbedder',
     'abstract_params', 'current_names', 'describe', 'dot_product_attention',
     'einsum_attention', 'encoder_decoder', 'model_params', 'rebuild',
 ]

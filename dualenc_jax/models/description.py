@@ -13,6 +13,7 @@ from flax import linen as nn
 
 from dualenc_jax.models.cross_encoder import CrossEncoder, ScoreHead
 from dualenc_jax.models.dual_encoder import DualEncoder, Projection
+from dualenc_jax.models.gemma_encoder import GemmaEncoder
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.seq2seq import Seq2Seq
 from dualenc_jax.models.t5_decoder import T5Decoder
@@ -70,8 +71,8 @@ def current_names(facts: Any) -> Any:
 _CLASSES = {
     class_name(value): value
     for value in (
-        CrossEncoder, dot_product_attention, DualEncoder, Projection, ScoreHead,
-        Seq2Seq, T5Decoder, T5Encoder, TokenEmbedder,
+        CrossEncoder, dot_product_attention, DualEncoder, GemmaEncoder,
+        Projection, ScoreHead, Seq2Seq, T5Decoder, T5Encoder, TokenEmbedder,
     )
 }
 

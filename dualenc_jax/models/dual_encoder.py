@@ -10,8 +10,10 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from dualenc_jax.models import layers, t5_encoder
+from dualenc_jax.models import layers
+from dualenc_jax.models.gemma_encoder import GemmaEncoder
 from dualenc_jax.models.layers import Segments
+from dualenc_jax.models.t5_encoder import T5Encoder
 from dualenc_jax.utils.errors import UserError
 
 PAD = 0
@@ -103,10 +105,10 @@ class DualEncoder(nn.Module):
   """
 
   token_embedder: layers.TokenEmbedder
-  encoder: t5_encoder.T5Encoder
+  encoder: T5Encoder | GemmaEncoder
   projection: Projection
   passage_token_embedder: layers.TokenEmbedder | None = None
-  passage_encoder: t5_encoder.T5Encoder | None = None
+  passage_encoder: T5Encoder | GemmaEncoder | None = None
   passage_projection: Projection | None = None
 
   def __post_init__(self):
@@ -195,18 +197,20 @@ def tower(model: DualEncoder, side: str) -> list[Any]:
 
 
 def count_flops(model: DualEncoder, side: str, tokens: int) -> float:
-  """Floating-point operations of the matrix products of a text.
+  """Floating-point operations of the matrix products of a text of L tokens.
 
-  With L tokens, H*K the joined heads, F the MLP's hidden axis and G = 2 for the
-  gated MLP, else 1,
+  With H query heads and G of keys and values, of K components, F the MLP's
+  hidden axis and A activations,
 
-    layers * (2 L (4 E H K + (G + 1) E F) + 4 L^2 H K) + 2 E D.
+    layers * (2 L (2 E (H + G) K + (A + 1) E F) + 4 L^2 H K) + 2 E D.
   """
   embedder, encoder, projection = tower(model, side)
   features = embedder.features
-  joined = encoder.num_heads * encoder.head_dim
-  mlp = (len(encoder.activations) + 1) * features * encoder.mlp_dim
-  token = 2 * (4 * features * joined + mlp) + 4 * tokens * joined
+  heads = encoder.num_heads
+  shared = getattr(encoder, 'num_kv_heads', heads)
+  maps = 2 * features * (heads + shared) * encoder.head_dim
+  maps += (len(encoder.activations) + 1) * features * encoder.mlp_dim
+  token = 2 * maps + 4 * tokens * heads * encoder.head_dim
   layers = encoder.num_layers * tokens * token
   return layers + 2 * features * projection.features
 

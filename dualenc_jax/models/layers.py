@@ -92,14 +92,19 @@ class RMSNorm(nn.Module):
 
 
 class TokenEmbedder(nn.Module):
-  """The table [vocab_size, E]; T5 pads 32,100 pieces to 32,128 rows."""
+  """The table [vocab_size, E]; T5 pads 32,100 pieces to 32,128 rows.
+
+  `init_std` is the standard deviation of its first numbers, 1 in T5. Gemma
+  multiplies tokens by sqrt(E), for which 1/sqrt(E) makes up.
+  """
 
   vocab_size: int = 32128
   features: int = 512
+  init_std: float = 1.0
 
   def setup(self):
     self.embedding = parameter(
-        self, 'embedding', nn.initializers.normal(1.0),
+        self, 'embedding', nn.initializers.normal(self.init_std),
         (self.vocab_size, self.features), ('vocab', 'embed'),
     )
 

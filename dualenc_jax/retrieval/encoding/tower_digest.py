@@ -19,6 +19,7 @@ from dualenc_jax.models import (
   dot_product_attention,
   DualEncoder,
   einsum_attention,
+  GemmaEncoder,
   Projection,
   T5Encoder,
   TokenEmbedder,
@@ -30,13 +31,16 @@ from dualenc_jax.utils.tensor_files.tensors import Tensor, unstack
 _PARTS = ('token_embedder', 'encoder', 'projection')
 # Attributes that change nothing but rounding.
 _ROUNDING_ONLY = {
-    'dtype', 'dropout_rate', 'remat', 'residual_init', 'scan_layers'
+    'dtype', 'dropout_rate', 'init_std', 'remat', 'residual_init',
+    'scan_layers',
 }
-# Attributes of this library's classes that follow from their tensors.
+# Attributes of this library's classes that follow from their tensors. No tensor
+# of a Gemma shows where its joined heads are divided.
 _IMPLIED = {
     *('vocab_size', 'features', 'num_layers', 'num_heads', 'head_dim'),
     *('mlp_dim', 'num_buckets'),
 }
+_IMPLIED_OF_GEMMA = {'num_layers', 'mlp_dim'}
 # Defaults of every part.
 _DEFAULTS = [
     *map(class_name, (DualEncoder, TokenEmbedder, T5Encoder, Projection)),
@@ -107,7 +111,9 @@ def _settings(model: Any, tower: str) -> dict[str, dict[str, Any]]:
 
 def _without_defaults(facts: Mapping[str, Any]) -> dict[str, Any]:
   known = _ROUNDING_ONLY
-  if facts.get('class') in _DEFAULTS:
+  if facts.get('class') == class_name(GemmaEncoder):
+    known = known | _IMPLIED_OF_GEMMA
+  elif facts.get('class') in _DEFAULTS:
     known = known | _IMPLIED
   return {
       name: value
