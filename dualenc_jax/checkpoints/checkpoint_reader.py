@@ -17,7 +17,7 @@ from dualenc_jax import models
 from dualenc_jax.checkpoints import weights as weights_lib
 from dualenc_jax.checkpoints.weights import infer_encoder, Weights
 from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
-from dualenc_jax.models import T5Encoder
+from dualenc_jax.models import GemmaEncoder, T5Encoder
 from dualenc_jax.retrieval.compression import Codec, model_codec
 from dualenc_jax.utils import json_file, machine
 from dualenc_jax.utils.errors import expect, UserError
@@ -256,8 +256,10 @@ def to_weights(checkpoint: Checkpoint) -> Weights:
 
 def _encoder(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], tower: str
-) -> T5Encoder:
+) -> T5Encoder | GemmaEncoder:
   where = f'{tower} of the checkpoint'
+  if facts.get('class') == models.class_name(GemmaEncoder):
+    return models.rebuild(facts, where)
   if facts.get('num_layers') == 0:
     # No tensor shows the sizes of layers that do not exist.
     sizes = {name: int for name in weights_lib.SIZES[:-1]}

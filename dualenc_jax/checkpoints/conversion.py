@@ -23,6 +23,7 @@ from dualenc_jax.checkpoints.weights import (
   PROJECTION,
   Weights,
 )
+from dualenc_jax.models import GemmaEncoder
 from dualenc_jax.retrieval.encoding import artifact
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
@@ -154,7 +155,12 @@ def convert(
         f' --tower=query --to={able}.'
     )
   problem = None
-  if not weights.encoder.num_layers and form.as_bag is None:
+  if isinstance(weights.encoder, GemmaEncoder):
+    problem = (
+        'is of the Gemma family: save it from Python,'
+        f' Retriever.from_dir({weights.path!r}).save(FOLDER)'
+    )
+  elif not weights.encoder.num_layers and form.as_bag is None:
     problem = (
         'has no layers, so that its sizes could not be read back and compared:'
         ' give --to=sentence_transformers, or save it from Python,'

@@ -16,7 +16,12 @@ from typing import Any
 from flax import linen as nn, traverse_util
 
 from dualenc_jax import models
-from dualenc_jax.models import Projection, T5Encoder, TokenEmbedder
+from dualenc_jax.models import (
+  GemmaEncoder,
+  Projection,
+  T5Encoder,
+  TokenEmbedder,
+)
 from dualenc_jax.models.t5_encoder import check_buckets
 from dualenc_jax.retrieval.compression import Codec
 from dualenc_jax.retrieval.encoding.towers import PassageTower
@@ -34,6 +39,12 @@ ACTIVATIONS = frozenset(
     ' tanh'.split()
 )
 SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
+# Settings of a `GemmaEncoder` that embeddings depend on, beside these.
+OF_GEMMA = (
+    'num_kv_heads', 'window', 'global_every', 'rotary_base',
+    'global_rotary_base', 'global_rotary_factor', 'query_scale',
+    'query_key_norm', 'logit_cap',
+)
 # The types of a `Usage` as JSON; the file of its vocabulary beside it.
 USAGE: dict[str, Any] = {
     'query_length': int | None,
@@ -102,7 +113,7 @@ class Weights:
     tensors: by name, 'encoder/layers_0/mlp/wo/kernel', one for each layer;
       those of a passage tower of its own begin with 'passage_'. A pretrained T5
       has no 'projection/kernel'.
-    encoder: sizes of the (query) encoder.
+    encoder: the (query) encoder's sizes, a `T5Encoder` or a `GemmaEncoder`.
     passage_encoder: those of a passage encoder of its own.
     usage: how texts are tokenized.
     read_decoder: opens decoder and head by the names of `Seq2Seq`, {} if it has
@@ -124,8 +135,8 @@ class Weights:
   kind: str
   path: str
   tensors: Mapping[str, Tensor]
-  encoder: T5Encoder
-  passage_encoder: T5Encoder | None = None
+  encoder: Any
+  passage_encoder: Any = None
   usage: Usage = Usage()
   read_decoder: Callable[[], Mapping[str, Tensor]] = dict
   left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -169,9 +180,10 @@ class Weights:
     settings = {**self.usage.facts(), 'passage_tower': self.passage_tower}
     for tower in ENCODERS:
       encoder = getattr(self, tower)
-      for name in (*SIZES, 'num_buckets') if encoder else ():
+      own = OF_GEMMA if isinstance(encoder, GemmaEncoder) else ('num_buckets',)
+      for name in (*SIZES, *own) if encoder else ():
         value = getattr(encoder, name)
-        value = tuple(value) if name == 'activations' else value
+        value = tuple(value) if isinstance(value, Sequence) else value
         settings[f'{tower}.{name}'] = value
     return settings
 

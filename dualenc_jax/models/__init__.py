@@ -1,11 +1,16 @@
-"""Flax Linen modules: T5, Gemma, dual, cross-encoders and generators of them."""
+"""Flax Linen modules: T5, Gemma, and the dual and cross-encoders of them."""
 
 from dualenc_jax.models.cross_encoder import (
     CrossEncoder,
     ScoreHead,
     Seq2SeqRanker,
 )
-from dualenc_jax.models.description import current_names, describe, rebuild
+from dualenc_jax.models.description import (
+    class_name,
+    current_names,
+    describe,
+    rebuild,
+)
 from dualenc_jax.models.dual_encoder import (
     abstract_params,
     DualEncoder,
@@ -25,6 +30,7 @@ from dualenc_jax.models.t5_encoder import (
 __all__ = [
     'CrossEncoder', 'DualEncoder', 'GemmaEncoder', 'Projection', 'ScoreHead',
     'Seq2Seq', 'Seq2SeqRanker', 'T5Decoder', 'T5Encoder', 'TokenEmbedder',
-    'abstract_params', 'current_names', 'describe', 'dot_product_attention',
-    'einsum_attention', 'encoder_decoder', 'model_params', 'rebuild',
+    'abstract_params', 'class_name', 'current_names', 'describe',
+    'dot_product_attention', 'einsum_attention', 'encoder_decoder',
+    'model_params', 'rebuild',
 ]

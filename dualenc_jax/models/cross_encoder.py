@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.models import layers, t5_decoder, t5_encoder
 from dualenc_jax.models.dual_encoder import mean_pool, PAD, row_lengths
+from dualenc_jax.models.gemma_encoder import GemmaEncoder
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.utils.errors import expect
 
@@ -55,14 +56,14 @@ def first_token(x: jax.Array, lengths: jax.Array) -> jax.Array:
 
 
 class CrossEncoder(nn.Module):
-  """A T5 encoder over texts of a query and a passage, and a score of each text.
+  """An encoder over texts of a query and a passage, and a score of each text.
 
   It is RankT5's encoder-only form (Zhuang et al. 2022). A score is a logit and
   does not depend on batch or row mates or on padding.
   """
 
   token_embedder: layers.TokenEmbedder
-  encoder: t5_encoder.T5Encoder
+  encoder: t5_encoder.T5Encoder | GemmaEncoder
   head: ScoreHead
 
   def __call__(

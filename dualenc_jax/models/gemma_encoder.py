@@ -1,9 +1,10 @@
 """The encoder stack of the Gemma family: T5Gemma 1 and 2, EmbeddingGemma.
 
 Blocks are normed before and after. Attention is bidirectional, with rotary
-positions and key and value heads that several query heads share; in most layers a
-token attends to its neighbours alone. Shapes: R rows, S texts a row, L tokens, E
-model dim, H query heads, G key and value heads, K head_dim.
+positions, and with heads of keys and values that several query heads share; in
+most layers a token attends to its neighbours alone. Shapes: R rows, S texts a
+row, L tokens, E model dim, H query heads, G heads of keys and values, K
+head_dim.
 """
 
 from collections.abc import Sequence
@@ -194,8 +195,8 @@ class GemmaEncoder(nn.Module):
     query_key_norm: whether queries and keys are normed, by head.
     logit_cap: c of c tanh(logit / c); None for no cap.
     activations: of the gated feed-forward block; 'gelu' is the tanh form.
-    dropout_rate: dropout of tokens, hidden units, blocks and output, one mask
-      for all tokens of a text but for the last.
+    dropout_rate: dropout of embedded tokens, hidden units, blocks and output;
+      none of attention weights.
     dtype: activation dtype, 'float32' or 'bfloat16'; parameters are float32.
     scan_layers: run the stack as one scan: compiles faster, runs slower.
     remat: recompute each layer in the backward pass to save memory.
@@ -257,7 +258,7 @@ class GemmaEncoder(nn.Module):
       self, x: jax.Array, lengths: jax.Array,
       dropout_numbers: jax.Array | None = None,
   ) -> jax.Array:
-    """Encodes embedded tokens; arguments and result are those of `T5Encoder`."""
+    """Encodes embedded tokens, [R, L, E]; see `T5Encoder`."""
     length, features = x.shape[1:]
     segments = Segments.from_lengths(length, lengths, dropout_numbers)
     dropout = None if dropout_numbers is None else segments

@@ -62,3 +62,11 @@ def flags(
 ) -> Sequence[str]:
   """Flags of a whole tiny run over files in `folder`; later ones win."""
   return [f'--gin_file={run}', *pairs_flags(folder), *small_flags(), *more]
+
+
+def gemma_flags(folder: pathlib.Path, *more: str) -> Sequence[str]:
+  """Those of `flags` for the tiny model of the Gemma family."""
+  return [
+      flag.replace('models/tiny', 'models/gemma/tiny').replace('T5', 'Gemma')
+      for flag in flags(folder, *more)
+  ]
