@@ -137,6 +137,11 @@ def _swept(args: argparse.Namespace) -> tuple[Recipe, bool]:
   recipe = _build(args, args.gin_bindings)
   config.check_effect(args.gin_bindings, macros=True)
   known, asked = config.macros(), dict(args.sweep)
+  if len(asked) < len(args.sweep):
+    raise UserError(
+        f'--sweep is given for {", ".join(name for name, _ in args.sweep)};'
+        ' expected each macro once, with all its values.'
+    )
   for name in asked:
     if name not in known | recipe.sweeps.keys():
       near = did_you_mean(name, known | recipe.sweeps.keys())

@@ -1,5 +1,7 @@
 """Every shipped gin file resolves, and every run file makes a step."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,6 +133,15 @@ def test_matryoshka_wraps_the_loss_whichever_file_comes_first():
     loss = build(*files).objective.loss
     names = type(loss).__name__, type(loss.loss).__name__
     assert names == ('Matryoshka', 'SamToNe')
+
+
+def test_layers_grow_on_both_towers():
+  made = build('models/grown.gin', 'architectures/ade.gin')
+  ((pattern, start),) = made.initial_checkpoint.rules
+  for tower in ('encoder', 'passage_encoder'):
+    assert re.fullmatch(pattern, f'{tower}/layers_0/mlp/wo/kernel')
+    assert not re.fullmatch(pattern, f'{tower}/encoder_norm/scale')
+  assert start is None
 
 
 @pytest.mark.parametrize('run', RUNS)

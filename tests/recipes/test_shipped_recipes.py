@@ -130,18 +130,30 @@ def test_commands_are_listed(tmp_path, capsys, name, more, stages):
 
 def test_the_papers_grids(tmp_path, capsys):
   """All cells of a whole table, in seconds; rows are joined over sets."""
-  for name, cells, compared in (
-      ('samtone', 135, 13), ('dual_encoders', 105, 4)
+  for name, loss, expected, cells, compared in (
+      ('samtone', 'pair_without_positive_',
+       losses.PAIR(alpha=0.1, form='without_positive'), 135, 13),
+      ('dual_encoders', '', losses.InBatchSoftmax(bidirectional=False), 105, 4),
   ):
     command.main([
         f'--gin_file=recipes/{name}.gin', f'--output_dir={tmp_path / "work"}',
-        '--gin.VOCABULARY=spiece.model', '--gin.CHECKPOINT=t5/{SIZE}', '--list',
+        '--gin.VOCABULARY=python_code_8k', '--gin.VOCAB_SIZE=8064',
+        '--gin.CHECKPOINT=t5/{SIZE}', '--list',
     ])
     lines = list(map(shlex.split, capsys.readouterr().out.splitlines()))
     lines = [line[1:] for line in lines if line[0] == 'dualenc']
     trained = [line for line in lines if line[0] == 'train']
     assert len(trained) == len({*map(str, trained)}) == cells
     assert sum(line[0] == 'compare' for line in lines) == compared
+    cell = next(
+        line for line in trained
+        if f'model_ade_spl_{loss}base_multireqa_SQuAD' in line[1]
+    )
+    made = train.build(config.parse_args(train.make_parser(), cell[1:]))
+    assert made.objective.loss == expected
+    assert made.task.dataset == 'SQuAD' and made.steps == 20_000
+    assert made.objective.model.encoder.num_layers == 12
+    assert made.objective.model.passage_encoder
   large = next(
       line for line in trained if 'model_ade_ste_large_open_nq' in line[1]
   )
@@ -149,7 +161,8 @@ def test_the_papers_grids(tmp_path, capsys):
       '--gin_file=runs/papers/dong.gin', '--gin_file=models/t5_1_1/large.gin',
       '--gin_file=architectures/ade_ste.gin', '--gin_file=losses/softmax.gin',
       '--gin_file=tasks/open_nq.gin', '--gin.INITIAL_CHECKPOINT_PATH=t5/large',
-      '--gin.VOCABULARY=spiece.model', '--gin.SEED=0',
+      '--gin.VOCABULARY=python_code_8k', '--gin.VOCAB_SIZE=8064',
+      '--gin.SEED=0',
   ]
   (sizes,) = (line for line in lines if '--over=parameters' in line)
   names, of_lines = (
@@ -361,6 +374,7 @@ def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
       ('--sweep=QUERY_LAYER=1,2', "LAYER. Did you mean 'QUERY_LAYERS'"),
       ('--sweep=QUERY_LAYERS', 'expected NAME=VALUE,VALUE, such as'),
       ('--sweep=QUERY_LAYERS=1', 'expected two or more that differ'),
+      ('--sweep=SEED=0,1 --sweep=SEED=1,2', 'expected each macro once'),
       ('--sweep=SHARE=0.1,0.2 --until=other', 'expected one of teacher, mat'),
       ('--replace=teach=x', "no stage 'teach'. Did you mean 'teacher'"),
       ('--replace=teacher=x', 'in place of teacher.model, does not exist'),
@@ -368,3 +382,8 @@ def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
   ):
     assert cli.main([*given, *more.split()]) == 2
     assert told in capfd.readouterr().err.replace('\n', ' ')
+  # A grid's own sweeps are no macros.
+  given[1] = '--gin_file=recipes/samtone.gin'
+  given += ['--gin.VOCABULARY=x', '--gin.CHECKPOINT=None']
+  assert cli.main([*given, '--sweep=ARCHITECTUR=sde']) == 2
+  assert "ARCHITECTUR. Did you mean 'ARCHITECTURE'" in capfd.readouterr().err
