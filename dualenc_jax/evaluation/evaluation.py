@@ -312,7 +312,7 @@ def score(
         ranking.indices[answered],
         [retrieval_set.answers[q] for q in answered],
         lambda i: retrieval_set.answer_text(corpus.texts[i], corpus.name(i)),
-        [metrics.parse(name).cut or 0 for name in names],
+        [metrics.parse(name).cut for name in names],
     )
     scores = scores.joined(metrics.Scores(answered, matches))
   return Evaluation(ranking, scores)

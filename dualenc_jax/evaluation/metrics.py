@@ -50,10 +50,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Metric(NamedTuple):
-  """A metric: Recall@20 is ('Recall', 20); without a number the cut is None."""
+  """A metric: Recall@20 is ('Recall', 20); a whole ranking has the cut 0."""
 
   family: str
-  cut: int | None = None
+  cut: int = 0
 
   @property
   def is_of_answers(self) -> bool:
@@ -63,7 +63,7 @@ class Metric(NamedTuple):
   @property
   def measure(self) -> str:
     """The measure of pytrec_eval, such as 'recall.20'."""
-    if self.cut is None or self.family == 'MRR':
+    if not self.cut or self.family == 'MRR':
       return _WHOLE[self.family]
     return f'{_MEASURES[self.family]}.{self.cut}'
 
@@ -97,7 +97,7 @@ def parse_names(names: Iterable[str], depth: int) -> tuple[str, ...]:
   """
   names = tuple(dict.fromkeys(names))
   for name in names:
-    cut = parse(name).cut or 0
+    cut = parse(name).cut
     if cut > depth:
       raise UserError(
           f'--metrics: {name} needs {cut:,} hits a query, but --k gives'
@@ -193,7 +193,7 @@ def score(
   elif depth < num_passages:
     del values['MRR']
   for name in STANDARD:
-    if depth < min(parse(name).cut or 0, num_passages):
+    if depth < min(parse(name).cut, num_passages):
       del values[name]
   return Scores(np.array(counted, np.int64), values)
 
@@ -279,7 +279,7 @@ def check_depth(
 ) -> None:
   """Raises UserError if `depth` hits a query are too few for these metrics."""
   for name in names:
-    needed = min(parse(name).cut or 0, num_passages)
+    needed = min(parse(name).cut, num_passages)
     if depth < needed:
       raise UserError(
           f'{name} needs {needed} hits a query, but {what} gives {depth}: rank'

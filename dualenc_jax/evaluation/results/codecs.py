@@ -78,7 +78,7 @@ def check(
 ) -> None:
   """Raises UserError for a codec that D dims or the set do not suit."""
   count = len(ranked.corpus)
-  cuts = (metrics.parse(name).cut or 0 for name in ranked.more_metrics)
+  cuts = (metrics.parse(name).cut for name in ranked.more_metrics)
   needed = min(max(metrics.DEPTH, 0, *cuts), count)
   for spec in specs:
     spec.check(dim, count)

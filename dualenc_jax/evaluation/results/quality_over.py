@@ -35,8 +35,6 @@ _LATENCY = {
 }
 # An axis whose numbers are further apart than this factor is logarithmic.
 _SPREAD = 20
-# Ticks are this share of the axis apart at least.
-_APART = 0.09
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +100,7 @@ def parse(text: str) -> Over:
 
 
 class Point(NamedTuple):
-  """A system on a set: the line it is on, its name, its number and metric."""
+  """A system on a set: the line it is on, its name, its number, its metric."""
 
   line: str
   model: str
@@ -153,6 +151,8 @@ def _figure(
 def _draw(
     canvas: Any, points: Sequence[Point], title: str, label: str
 ) -> None:
+  import matplotlib.ticker
+
   axis = canvas.subplots()
   lines = list(dict.fromkeys(p.line for p in points))
   for number, line in enumerate(lines):
@@ -167,9 +167,9 @@ def _draw(
   is_log = 0 < numbers[0] * _SPREAD < numbers[-1]
   if is_log:
     axis.set_xscale('log')
+    axis.xaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     axis.minorticks_off()
-  ticks = _ticks([math.log(n) if is_log else n for n in numbers], numbers)
-  axis.set_xticks(ticks, list(map(_short, ticks)))
+  axis.xaxis.set_major_formatter(lambda number, _: _short(number))
   axis.margins(x=0.08, y=0.12)
   axis.set_xlabel(fit_text(label + ', log scale' * is_log, 4.5))
   figure_lib.format_percent(axis)
@@ -186,19 +186,9 @@ def _draw(
     canvas.legend(loc='outside lower left', ncols=3)
 
 
-def _ticks(places: Sequence[float], numbers: Sequence[float]) -> list[float]:
-  """The numbers whose places are far enough from the one before."""
-  chosen = [0]
-  least = _APART * (places[-1] - places[0])
-  for i in range(1, len(places)):
-    if places[i] - places[chosen[-1]] >= least:
-      chosen.append(i)
-  return [numbers[i] for i in chosen]
-
-
 def _short(number: float) -> str:
   """'1,024', '12.5', '250M' or '11B'."""
   for scale, letter in ((1e9, 'B'), (1e6, 'M')):
     if number >= scale:
       return f'{number / scale:.3g}{letter}'
-  return f'{number:,.4g}' if number < 1000 else f'{number:,.0f}'
+  return f'{number:,.6g}'
