@@ -191,7 +191,7 @@ def test_queries_with_answers_and_no_passage(cache_of):
       cache_of('test', rows), corpus, lambda passage, name: passage[-4:]
   )
   assert score(ranking_of(order), found).metrics['Top-100'] == 0.0
-  with pytest.raises(UserError, match='needs 12 hits a query.*holds 5'):
+  with pytest.raises(UserError, match='needs 12 hits a query.*gives 5'):
     score(ranking_of(order[:, :5]), found)
   # With both kinds of queries each metric is a mean over its own.
   found = RetrievalSet.from_cache(
