@@ -2,10 +2,9 @@
 
   python benchmarks/claims.py losses --data=../shared/data --work_dir=claims
 
-Each claim is a grid of `dualenc recipe`, trained from scratch on small sets of pairs
-with several seeds, and resumable. A verdict is by the randomization test over
-queries, of values that are means over seeds: a claim holds if the difference has its
-sign and p < 0.05, does not hold if it has the other, else it is not shown.
+Each claim is a grid of `dualenc recipe`, trained from scratch on small sets of
+pairs with several seeds; it goes on where it was stopped. p is of the paired
+randomization test over queries, of values that are means over seeds.
 
   losses         SamToNe and PAIR against in-batch softmax, SDE and ADE-SPL
   towers         SamToNe on both towers, with few unique passages, masked or not
@@ -64,9 +63,7 @@ def losses(args: argparse.Namespace) -> None:
     )
     _report(name, folder.glob('losses_*'))
     for space in sorted(folder.glob('maps_*/analysis.json')):
-      print(space)
-      for model in json.loads(space.read_text())['models']:
-        print(f'  {model["name"]}: {model["numbers"]}')
+      _print_space(space)
 
 
 def towers(args: argparse.Namespace) -> None:
@@ -120,8 +117,7 @@ def architectures(args: argparse.Namespace) -> None:
   )
   _report('medquad', folder.glob('architectures_*'))
   for space in sorted(folder.glob('maps_*/analysis.json')):
-    for model in json.loads(space.read_text())['models']:
-      print(f'  {space.parent.name}, {model["name"]}: {model["numbers"]}')
+    _print_space(space)
 
 
 def sizes(args: argparse.Namespace) -> None:
@@ -195,10 +191,8 @@ _Pairs = list[dict[str, str]]
 
 def _squad(data: pathlib.Path) -> tuple[_Pairs, _Pairs]:
   train, test = (
-      [_pair(row['question'], row['sentence']) for row in _rows(path)]
-      for path in (
-          data / 'squad_nqg/pairs.test.jsonl', data / 'squad_nqg/pairs.dev.jsonl'
-      )
+      [_pair(row['question'], row['sentence']) for row in _rows(data / name)]
+      for name in ('squad_nqg/pairs.test.jsonl', 'squad_nqg/pairs.dev.jsonl')
   )
   test = test[:_TESTED]
   held_out = {row['passage'] for row in test}
@@ -275,6 +269,13 @@ def _report(title: str, comparisons: Iterable[pathlib.Path]) -> None:
       verdict = sign if p < 0.05 else 'not shown'
       cells = f'{difference:+.4f} | {p:.4f} | {verdict}'
       print(f'| {name} | {values} | {"" if name == baseline else cells} |')
+
+
+def _print_space(path: pathlib.Path) -> None:
+  """Prints the numbers of the embedding space of each model."""
+  for model in json.loads(path.read_text())['models']:
+    numbers = (f'{n} {x:.3f}' for n, x in model['numbers'].items())
+    print(f'{path.parent.name}, {model["name"]}: {", ".join(numbers)}')
 
 
 def _over_seeds(seeds: Sequence[Mapping[str, float]]) -> np.ndarray:
