@@ -215,12 +215,29 @@ def load(
 
 
 def _open(path: str) -> IO[str]:
-  """Opens a gin file; of a run's config, `update_names`."""
+  """Opens a gin file; a run's config by `update_names`, with all encoders."""
   if not re.fullmatch(r'config(\.\d+)?\.gin', os.path.basename(path)):
     return open(path)
-  file = io.StringIO(update_names(pathlib.Path(path).read_text()))
+  text = update_names(pathlib.Path(path).read_text())
+  file = io.StringIO(with_encoders(text))
   file.name = path  # For gin's errors.
   return file
+
+
+def with_encoders(text: str) -> str:
+  """A saved config with the macros of encoders that its run did not use.
+
+  A file of an architecture that follows, as of another tower, may read them.
+  """
+  if 'from dualenc_jax import models' not in text:
+    return text
+  used = re.search(r'^\w*ENCODER = @(?:\w+/)?models\.(\w+)', text, re.MULTILINE)
+  kind = used[1] if used else 'T5Encoder'
+  for scope in ('', 'query/', 'passage/'):
+    name = scope.upper().replace('/', '_') + 'ENCODER'
+    if not re.search(rf'^{name} = ', text, re.MULTILINE):
+      text += f'\n{name} = @{scope}models.{kind}()\n'
+  return text
 
 
 def update_names(text: str) -> str:

@@ -1,6 +1,7 @@
 """Gin: files by name from anywhere, flags as in T5X, errors with a hint."""
 
 import argparse
+import re
 
 import pytest
 
@@ -262,6 +263,23 @@ def test_a_config_of_before_modules_moved_and_parameters_went(tmp_path):
   )
   config.load([str(path)], [], [])
   assert 'training.Experiment.steps = 3' in saved_config.read(path)
+
+
+@pytest.mark.parametrize('file', ['objectives/matching', 'architectures/ade'])
+@pytest.mark.parametrize('model', ['tiny', 'gemma/tiny'])
+def test_another_tower_after_the_config_of_a_run(tmp_path, model, file):
+  """A run saves only the macros that it has used, and older ones had none."""
+  encoder = build(files=(RUN, f'models/{model}.gin')).objective.model.encoder
+  saved = config.operative_config()
+  assert 'QUERY_ENCODER' not in saved
+  older = re.sub(r'^ENCODER = .*\n', '', saved, flags=re.MULTILINE)
+  older = older.replace('%ENCODER', '@models.T5Encoder()')
+  path = tmp_path / 'config.gin'
+  for text in (saved, *([older] if model == 'tiny' else [])):
+    path.write_text(text)
+    towers = build(files=(str(path), f'{file}.gin')).objective.model
+    assert towers.passage_encoder == encoder
+    assert type(towers.encoder) is type(encoder)
 
 
 @pytest.mark.parametrize(
