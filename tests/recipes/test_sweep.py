@@ -94,7 +94,8 @@ def test_a_grid():
           ),
           'results': Stage('evaluate', {'model_dir': '{model.model}'}),
           'beir': Stage(
-              'evaluate', {'model_dir': '{model.model}'}, sweeps={'SET': ['ms']}
+              'evaluate', {'model_dir': '{model.model}'},
+              sweeps={'SET': ['ms'], 'SEED': [0, 1]},
           ),
           'table': Stage(
               'compare', {'names': 'a {LOSS}'}, ['{results.results}'],
@@ -153,11 +154,11 @@ def test_a_grid():
   assert found.copies['table'] == []
   # A place in names alone has the one value.
   named = Recipe(
-      {'table': Stage('compare', {'names': 'a {SIZE},b'}, ['x', 'y'])},
-      sweeps={'SIZE': ['s', 'm']},
+      {'table': Stage('compare', {'names': '{SIZE},b'}, ['x', 'y'])},
+      sweeps={'SIZE': [1, 2]},
   )
-  stages = sweep(named, {'SIZE': ['s']}).stages
-  assert stages['table'].flags['names'] == 'a s,b'
+  stages = sweep(named, {'SIZE': ['2']}).stages
+  assert stages['table'].flags['names'] == '2,b'
   with pytest.raises(UserError, match='SIZE: its values change no stage'):
     sweep(named, named.sweeps)
 

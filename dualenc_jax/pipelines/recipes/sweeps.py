@@ -128,7 +128,7 @@ class _Sweep:
     ):
       made = {name: self._version(stage, every, None, self.label)}
     else:
-      wanted = stage.sweeps.get(self.macro) or every
+      wanted = [*map(str, stage.sweeps.get(self.macro, ()))] or every
       self.values[name] = [
           v for v in self._values(alone, every) if v in wanted
       ]
@@ -145,8 +145,7 @@ class _Sweep:
   def _version(
       self, stage: Stage, values: Sequence[str], alone: str | None, label: str
   ) -> Stage:
-    """The stage whose lists have these values, and other strings one or none.
-    """
+    """The stage whose lists have some values, and other strings one or none."""
 
     def text(item: Any, value: str | None) -> Any:
       if value is None or not isinstance(item, str):
@@ -173,11 +172,12 @@ class _Sweep:
         return names
       found = []
       for part, system in zip(parts, systems):
-        if not self._sources(system):
-          found.append(text(part, values[0] if len(values) == 1 else None))
-          continue
-        part += '' if self.place in part else label
         shown = self._values(system, values)
+        if self._sources(system):
+          part += '' if self.place in part else label
+        elif len(shown) > 1:
+          found.append(part)
+          continue
         found += [part.replace(self.place, value) for value in shown]
       return ','.join(found)
 
