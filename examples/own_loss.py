@@ -30,4 +30,5 @@ class Decoupled(dj.losses.Loss):
 if __name__ == '__main__':
   pairs, model_dir = sys.argv[1:]
   task = readers.Pairs(train=pairs)
-  dj.training.train(experiment(task, model_dir, Decoupled()))
+  ended = dj.training.train(experiment(task, model_dir, Decoupled()))
+  print(f'{model_dir} has {ended.step} steps.')

@@ -44,4 +44,5 @@ def experiment(
 if __name__ == '__main__':
   pairs, model_dir = sys.argv[1:]
   task = readers.Pairs(train=pairs)
-  dj.training.train(experiment(task, model_dir, dj.losses.SamToNe()))
+  ended = dj.training.train(experiment(task, model_dir, dj.losses.SamToNe()))
+  print(f'{model_dir} has {ended.step} steps.')

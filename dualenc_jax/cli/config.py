@@ -399,6 +399,12 @@ def _explain(error: Exception) -> str:
     selector, module, name = found.groups()
     known = [n for n, x in vars(sys.modules[module]).items() if callable(x)]
     return f'There is no {selector}{where}.{did_you_mean(name, known)}'
+  if found := re.search(r"No module named '(\w+)", first):
+    if found[1] != 'dualenc_jax':
+      return (
+          f'{first}{where} A module of your own is found in the working'
+          ' directory and in PYTHONPATH.'
+      )
   if names := _WRONG_NAME.findall(first):
     return f'{first}{where}{did_you_mean(names[-1], _shipped_names())}'
   return f'{type(error).__name__}: {first}{where}'

@@ -103,3 +103,10 @@ def unset_beir_set(saved: str, bindings: Sequence[str]) -> list[str]:
       for name, none in _BEIR_MACROS.items()
       if name not in given and re.search(rf'^{name} = ', saved, re.MULTILINE)
   ]
+
+
+def own_beir_folder(saved: str, bindings: Sequence[str]) -> str | None:
+  """The BEIR folder of a config, unless flags name another or a set."""
+  given = {text.partition(' = ')[0] for text in bindings}
+  found = re.search(r"^BEIR_FOLDER = \\?\s*'(.*)'$", saved, re.MULTILINE)
+  return found[1] if found and not given & {'BEIR_SET', 'BEIR_FOLDER'} else None

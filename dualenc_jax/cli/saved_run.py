@@ -154,6 +154,12 @@ def saved_experiment(
 ) -> Experiment:
   """The experiment of a model_dir's config; arguments of `load`."""
   path = pathlib.Path(folder) / saved_config.CONFIG
+  if own := saved_config.own_beir_folder(saved_config.read(path), bindings):
+    if 'tasks/beir.gin' in before:
+      _LOG.warning(
+          'Task beir is the folder %s of the config of %s. For the benchmark'
+          ' give --gin.BEIR_FOLDER=None.', own, folder,
+      )
   of_folder = [
       f'MODEL_DIR = {folder!r}',
       *saved_config.unset_beir_set(saved_config.read(path), bindings),

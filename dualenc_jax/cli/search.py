@@ -55,9 +55,16 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.index_dir is not None:
     index = open_index(model, args.index_dir)
   else:
+    try:
+      passages = model.own_passages()
+    except UserError as e:
+      raise UserError(
+          f'{e} An index that exists is searched without the data: give'
+          ' --index_dir.'
+      ) from e
     index = build_for_model.open_task_index(
         model,
-        model.own_passages(),
+        passages,
         saved_run.results_dir(args.model_dir, args.dim, args.passage_prompt),
     )
   retriever = Retriever(model, index, args.candidates)

@@ -97,8 +97,8 @@ class Faults:
     if self.stops:
       raise UserError(
           f'{place}: {error or reason}. Mend the file, or skip such'
-          f' {self._things} with --gin.STRICT=False (`encode --corpus`:'
-          ' --skip_bad_rows).'
+          f' {self._things}: --gin.STRICT=False for files of a task,'
+          ' --skip_bad_rows for those of `encode --corpus`.'
       ) from None
     self.bad.add(reason, place, count)
 

@@ -131,7 +131,8 @@ def default_split(task: Dataset | Mixture) -> str:
   if not splits:
     raise UserError(
         f'Task {task.label!r} has no splits, as its files do not exist. Give'
-        ' their folder, as with --gin.DATA_ROOT, or a --corpus.'
+        ' them as in training, such as --gin.TRAIN_FILE, or an index,'
+        ' --index_dir.'
     )
   return next((s for s in ('all', 'corpus') if s in splits), splits[0])
 
@@ -320,7 +321,7 @@ def open_task_index(
     return open_index(model, folder, expect)
   except UserError as e:
     if folder.exists():
-      _LOG.info('The index is made again: %s', e)
+      _LOG.info('The index is made again, as this one cannot be used: %s', e)
   _LOG.info('Encoding the passages of split %s, once.', cache.header['split'])
   codec, source = keep_codec(model, folder, None), TextSource.passages(cache)
   encode(model, source, folder, codec, replace=True).finish()
