@@ -130,5 +130,5 @@ def test_errors_name_what_sets_the_tasks(registry, data_root, monkeypatch):
   bad = data_root / 'bad.jsonl'
   bad.write_text('no JSON\n{"query": "a", "passage": "b"}\n')
   monkeypatch.setenv('DUALENC_TRAIN_FILE', str(bad))
-  with pytest.raises(UserError, match=r'with tasks\.register\(strict=False\)'):
+  with pytest.raises(UserError, match=r'rows: tasks\.register\(strict=False\)'):
     read(registry, 'pairs', 'train')
