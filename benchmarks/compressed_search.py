@@ -90,7 +90,7 @@ def coded(kind: str, args: argparse.Namespace) -> Coded:
   codec = Codec(kind, dim, (), quantiser, rescored)
   codes = rng.integers(0, 256, (args.passages, quantiser.width), np.uint8)
   store = Coded(codec, codes)
-  return store.two_steps() if kind == 'hamming' else store
+  return store.first_step() if kind == 'hamming' else store
 
 
 def by_faiss(
