@@ -242,7 +242,6 @@ def _dualenc(*argv: str) -> None:
 
 def _report(title: str, comparisons: Iterable[pathlib.Path]) -> None:
   """Prints MRR of each system by seed, and p of means over seeds."""
-  by_name: dict[str, list[Mapping[str, float]]] = {}
   groups: dict[str, dict[str, list[Mapping[str, float]]]] = {}
   for folder in sorted(comparisons):
     seedless = folder.name.rpartition('_')[0]

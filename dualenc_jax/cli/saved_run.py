@@ -154,15 +154,16 @@ def saved_experiment(
 ) -> Experiment:
   """The experiment of a model_dir's config; arguments of `load`."""
   path = pathlib.Path(folder) / saved_config.CONFIG
-  if own := saved_config.own_beir_folder(saved_config.read(path), bindings):
-    if 'tasks/beir.gin' in before:
-      _LOG.warning(
-          'Task beir is the folder %s of the config of %s. For the benchmark'
-          ' give --gin.BEIR_FOLDER=None.', own, folder,
-      )
+  saved = saved_config.read(path)
+  own = saved_config.own_beir_folder(saved, bindings)
+  if own and 'tasks/beir.gin' in before:
+    _LOG.warning(
+        'Task beir is the folder %s of the config of %s. For the benchmark give'
+        ' --gin.BEIR_FOLDER=None.', own, folder,
+    )
   of_folder = [
       f'MODEL_DIR = {folder!r}',
-      *saved_config.unset_beir_set(saved_config.read(path), bindings),
+      *saved_config.unset_beir_set(saved, bindings),
   ]
   vocabulary = path.with_name(VOCABULARY)
   if vocabulary.exists():

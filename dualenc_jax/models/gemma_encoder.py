@@ -18,7 +18,10 @@ from dualenc_jax.models import layers
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.utils.errors import expect
 
-_WHOLE = ('num_layers', 'num_heads', 'num_kv_heads', 'head_dim', 'mlp_dim')
+_WHOLE = (
+    'num_layers', 'num_heads', 'num_kv_heads', 'head_dim', 'mlp_dim',
+    'global_every',
+)
 
 
 class _Norm(nn.Module):
@@ -222,16 +225,7 @@ class GemmaEncoder(nn.Module):
   remat: bool = False
 
   def __post_init__(self):
-    expect(
-        self.dtype in ('float32', 'bfloat16'), 'GemmaEncoder.dtype', self.dtype,
-        "'float32' or 'bfloat16', as Gemma overflows in float16",
-    )
-    for name in (*_WHOLE, 'global_every'):
-      value = getattr(self, name)
-      expect(
-          type(value) is int and value >= 1, f'GemmaEncoder.{name}', value,
-          'a whole number, at least 1',
-      )
+    layers.check_stack(self, 'Gemma', dict.fromkeys(_WHOLE, 1))
     expect(
         self.num_heads % self.num_kv_heads == 0, 'GemmaEncoder.num_kv_heads',
         self.num_kv_heads, f'a divisor of num_heads, {self.num_heads}',
@@ -246,10 +240,6 @@ class GemmaEncoder(nn.Module):
         ),
         'GemmaEncoder.window', self.window,
         'two whole numbers, most tokens before and after',
-    )
-    expect(
-        0.0 <= self.dropout_rate < 1.0, 'GemmaEncoder.dropout_rate',
-        self.dropout_rate, 'a value from 0 up to, not including, 1',
     )
     super().__post_init__()
 

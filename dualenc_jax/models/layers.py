@@ -4,7 +4,7 @@ Parameters have T5X's names, shapes and initialisers. Shapes: R rows, S texts a
 row, L tokens, E model dim, F features.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -14,6 +14,7 @@ import numpy as np
 
 from dualenc_jax.parallel import data_axis
 from dualenc_jax.parallel.accelerators import current_backend
+from dualenc_jax.utils.errors import expect
 
 Initializer = Callable[..., jax.Array]
 
@@ -26,6 +27,28 @@ KERNEL_INIT = nn.initializers.variance_scaling(
 def scaled(init: Initializer, factor: float) -> Initializer:
   """An initialiser whose values are multiplied by `factor`."""
   return init if factor == 1.0 else lambda *args: factor * init(*args)
+
+
+def check_stack(stack: Any, family: str, least: Mapping[str, int]) -> None:
+  """Raises UserError for a stack of layers with a bad dtype, size or dropout.
+
+  `least` has the least of each whole number, by the name of its attribute.
+  """
+  kind = type(stack).__name__
+  expect(
+      stack.dtype in ('float32', 'bfloat16'), f'{kind}.dtype', stack.dtype,
+      f"'float32' or 'bfloat16', as {family} overflows in float16",
+  )
+  for name, minimum in least.items():
+    value = getattr(stack, name)
+    expect(
+        type(value) is int and value >= minimum, f'{kind}.{name}', value,
+        f'a whole number, at least {minimum}',
+    )
+  expect(
+      0.0 <= stack.dropout_rate < 1.0, f'{kind}.dropout_rate',
+      stack.dropout_rate, 'a value from 0 up to, not including, 1',
+  )
 
 
 def parameter(

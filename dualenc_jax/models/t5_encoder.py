@@ -305,19 +305,9 @@ class T5Encoder(nn.Module):
 
   def __post_init__(self):
     check_buckets(self.num_buckets, 'T5Encoder.num_buckets')
-    expect(
-        self.dtype in ('float32', 'bfloat16'), 'T5Encoder.dtype', self.dtype,
-        "'float32' or 'bfloat16', as T5 overflows in float16",
-    )
-    for name in ('num_layers', 'num_heads', 'head_dim', 'mlp_dim'):
-      value, minimum = getattr(self, name), int(name != 'num_layers')
-      expect(
-          type(value) is int and value >= minimum, f'T5Encoder.{name}', value,
-          f'a whole number, at least {minimum}',
-      )
-    expect(
-        0.0 <= self.dropout_rate < 1.0, 'T5Encoder.dropout_rate',
-        self.dropout_rate, 'a value from 0 up to, not including, 1',
+    layers.check_stack(
+        self, 'T5',
+        {'num_layers': 0, 'num_heads': 1, 'head_dim': 1, 'mlp_dim': 1},
     )
     super().__post_init__()
 

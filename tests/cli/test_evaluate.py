@@ -15,7 +15,14 @@ import tiny_run
 import tiny_towers
 import tiny_weights
 
-from dualenc_jax.cli import config, convert, evaluate, task_selection, train
+from dualenc_jax.cli import (
+  config,
+  convert,
+  evaluate,
+  saved_run,
+  task_selection,
+  train,
+)
 from dualenc_jax.data.readers import beir
 from dualenc_jax.data.readers.python_code import split_of
 from dualenc_jax.data.text.tokenizer import Vocabulary
@@ -212,3 +219,22 @@ def test_a_set_and_a_folder_in_place_of_each_other(model, data, tmp_path):
     folder = run(learnt, tmp_path / str(number), own, *more, data=data)
     assert result_of(folder)['label'] == 'beir-folder-nfcorpus'
     assert result_of(folder)['queries'] == 4
+
+
+def test_a_folder_of_the_saved_config_is_told(data, tmp_path, caplog):
+  flags = [f for f in tiny_run.flags(tmp_path) if 'pairs' not in f]
+  own = data / 'beir' / 'nfcorpus'
+  train.build(config.parse_args(train.make_parser(), [
+      *(f for f in flags if '_FILE' not in f), '--gin_file=tasks/beir.gin',
+      f'--gin.BEIR_FOLDER={own}', f'--model_dir={tmp_path}',
+  ]))
+  (tmp_path / 'config.gin').write_text(config.operative_config())
+  before = task_selection.gin_files(['beir'])
+  for bindings, files, told in (
+      ([], before, True), ([], [], False),
+      ([f"BEIR_FOLDER = '{own}'"], before, False),
+  ):
+    caplog.clear()
+    found = saved_run.saved_experiment(str(tmp_path), [], bindings, [], files)
+    assert found.task.label == 'beir-folder-nfcorpus'
+    assert (f'Task beir is the folder {own}' in caplog.text) is told

@@ -105,9 +105,7 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
     uniformity_queries, uniformity_passages: log E exp(-2 ||x - y||^2) over
       pairs of a tower, 0 where all are one point (Wang and Isola 2020).
     alignment: E ||q - p||^2 over relevant pairs (the same).
-    dimensional_efficiency: 4 / D sum_d P_d (1 - P_d), P of `bit_shares`, as in
-      table 4 of Thakur et al. 2022; 1 where every bit parts the passages in
-      halves. Their equation 3 has another factor and sign.
+    dimensional_efficiency: see `dimensional_efficiency`.
   """
   cache, corpus = sample.retrieval_set.cache, sample.retrieval_set.corpus
   query_prints = cache.query_fingerprints[sample.retrieval_set.query_rows]
@@ -128,8 +126,9 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
     squares = pdist(getattr(vectors, side)[:size], 'sqeuclidean')
     values[f'uniformity_{side}'] = float(np.log(np.mean(np.exp(-2 * squares))))
   values['median_top1_cosine'] = float(np.median(vectors.top_cosines))
-  ones = bit_shares(vectors.passages)
-  values['dimensional_efficiency'] = float(4 * np.mean(ones * (1 - ones)))
+  values['dimensional_efficiency'] = dimensional_efficiency(
+      bit_shares(vectors.passages)
+  )
   if len(vectors.ratios):
     values['median_ratio'] = float(np.median(vectors.ratios))
     values['ratios_near_one'] = share_within(vectors.ratios, *NEAR_ONE)
@@ -147,6 +146,15 @@ def measure(vectors: Vectors, sample: Sample) -> dict[str, float]:
 def bit_shares(passages: np.ndarray) -> np.ndarray:
   """The share P_d of passages [n, D] whose code has a 1 as bit d: [D]."""
   return np.mean(passages >= 0, axis=0)
+
+
+def dimensional_efficiency(shares: np.ndarray) -> float:
+  """4 / D sum_d P_d (1 - P_d) of `bit_shares`, 1 where bits part in halves.
+
+  It is as in table 4 of Thakur et al. 2022, whose equation 3 has another factor
+  and sign.
+  """
+  return float(4 * np.mean(shares * (1 - shares)))
 
 
 def separability(

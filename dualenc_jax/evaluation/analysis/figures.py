@@ -10,6 +10,7 @@ import numpy as np
 from dualenc_jax.evaluation.analysis.embedding_space import (
   Analysis,
   bit_shares,
+  dimensional_efficiency,
   NEAR_ONE,
   POSITIVES,
 )
@@ -226,7 +227,7 @@ def bits_figure(analyses: Sequence[Analysis]) -> Figure:
   return _histogram_figure(
       {a.name: bit_shares(a.vectors.passages) for a in analyses},
       lambda values, median: 'dimensional efficiency'
-      f' {4 * np.mean(values * (1 - values)):.1%}',
+      f' {dimensional_efficiency(values):.1%}',
       np.linspace(0, 1, _BINS + 1),
       ('share of passages whose bit is 1', 'share of dimensions'),
       name='bit_shares',

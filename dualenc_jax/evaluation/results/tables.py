@@ -64,6 +64,7 @@ def paper_tables(models: _Models) -> list[Table]:
   qa, beir, open_nq, other = (
       [s for s in sets if s.benchmark is benchmark] for benchmark in Benchmark
   )
+  of_papers = [*qa, *beir, *open_nq]
   tables = [
       _paper_table(
           'qa-retrieval',
@@ -91,8 +92,7 @@ def paper_tables(models: _Models) -> list[Table]:
       ),
       _split_table(
           'asked', 'Further metrics (%) by task and split', models,
-          [s for s in sets if s not in other],
-          _asked(models, [s for s in sets if s not in other]),
+          of_papers, _asked(models, of_papers),
       ),
   ]
   return [table for table in tables if table.rows]
