@@ -272,6 +272,9 @@ def note_best(
 ) -> None:
   """Notes the best step so far, which is kept, and ends a run without one.
 
+  The evaluation before the first step does not count: a run that only harms the
+  model that it starts from would return that model in place of a trained one.
+
   Args:
     run: a run after an evaluation on the validation split.
     metrics: those of the evaluation.
@@ -287,6 +290,8 @@ def note_best(
         f'KEEP_BEST is {name!r}; the evaluations on split validation have'
         f' {", ".join(metrics)}. Expected one of them.'
     )
+  if not run.step:
+    return
   best = run.notes.get('best')
   sign = -1 if name in _LOWER_IS_BETTER else 1
   if best is None or sign * metrics[name] > sign * best['value']:

@@ -54,9 +54,9 @@ class Experiment:
     checkpoint_every: steps between checkpoints; the last step has one, too.
     keep_checkpoints: how many of the newest to keep.
     keep_best: a metric of the evaluations on the validation split, 'nDCG@10';
-      the checkpoint with its best value (the lowest of a perplexity, else the
-      highest) is kept, too, and is then the model of `model_dir`. None takes
-      the newest.
+      the trained checkpoint with its best value (the lowest of a perplexity,
+      else the highest) is kept, too, and is then the model of `model_dir`. None
+      takes the newest.
     patience: evaluations in a row without a new best after which the run ends.
     until: a criterion that ends the run before its last step, or None.
     eval_every: steps between evaluations on the validation split, 0 for none.

@@ -15,7 +15,8 @@ import pytest
 import tiny_training
 
 from dualenc_jax.training import Optimizer, Partitioner
-from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.training.checkpoints import Checkpoints, note_best
+from dualenc_jax.training.hooks import Training
 from dualenc_jax.training.step import add_shardings, TrainState
 from dualenc_jax.utils.errors import UserError
 
@@ -238,3 +239,19 @@ def test_a_full_disk_while_saving(tmp_path):
   assert not (tmp_path / 'broken_checkpoints').exists()
   save_all(tmp_path, abstract, [3])
   assert_restores(Checkpoints(tmp_path), abstract, 3)
+
+
+def test_the_best_step_is_one_that_was_trained():
+  """A run that only harms its start is not taken for that start."""
+  run = Training(0, None)
+  for step, value, best in (
+      (0, 0.9, None), (10, 0.5, 10), (20, 0.6, 20), (30, 0.4, 20), (40, 0.6, 20)
+  ):
+    run.step, run.save = step, False
+    note_best(run, {'nDCG@10': value}, 'nDCG@10', patience=2)
+    assert run.notes.get('best', {}).get('step') == best
+    assert run.save == (step == best)
+    assert (run.ended is not None) == (step == 40)
+  # Its name is checked before the first step.
+  with pytest.raises(UserError, match="KEEP_BEST is 'MRR'; .* have nDCG@10"):
+    note_best(Training(0, None), {'nDCG@10': 0.5}, 'MRR', None)
