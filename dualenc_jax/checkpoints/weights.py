@@ -31,6 +31,8 @@ from dualenc_jax.utils.untrusted import quote
 
 ENCODERS = ('encoder', 'passage_encoder')
 EMBEDDING, PROJECTION = 'token_embedder/embedding', 'projection/kernel'
+# The maps of a chain of projections before the last, by their number.
+HIDDEN = 'projection/hidden_{}/kernel'
 # Names of `flax.linen` that a file may have for a feed-forward block, and none.
 # Other functions there are transformations, which may change all of Flax.
 ACTIVATIONS = frozenset(
@@ -158,6 +160,16 @@ class Weights:
     """Whether queries and passages share all parts."""
     return not any(name.startswith('passage_') for name in self.tensors)
 
+  def hidden_maps(self, side: str = '') -> list[Tensor]:
+    """The maps of a chain of projections before the last; [] for one map.
+
+    `side` is '' or 'passage_'.
+    """
+    maps: list[Tensor] = []
+    while tensor := self.tensors.get(side + HIDDEN.format(len(maps))):
+      maps.append(tensor)
+    return maps
+
   def __str__(self) -> str:
     return f'{self.path} ({self.kind})'
 
@@ -167,10 +179,11 @@ class Weights:
     for side in '', 'passage_':
       table = self.tensors.get(side + EMBEDDING)
       kernel = self.tensors.get(side + PROJECTION)
+      hidden = [kernel.shape[1] for kernel in self.hidden_maps(side)]
       parts += [
           table and TokenEmbedder(*table.shape),
           getattr(self, f'{side}encoder'),
-          kernel and Projection(kernel.shape[1]),
+          kernel and Projection(kernel.shape[1], tuple(hidden)),
       ]
     parts[2] = parts[2] or Projection(parts[0].features)
     return models.DualEncoder(*parts)
@@ -243,8 +256,10 @@ def _check_matrices(weights: Weights) -> None:
         f'{weights} has no token embeddings ({EMBEDDING}). Give a checkpoint of'
         ' the whole model.'
     )
-  for name in EMBEDDING, PROJECTION:
-    for tensor in map(weights.tensors.get, (name, f'passage_{name}')):
+  for side in '', 'passage_':
+    names = side + EMBEDDING, side + PROJECTION
+    tensors = [*map(weights.tensors.get, names), *weights.hidden_maps(side)]
+    for tensor in tensors:
       if tensor is not None and len(tensor.shape) != 2:
         raise UserError(
             f'{tensor.where} has the shape {tensor.shape}; expected two axes.'

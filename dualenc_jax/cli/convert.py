@@ -133,6 +133,7 @@ def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
       'what training writes: to evaluate, encode, search, train from',
       functools.partial(write_model_dir, final=out),
       keeps_codec=True,
+      holds_chain=True,
       as_bag=lambda weights: weights,
   )
   return {'model_dir': model_dir, **conversion.FORMS}
@@ -260,7 +261,7 @@ def _model_bindings(weights: Weights) -> list[str]:
       bindings.append(f'models.DualEncoder.{name} = @{target}()')
     bindings += [
         f'{target}.{size} = {getattr(part, size)!r}'
-        for size in (*SIZES, 'num_buckets', 'vocab_size', 'features')
+        for size in (*SIZES, 'num_buckets', 'vocab_size', 'features', 'hidden')
         if hasattr(part, size)
     ]
   return bindings

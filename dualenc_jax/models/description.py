@@ -130,7 +130,7 @@ def _fits(value: Any, kind: Any) -> bool:
     return callable(value)
   if get_origin(kind) is collections.abc.Sequence:
     items = get_args(kind)[0]
-    return isinstance(value, tuple) and all(type(v) is items for v in value)
+    return isinstance(value, tuple) and all(_fits(v, items) for v in value)
   kinds = get_args(kind) or (kind,)
   if type(value) is int:
     return bool({int, float} & set(kinds)) and 0 <= value < 2**31

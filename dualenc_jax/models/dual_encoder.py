@@ -3,7 +3,8 @@
 Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+import itertools
 from typing import Any
 
 from flax import linen as nn
@@ -14,7 +15,7 @@ from dualenc_jax.models import layers
 from dualenc_jax.models.gemma_encoder import GemmaEncoder
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.models.t5_encoder import T5Encoder
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import expect, UserError
 
 PAD = 0
 # Parameters that are no part of the towers.
@@ -74,12 +75,33 @@ def abstract_params(model: nn.Module) -> Any:
 
 
 class Projection(nn.Module):
-  """One linear map [..., E] -> [..., D] without bias, in full float32."""
+  """Linear maps [..., E] -> [..., D] without bias, in full float32.
+
+  One map, `kernel` [E, D], or a chain of maps with nothing between them, as in
+  EmbeddingGemma: `hidden_0/kernel`, `hidden_1/kernel`, ..., and then `kernel`.
+
+  Attributes:
+    features: D.
+    hidden: components between the maps of a chain; () for one map.
+  """
 
   features: int = 768
+  hidden: Sequence[int] = ()
+
+  def __post_init__(self):
+    sizes = self.hidden
+    expect(
+        isinstance(sizes, Sequence)
+        and all(type(n) is int and n > 0 for n in sizes),
+        'Projection.hidden', sizes,
+        'whole numbers above 0, such as (3072,), or () for one map',
+    )
+    super().__post_init__()
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
+    for i, size in enumerate(self.hidden):
+      x = Projection(size, name=f'hidden_{i}')(x)
     kernel = layers.parameter(
         self, 'kernel', layers.KERNEL_INIT, (x.shape[-1], self.features),
         ('embed', 'embedding_dim'),
@@ -202,7 +224,9 @@ def count_flops(model: DualEncoder, side: str, tokens: int) -> float:
   With H query heads and G of keys and values, of K components, F the MLP's
   hidden axis and A activations,
 
-    layers * (2 L (2 E (H + G) K + (A + 1) E F) + 4 L^2 H K) + 2 E D.
+    layers * (2 L (2 E (H + G) K + (A + 1) E F) + 4 L^2 H K) + 2 E D,
+
+  where a chain of projections has the sum of such products in place of E D.
   """
   embedder, encoder, projection = tower(model, side)
   features = embedder.features
@@ -212,7 +236,8 @@ def count_flops(model: DualEncoder, side: str, tokens: int) -> float:
   maps += (len(encoder.activations) + 1) * features * encoder.mlp_dim
   token = 2 * maps + 4 * tokens * heads * encoder.head_dim
   layers = encoder.num_layers * tokens * token
-  return layers + 2 * features * projection.features
+  widths = [features, *projection.hidden, projection.features]
+  return layers + sum(2 * a * b for a, b in itertools.pairwise(widths))
 
 
 def describe_towers(

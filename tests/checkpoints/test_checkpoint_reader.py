@@ -81,7 +81,7 @@ def flat(params):
     'kind',
     [
         {'apart': True, 'prefixes': ('find: ', ''), 'scan_layers': True},
-        {'dtype': 'bfloat16'},
+        {'dtype': 'bfloat16', 'hidden': (40, 20)},
     ],
 )
 def test_the_model_is_the_one_that_was_trained(tmp_path, kind):
@@ -187,7 +187,7 @@ def test_layers_are_stacked_as_the_model_wants_them(tmp_path, saved, wanted):
 
 def test_an_artifact_is_read_unless_a_file_has_changed(tmp_path):
   towers = tiny_towers.loaded(
-      prefixes=('find: ', 'code: '), apart=True, scan_layers=True
+      prefixes=('find: ', 'code: '), apart=True, scan_layers=True, hidden=(40,)
   )
   folder = tmp_path / 'new'
   serving.write(towers, folder)

@@ -256,6 +256,22 @@ def test_a_bag_is_no_program_and_the_error_has_what_saves_one(tmp_path):
     run(tmp_path / 'bag', 'jax_export', tmp_path / 'out')
 
 
+def test_a_chain_of_projections_is_cut_and_kept_or_refused(tmp_path):
+  chain = tiny_weights.random(tiny_towers.model(hidden=(40, 20)))
+  convert.write_model_dir(chain, tmp_path / 'chain')
+  flags = '--dim=8', '--no-verify'
+  out = run(tmp_path / 'chain', 'model_dir', tmp_path / 'cut', *flags)
+  kernel = 'projection/kernel'
+  columns = chain.tensors[kernel].columns(8)
+  assert_same(
+      formats.read(out),
+      dataclasses.replace(chain, tensors={**chain.tensors, kernel: columns}),
+  )
+  for form in ('hf', 't5x'):
+    with pytest.raises(UserError, match=f'{form} .* has a chain of projecti'):
+      run(tmp_path / 'chain', form, tmp_path / 'out')
+
+
 def test_nothing_is_overwritten(models, tmp_path):
   (tmp_path / 'out').mkdir()
   (tmp_path / 'out' / 'mine.txt').write_text('mine')

@@ -24,16 +24,20 @@ TEXTS = (
 
 
 def model(
-    apart: bool = False, dtype: str = 'float32', scan_layers: bool = False
+    apart: bool = False, dtype: str = 'float32', scan_layers: bool = False,
+    hidden: Sequence[int] = (),
 ) -> DualEncoder:
-  """Two towers that share everything, or nothing."""
+  """Two towers that share everything, or nothing.
+
+  `hidden` is of the query tower's chain of projections.
+  """
 
   def encoder(layers):
     return T5Encoder(layers, 2, 16, 64, dtype=dtype, scan_layers=scan_layers)
 
   own = (TokenEmbedder(8064, 16), encoder(1), Projection(DIM))
   return DualEncoder(
-      TokenEmbedder(8064, 32), encoder(2), Projection(DIM),
+      TokenEmbedder(8064, 32), encoder(2), Projection(DIM, hidden),
       *(own if apart else ()),
   )
 

@@ -23,7 +23,8 @@ def make(query_layers, activations=('gelu', 'linear')):
       'passage_encoder': encoder,
   }
   own = encoder.clone(num_layers=query_layers or 6)
-  return DualEncoder(TokenEmbedder(512, 128), own, Projection(64), **light)
+  projection = Projection(64, (1024,))
+  return DualEncoder(TokenEmbedder(512, 128), own, projection, **light)
 
 
 @pytest.mark.parametrize(

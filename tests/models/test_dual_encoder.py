@@ -147,6 +147,25 @@ def test_projection_equals_numpy_and_has_no_bias(sde):
   np.testing.assert_allclose(embed(tokens), expected, rtol=0, atol=1e-6)
 
 
+def test_a_chain_of_projections_equals_numpy():
+  chain = dual_encoder.Projection(D, (4 * E, 30))
+  x = np.random.default_rng(0).normal(size=(3, 2, E)).astype(np.float32)
+  params = nn.unbox(chain.init(jax.random.key(0), x)['params'])
+  kernels = [
+      params['hidden_0']['kernel'], params['hidden_1']['kernel'],
+      params['kernel'],
+  ]
+  assert [k.shape for k in kernels] == [(E, 4 * E), (4 * E, 30), (30, D)]
+  expected = x.astype(np.float64)
+  for kernel in kernels:
+    expected = expected @ np.asarray(kernel, np.float64)
+  got = chain.apply({'params': params}, x)
+  np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+  for hidden in (4 * E, (0,), (2.5,)):
+    with pytest.raises(UserError, match='Projection.hidden is .*whole numbers'):
+      dual_encoder.Projection(D, hidden)
+
+
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_each_tower_has_exactly_its_parameters(variant):
   own, tokens = VARIANTS[variant], random_tokens([7, 4, 9])

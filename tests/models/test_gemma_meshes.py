@@ -24,6 +24,7 @@ def test_meshes_and_layouts_have_the_same_losses(tmp_path):
     train.main([
         *tiny_run.gemma_flags(folder, '--gin.LOSS=@losses.SamToNe()'), *flags,
         '--gin.models.GemmaEncoder.num_kv_heads=1',
+        '--gin.models.Projection.hidden=(64,)',
         '--gin_file=architectures/ade_spl.gin',
         f'--model_dir={folder / "model"}',
     ])
