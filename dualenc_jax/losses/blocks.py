@@ -25,7 +25,12 @@ from jax.sharding import AbstractMesh
 
 from dualenc_jax.losses import ring, score_matrix
 from dualenc_jax.losses.loss import Embeddings, positive_similarity, Similarity
-from dualenc_jax.losses.score_matrix import Matrix, NegativeMask, Partition
+from dualenc_jax.losses.score_matrix import (
+  Hardness,
+  Matrix,
+  NegativeMask,
+  Partition,
+)
 from dualenc_jax.parallel.accelerators import current_backend, shared_mesh
 from dualenc_jax.utils.errors import UserError
 
@@ -66,11 +71,12 @@ _ORDER = ('negatives', 'query', 'passage')
 
 def partitions(
     batch: Embeddings, blocks: Iterable[Block], similarity: Similarity,
-    totals: bool = False,
+    totals: bool = False, hardness: Mapping[Block, Hardness] | None = None,
 ) -> Mapping[Block, Partition]:
   """Computes the log-partitions [B] of blocks.
 
-  `totals` asks for the sums of the scores, too. The devices of the ring are
+  `totals` asks for the sums of the scores, too; `hardness` are weights of hard
+  candidates, by block, none of it within a tower. The devices of the ring are
   those of the mesh in scope (`jax.set_mesh` or, under `jit`,
   `jax.sharding.use_abstract_mesh`, which `Partitioner.scope` enters): rows and
   columns are sharded over its axis `data`, or over all its axes where these
@@ -80,7 +86,7 @@ def partitions(
   """
   if not batch.num_negatives:
     blocks = [b for b in blocks if b.candidates != 'negatives']
-  blocks = set(blocks)
+  blocks, hardness = set(blocks), hardness or {}
   # Both directions of a matrix share its scores. In this order fewer gradients
   # wait for the next matrix.
   pairs: list[Any] = sorted(
@@ -92,6 +98,8 @@ def partitions(
           pair[0], pair[1], aligned='negatives' not in pair,
           of_rows=pair in blocks,
           of_columns=pair[::-1] in blocks and pair[0] != pair[1],
+          row_hardness=hardness.get(pair),
+          column_hardness=hardness.get(pair[::-1]),
       ) for pair in pairs
   ]
   vectors = {
@@ -99,7 +107,7 @@ def partitions(
       for pair in pairs for name in pair
   }
   vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
-  masks = [_masks(batch, pair, similarity) for pair in pairs]
+  masks = [_masks(batch, matrix, similarity) for matrix in matrices]
   temperature = jnp.asarray(similarity.temperature, jnp.float32)
   mesh = shared_mesh()
   if _is_dense(similarity.implementation, matrices, vectors, mesh):
@@ -138,9 +146,10 @@ def _is_dense(
 
 
 def _masks(
-    batch: Embeddings, pair: tuple[str, str], similarity: Similarity
+    batch: Embeddings, matrix: Matrix, similarity: Similarity
 ) -> tuple[NegativeMask, NegativeMask]:
   """Returns the masks of rows and columns of the matrix of two towers."""
+  pair = matrix.rows, matrix.columns
   # Masked out: another pair that shares the query or the passage; in the
   # anchor's own tower the same text; a hard negative that is the passage.
   if pair == ('query', 'passage'):
@@ -171,10 +180,19 @@ def _masks(
           tuple(_ids(batch, name) for name in names if masked),
           valid.get(tower), texts.get(tower), positives.get(tower),
           limits.get(tower),
+          _pair_numbers(batch, tower) if matrix.needs_pairs else None,
       )
       for tower, names in zip(pair, ids, strict=True)
   )
   return rows, columns
+
+
+def _pair_numbers(batch: Embeddings, tower: str) -> jax.Array:
+  """Returns the number of the pair of each row of a tower, uint32 [A]."""
+  numbers = jnp.arange(batch.query.shape[0], dtype=jnp.uint32)
+  if tower == 'negatives':
+    numbers = jnp.repeat(numbers, batch.num_negatives)
+  return numbers
 
 
 def _ids(batch: Embeddings, text: str) -> tuple[jax.Array, jax.Array]:

@@ -17,12 +17,20 @@ from dualenc_jax.losses.loss import (
   Result,
   Similarity,
 )
-from dualenc_jax.losses.score_matrix import combine, Partition
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.losses.score_matrix import combine, Hardness, Partition
+from dualenc_jax.utils.errors import check_one_of, check_positive, UserError
 
 # Cosines as close as this are a tie, which is no hit: sums of another order
 # differ by a few 1e-7 in float32.
 _ROUNDING = 1e-6
+# The blocks that each `InBatchSoftmax.hardness` weighs, and `Hardness.own`.
+_HARDNESS: dict[str | None, dict[blocks.Block, bool | None]] = {
+    'hard_negatives': {blocks.QUERY_HARD: True},
+    'in_batch_negatives': {
+        blocks.QUERY_PASSAGES: None, blocks.QUERY_HARD: False
+    },
+    'all_negatives': {blocks.QUERY_PASSAGES: None, blocks.QUERY_HARD: None},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +59,33 @@ class InBatchSoftmax(Loss):
   Passage side, added when `bidirectional`: the same with anchors p_i and
   candidates q_j, without hard negatives.
 
+  With `hardness`, s(q_i, c) + hardness_strength stop_gradient(cos(q_i, c)) is
+  in place of s(q_i, c) on the query side, for some candidates c of the other
+  tower:
+
+    'hard_negatives'      q_i's own hard negatives (EmbeddingGemma, Schechter
+                          Vera et al. 2025, with a strength of 5);
+    'in_batch_negatives'  passages and hard negatives of other pairs (Lan et al.
+                          2025, equation 5, with a strength of 9);
+    'all_negatives'       both.
+
   Attributes:
     margin: subtracted from cos(q_i, p_i) (additive margin softmax, Yang et al.
       2019), in units of the cosine.
+    hardness: the candidates of whom hard ones weigh more; None for none.
+    hardness_strength: of the weight, not divided by the temperature.
   """
 
   bidirectional: bool = True
   margin: float = 0.0
+  hardness: str | None = None
+  hardness_strength: float = 5.0
+
+  def __post_init__(self):
+    name = f'{type(self).__name__}.hardness'
+    if self.hardness is not None:
+      check_one_of(name, self.hardness, tuple(_HARDNESS))
+    check_positive(f'{name}_strength', self.hardness_strength)
 
   def query_blocks(self) -> tuple[blocks.Block, ...]:
     """Returns the negatives of the anchors q_i."""
@@ -74,7 +102,10 @@ class InBatchSoftmax(Loss):
       terms.append(Term('passage_side', self.passage_blocks()))
     return terms
 
-  def chance(self, batch_size: int, num_negatives: int) -> float:
+  def chance(self, batch_size: int, num_negatives: int) -> float | None:
+    if self.hardness is not None:
+      # It depends on the similarity that all have.
+      return None
     return sum(
         term.weight * math.log(
             term.positive_in_denominator
@@ -95,8 +126,19 @@ class InBatchSoftmax(Loss):
             ' per anchor, so its loss is always 0. Expected at least 2: raise'
             f' the global batch size, {size}, above 1.'
         )
+    if self.hardness == 'hard_negatives' and not batch.num_negatives:
+      raise UserError(
+          f"{type(self).__name__}.hardness is 'hard_negatives', but the batch"
+          ' has none: set NUM_NEGATIVES to 1 or more, or hardness to'
+          " 'in_batch_negatives'."
+      )
+    hardness = {
+        block: Hardness(self.hardness_strength, own)
+        for block, own in _HARDNESS.get(self.hardness, {}).items()
+    }
     partitions = blocks.partitions(
-        batch, {block for term in terms for block in term.blocks}, similarity
+        batch, {block for term in terms for block in term.blocks}, similarity,
+        hardness=hardness,
     )
     positive = loss_lib.positive_similarity(batch)
 

@@ -41,6 +41,7 @@ class PAIR(InBatchSoftmax):
   form: str = 'paper'
 
   def __post_init__(self):
+    super().__post_init__()
     expect(0.0 <= self.alpha <= 1.0, 'PAIR.alpha', self.alpha, '0 to 1')
     check_one_of('PAIR.form (PAIR_FORM)', self.form, tuple(_NEGATIVES))
 

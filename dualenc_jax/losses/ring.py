@@ -236,11 +236,15 @@ def _sides(ring, matrix, vectors, masks):
 def _forward(ring, matrix, rows, columns, temperature):
   """Returns statistics of the rows and columns of one device."""
   step = functools.partial(tiles.forward, matrix, rows)
-  both = matrix.symmetric
+
+  def start_columns():
+    return tiles.start(columns, ring.totals, matrix.column_hardness)
+
   row_sums, column_sums = step(
       columns, temperature,
-      tiles.start(rows, ring.totals) if matrix.of_rows else None,
-      tiles.start(columns, ring.totals) if both or matrix.of_columns else None,
+      tiles.start(rows, ring.totals, matrix.row_hardness)
+      if matrix.of_rows else None,
+      start_columns() if matrix.symmetric or matrix.of_columns else None,
       same_shard=True,
   )
   # Packed once, not at each hop.
@@ -254,7 +258,7 @@ def _forward(ring, matrix, rows, columns, temperature):
     arrived = ring.send(column_sums)
     row_sums, share = step(
         unpack(visitor), temperature, row_sums,
-        None if arrived is None else tiles.start(columns, ring.totals),
+        None if arrived is None else start_columns(),
         same_shard=False,
     )
     column_sums = None if arrived is None else tiles.merge(arrived, share)

@@ -21,6 +21,7 @@ class SamToNe(in_batch_softmax.InBatchSoftmax):
   both_towers: bool = False
 
   def __post_init__(self):
+    super().__post_init__()
     if self.both_towers and not self.bidirectional:
       raise UserError(
           'SamToNe.both_towers needs the passage side of the loss; set'

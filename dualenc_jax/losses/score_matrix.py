@@ -5,7 +5,7 @@ negatives of their anchor count; all others are masked out. Rows are the anchors
 of one direction, columns those of the other. A rows, C columns, D dims.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import operator
@@ -35,6 +35,7 @@ class NegativeMask(NamedTuple):
       words uint32 [A, P].
     limits: float32 [A], the greatest score of a negative of this anchor; a
       candidate above it is a false negative. None for no limit.
+    pairs: the number of a row's pair, uint32 [A]; None unless `Hardness` asks.
   """
 
   ids: Sequence[tuple[jax.Array, jax.Array]] = ()
@@ -42,6 +43,23 @@ class NegativeMask(NamedTuple):
   text: tuple[jax.Array, jax.Array] | None = None
   positives: tuple[jax.Array, jax.Array] | None = None
   limits: jax.Array | None = None
+  pairs: jax.Array | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardness:
+  """A weight of hard candidates in the partition of one direction.
+
+  A candidate's score counts as s + strength stop_gradient(cosine).
+
+  Attributes:
+    strength: of the weight, above 0.
+    own: True for the candidates of the anchor's own pair, False for those of
+      others, None for all.
+  """
+
+  strength: float
+  own: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +67,7 @@ class Matrix:
   """One matrix of scores, between vectors of these names.
 
   With `aligned`, row i and column i are no negatives of each other. A symmetric
-  matrix has no partitions but those of its rows.
+  matrix has no partitions but those of its rows, and no hardness.
   """
 
   rows: str
@@ -57,18 +75,26 @@ class Matrix:
   aligned: bool = True
   of_rows: bool = True
   of_columns: bool = True
+  row_hardness: Hardness | None = None
+  column_hardness: Hardness | None = None
 
   @property
   def symmetric(self) -> bool:
     return self.rows == self.columns
 
+  @property
+  def needs_pairs(self) -> bool:
+    """Whether its masks need the numbers of pairs."""
+    both = self.row_hardness, self.column_hardness
+    return any(h is not None and h.own is not None for h in both)
+
 
 class Partition(NamedTuple):
   """Statistics of the negatives' scores of each anchor, all float32 [A].
 
-  `total` is the sum of the scores, None unless it is wanted, and `above` the
-  number of candidates above the limit. The count and the maximum have no
-  gradients.
+  `Hardness` is in the log-sum-exp alone. `total` is the sum of the scores, None
+  unless it is wanted, and `above` the number of candidates above the limit. The
+  count and the maximum have no gradients.
   """
 
   lse: jax.Array
@@ -133,6 +159,35 @@ def above_limit(
   return None if limits is None else s > jnp.expand_dims(limits, axis)
 
 
+Hardened = Callable[[jax.Array], jax.Array]
+
+
+def hardened(
+    matrix: Matrix, temperature: jax.Array, rows: NegativeMask,
+    columns: NegativeMask,
+) -> tuple[Hardened, Hardened]:
+  """Returns what adds the weights of hardness to masked scores [A, C].
+
+  One function is for the partitions of rows, the other for those of columns.
+  """
+
+  def add(hardness, s):
+    if hardness is None:
+      return s
+    chosen = s > 0.5 * MASKED
+    if hardness.own is not None:
+      assert rows.pairs is not None and columns.pairs is not None
+      same = rows.pairs[:, None] == columns.pairs[None, :]
+      chosen &= same == hardness.own
+    weight = hardness.strength * temperature * s
+    return s + jax.lax.stop_gradient(jnp.where(chosen, weight, 0.0))
+
+  return (
+      functools.partial(add, matrix.row_hardness),
+      functools.partial(add, matrix.column_hardness),
+  )
+
+
 def dense_log_partitions(
     matrices: Sequence[Matrix], totals: bool,
     vectors: Mapping[str, jax.Array],
@@ -147,12 +202,15 @@ def dense_log_partitions(
     mask = negatives(rows, columns, diagonal)
     mask = jnp.broadcast_to(True if mask is None else mask, s.shape)
     of_columns = matrix.of_columns and not matrix.symmetric
+    harden = hardened(matrix, temperature, rows, columns)
     return (
-        partition(s, mask, 1, rows.limits) if matrix.of_rows else None,
-        partition(s, mask, 0, columns.limits) if of_columns else None,
+        partition(s, mask, 1, rows.limits, harden[0])
+        if matrix.of_rows else None,
+        partition(s, mask, 0, columns.limits, harden[1])
+        if of_columns else None,
     )
 
-  def partition(s, mask, axis, limits):
+  def partition(s, mask, axis, limits, harden):
     masked = jnp.where(mask, s, MASKED)
     above = above_limit(masked, limits, axis)
     if above is not None:
@@ -160,7 +218,7 @@ def dense_log_partitions(
       above = jnp.sum(above.astype(jnp.float32), axis)
     total = jnp.sum(jnp.where(mask, s, 0.0), axis) if totals else None
     return Partition(
-        lse=jax.nn.logsumexp(masked, axis),
+        lse=jax.nn.logsumexp(harden(masked), axis),
         count=jnp.sum(mask.astype(jnp.float32), axis),
         maximum=jax.lax.stop_gradient(jnp.max(masked, axis)), total=total,
         above=above,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from dualenc_jax.losses import score_matrix
 from dualenc_jax.losses.score_matrix import (
+  Hardness,
   MASKED,
   Matrix,
   NegativeMask,
@@ -30,7 +31,8 @@ class Side(NamedTuple):
 class Running(NamedTuple):
   """Statistics of the scores seen so far, float32 [T, t], see `Partition`.
 
-  `exponentials` is the sum of exp(score - maximum).
+  `exponentials` is the sum of exp(score - maximum). With `Hardness` both are of
+  scores with its weights, and `best` is the maximum without; else it is None.
   """
 
   maximum: jax.Array
@@ -38,6 +40,7 @@ class Running(NamedTuple):
   count: jax.Array  # type: ignore[assignment]  # A method of tuples.
   total: Any
   above: Any
+  best: Any
 
 
 class Cotangent(NamedTuple):
@@ -71,12 +74,13 @@ def join(x: jax.Array, size: int) -> jax.Array:
   return x.reshape(-1, *x.shape[2:])[:size]
 
 
-def start(side: Side, totals: bool) -> Running:
+def start(side: Side, totals: bool, hardness: Hardness | None) -> Running:
   """Returns statistics of no scores at all."""
   zero = jnp.zeros_like(side.vectors[:, :, 0])
   return Running(
       zero + MASKED, zero, zero, zero if totals else None,
       None if side.mask.limits is None else zero,
+      None if hardness is None else zero + MASKED,
   )
 
 
@@ -89,17 +93,19 @@ def merge(a: Running, b: Running) -> Running:
       + b.exponentials * jnp.exp(b.maximum - maximum),
       a.count + b.count, None if a.total is None else a.total + b.total,
       None if a.above is None else a.above + b.above,
+      None if a.best is None else jnp.maximum(a.best, b.best),
   )
 
 
 def finish(running: Running, size: int) -> Partition:
   """Returns the partitions of `size` anchors."""
-  maximum, exponentials, count, total, above = jax.tree.map(
+  maximum, exponentials, count, total, above, best = jax.tree.map(
       lambda x: join(x, size), running
   )
   # The sum is never zero: exp(MASKED - MASKED) is 1 if all are masked.
   return Partition(
-      maximum + jnp.log(exponentials), count, maximum, total, above
+      maximum + jnp.log(exponentials), count,
+      maximum if best is None else best, total, above,
   )
 
 
@@ -124,11 +130,13 @@ def forward(
       row_sum, column_sums = sums
       column_side = _pick(columns, b)
       s, _ = _scores(matrix, x, row_side, column_side, a, b, same_shard)
+      masks = row_side.mask, column_side.mask
+      harden = score_matrix.hardened(matrix, temperature, *masks)
       if row_sum is not None:
-        row_sum = _include(row_sum, s, 1, row_side.mask.limits)
+        row_sum = _include(row_sum, s, 1, masks[0].limits, harden[0])
       if column_sums is not None:
-        limits = column_side.mask.limits
-        column_sum = _include(_pick(column_sums, b), s, 0, limits)
+        column_sum = _pick(column_sums, b)
+        column_sum = _include(column_sum, s, 0, masks[1].limits, harden[1])
         column_sums = _put(column_sums, b, column_sum)
       return row_sum, column_sums
 
@@ -168,9 +176,11 @@ def backward(
       d_x, d_y = gradients
       column_side = _pick(columns, b)
       s, mask = _scores(matrix, x, row_side, column_side, a, b, same_shard)
+      masks = row_side.mask, column_side.mask
+      harden = score_matrix.hardened(matrix, temperature, *masks)
       d_s = _d_scores(
-          s, mask, (row_bar_a, row_side.mask.limits),
-          (_pick(column_bar, b), column_side.mask.limits),
+          s, mask, (row_bar_a, masks[0].limits, harden[0]),
+          (_pick(column_bar, b), masks[1].limits, harden[1]),
       )
       d_x += jnp.einsum(
           'tu,ud->td', d_s, column_side.vectors, precision=PRECISION
@@ -208,13 +218,16 @@ def _scores(matrix, x, rows, columns, a, b, same_shard):
   return (s if mask is None else jnp.where(mask, s, MASKED)), mask
 
 
-def _include(running: Running, s, axis, limits) -> Running:
+def _include(running: Running, s, axis, limits, harden) -> Running:
   above = score_matrix.above_limit(s, limits, axis)
   if above is not None:
     s = jnp.where(above, MASKED, s)
     above = running.above + jnp.sum(above.astype(jnp.float32), axis)
-  maximum = jnp.maximum(running.maximum, jnp.max(s, axis))
-  exponentials = jnp.exp(s - jnp.expand_dims(maximum, axis))
+  hardened, best = harden(s), running.best
+  if best is not None:
+    best = jnp.maximum(best, jnp.max(s, axis))
+  maximum = jnp.maximum(running.maximum, jnp.max(hardened, axis))
+  exponentials = jnp.exp(hardened - jnp.expand_dims(maximum, axis))
   real = s > 0.5 * MASKED
   total = running.total
   if total is not None:
@@ -224,19 +237,20 @@ def _include(running: Running, s, axis, limits) -> Running:
       running.exponentials * jnp.exp(running.maximum - maximum)
       + jnp.sum(exponentials, axis),
       running.count + jnp.sum(real.astype(jnp.float32), axis), total, above,
+      best,
   )
 
 
 def _d_scores(s, mask, of_rows, of_columns):
   """Returns the gradient of the scores of a tile, [t, u].
 
-  Rows and columns have pairs (cotangent, limits).
+  Rows and columns have triples (cotangent, limits, what adds hardness).
   """
   gradient = jnp.zeros_like(s)
-  for (bar, limits), axis in ((of_rows, 1), (of_columns, 0)):
+  for (bar, limits, harden), axis in ((of_rows, 1), (of_columns, 0)):
     if bar is not None:
       lse, d_lse = (jnp.expand_dims(x, axis) for x in bar[:2])
-      term = jnp.exp(s - lse) * d_lse
+      term = jnp.exp(harden(s) - lse) * d_lse
       if bar.d_total is not None:
         term += jnp.expand_dims(bar.d_total, axis)
       above = score_matrix.above_limit(s, limits, axis)

@@ -135,6 +135,14 @@ def test_matryoshka_wraps_the_loss_whichever_file_comes_first():
     assert names == ('Matryoshka', 'SamToNe')
 
 
+def test_hardness_is_of_whichever_loss_is_chosen():
+  for name in ('softmax', 'samtone', 'pair'):
+    both = 'losses/hardness.gin', f'losses/{name}.gin'
+    for files in (both, both[::-1]):
+      loss = build(*files, bindings=['HARDNESS_STRENGTH = 9.0']).objective.loss
+      assert (loss.hardness, loss.hardness_strength) == ('hard_negatives', 9.0)
+
+
 def test_layers_grow_on_both_towers():
   made = build('models/grown.gin', 'architectures/ade.gin')
   ((pattern, start),) = made.initial_checkpoint.rules

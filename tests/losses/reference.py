@@ -43,6 +43,8 @@ class Options:
   margin: float = 0.0
   mask_duplicates: bool = True
   false_negative_margin: float = np.inf
+  hardness: str = None  # As of sentence-transformers' hardness_mode.
+  hardness_strength: float = 5.0
 
 
 def other_pairs(batch, i, tower, mask):
@@ -207,8 +209,9 @@ def _add_term(
   if not counted.any():
     return 0.0  # Every candidate is masked out: there is no term.
 
-  top = s[counted].max()
-  exponentials = np.where(counted, np.exp(s - top), 0.0)
+  logits = s + _hardness(batch, anchor, names, cosines, o)
+  top = logits[counted].max()
+  exponentials = np.where(counted, np.exp(logits - top), 0.0)
   loss = top + np.log(exponentials.sum()) - s[0]
 
   ds = exponentials / exponentials.sum()
@@ -219,6 +222,26 @@ def _add_term(
     gradients[tower][row] += d * a / o.temperature
   gradients['log_temperature'] -= ds @ s
   return loss
+
+
+def _hardness(batch, anchor, names, cosines, options):
+  """What hardness adds to the logits of an anchor, of which it is no function.
+
+  The positive, the first name, gets none.
+  """
+  added = np.zeros(len(names))
+  if options.hardness is None or anchor[0] != QUERY:
+    return added
+  k = len(batch.ids[HARD]) // len(batch.ids[QUERY])
+  for place, (tower, row) in enumerate(names[1:], 1):
+    own = tower == HARD and row // k == anchor[1]
+    chosen = {
+        'hard_negatives': own, 'in_batch_negatives': not own,
+        'all_negatives': True,
+    }[options.hardness]
+    if chosen and tower != QUERY:
+      added[place] = options.hardness_strength * cosines[place]
+  return added
 
 
 def below_limit(batch, anchor, positive, negatives, options):
