@@ -64,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   for key, array in jax.tree.leaves_with_path(batch):
     name = jax.tree_util.keystr(key, simple=True, separator='/')
     print(f'  batch {name} {list(array.shape)} {array.dtype}')
+  # A machine of another size, or a larger batch, may need more examples.
+  if not (on or args.fit_batch):
+    for line in experiment.objective.describe_batches(experiment, 0):
+      print(line)
   if args.no_compile:
     return
   compiled = memory.compile_step(experiment)

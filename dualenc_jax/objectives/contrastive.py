@@ -7,6 +7,7 @@ from typing import Any
 from dualenc_jax import losses
 from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
 from dualenc_jax.data import Layout, Packed
+from dualenc_jax.data.columns import TEACHER_SCORES
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import encoding, pairs
 from dualenc_jax.objectives.objective import Key, Result, Run
@@ -46,6 +47,11 @@ class Contrastive(PairObjective):
     )
     ranks = encoding.effective_ranks(embeddings.query, embeddings.passage)
     return value, {**ranks, **metrics}
+
+  def check_batch(self, run: Run) -> None:
+    super().check_batch(run)
+    if TEACHER_SCORES not in run.extra_columns:
+      self.loss.check_columns({})
 
   def describe_batches(self, run: Run, step: int) -> Iterator[str]:
     columns = pairs.first_columns(run.batches, step)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import shared_runs
+import test_teacher_columns
 import tiny_evaluation
 import tiny_run
 
@@ -201,6 +202,9 @@ def test_a_setting_passes_the_check_at_tiny_size(
         f'--gin.INITIAL_CHECKPOINT_PATH={dense / "model"}',
         f'--gin.CODEC_FROM={dense / "index"}',
     ]
+  if name.startswith('gpl'):
+    scored = test_teacher_columns.write(tmp_path / 'scored.jsonl')
+    more += [*test_teacher_columns.COLUMNS, f'--gin.TRAIN_FILE={scored}']
   if name == 'jpq_gpl':
     more.append(f'--gin.TEACHER_DIR={shared_runs.cross_encoder()}')
   check.main([*tiny_run.flags(tmp_path, *more, run=f'{FOLDER}{name}.gin')])

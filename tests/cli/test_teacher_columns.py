@@ -6,7 +6,7 @@ import random
 import pytest
 import tiny_run
 
-from dualenc_jax.cli import train
+from dualenc_jax.cli import check, train
 from dualenc_jax.utils.errors import UserError
 
 COLUMNS = [
@@ -85,5 +85,23 @@ DISTILL = '--gin_file=losses/distill.gin'
     ],
 )
 def test_scores_and_losses_that_do_not_belong_together(tmp_path, more, message):
-  with pytest.raises(UserError, match=message):
-    train.main(flags(tmp_path, *more))
+  for command, how in ((train, []), (check, ['--no_compile'])):
+    with pytest.raises(UserError, match=message):
+      command.main([*flags(tmp_path, *more), *how])
+
+
+def test_the_check_finds_a_file_that_lacks_them(tmp_path):
+  """Whether the layout looks at the examples or not."""
+
+  def without(row):
+    return {n: x for n, x in row.items() if n != 'neg_scores'}
+
+  given = flags(tmp_path, DISTILL, '--no_compile', change=without)
+  for layout in ('Packed', 'Padded'):
+    with pytest.raises(UserError, match="scored.jsonl:1: 'neg_scores' is miss"):
+      check.main([*given, f'--gin.LAYOUT=@data.{layout}()'])
+  # Without hard negatives the teacher has nothing to compare.
+  with pytest.raises(UserError, match='Set NUM_NEGATIVES to 1 or more'):
+    check.main(
+        [*flags(tmp_path, DISTILL), '--no_compile', '--gin.NUM_NEGATIVES=0']
+    )
