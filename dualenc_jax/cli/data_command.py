@@ -17,6 +17,8 @@ _FILE = 'commands/data.gin'
 _SPLITS = ('TRAIN_FILE', 'VALIDATION_FILE', 'TEST_FILE')
 # Task and macro of a folder with a corpus, by whether it has judgements.
 _FOLDERS = {True: ('beir', 'BEIR_FOLDER'), False: ('documents', 'DOCUMENTS')}
+# Macros of the sets of a task, which are named as for --tasks: beir/scifact.
+_SETS = {'beir': 'BEIR_SET', 'multireqa': 'MULTIREQA_SET'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the task or files; a parser of `config.make_parser` has the rest."""
   parser.add_argument(
       'what', nargs='*', metavar='TASK | FILE',
-      help='a task, such as msmarco, a folder in the layout of BEIR, or one to'
+      help='a task, such as msmarco or beir/scifact, a folder in the layout of'
+      ' BEIR, or one to'
       ' three files of pairs (train, validation, test); not needed if'
       ' --gin_file names the task',
   )
@@ -90,6 +93,9 @@ def _named(what: Sequence[str]) -> tuple[list[str], list[str]]:
       judged = (corpus.parent / 'qrels').is_dir()
       task, macro = _FOLDERS[judged]
       return [f'tasks/{task}.gin'], [f'{macro} = {name!r}']
+    task, _, dataset = name.partition('/')
+    if dataset and task in _SETS and not pathlib.Path(name).exists():
+      return [f'tasks/{task}.gin'], [f'{_SETS[task]} = {dataset!r}']
   for name in what:
     if _is_file(name):
       continue
@@ -120,5 +126,5 @@ def _is_file(name: str) -> bool:
 
 
 def _tasks() -> list[str]:
-  files = config.shipped_files()
-  return [pathlib.PurePath(f).stem for f in files if f.startswith('tasks/')]
+  files = (pathlib.PurePath(file) for file in config.shipped_files())
+  return [file.stem for file in files if file.parent.name == 'tasks']

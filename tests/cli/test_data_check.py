@@ -108,6 +108,8 @@ def test_a_report_replaces_an_older_one(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize('argv, message', [
     ([], 'Give a task'),
     (['python_cod'], "Did you mean 'python_code'"),
+    (['multireqa/Trivia'], "Did you mean 'TriviaQA'"),
+    (['SQuAD'], "There is no task, file or folder with a corpus.jsonl 'SQuAD'"),
     (['a.jsonl', '--gin.QUERY_COLUM=x'], 'QUERY_COLUMN'),
     (['good.jsonl', '--gin.VOCABULARY=no'], "'no' is neither a file"),
     (['good.jsonl', '--output_dir=good.jsonl'], '--output_dir'),
@@ -137,6 +139,10 @@ def test_inputs_are_those_of_the_training_command(tmp_path, monkeypatch):
   assert build(str(tmp_path)).task == Documents(str(tmp_path))
   (tmp_path / 'qrels').mkdir()
   assert build(str(tmp_path)).task == Beir(folder=str(tmp_path))
+  # The names of --tasks.
+  folder = f'--gin.DATA_ROOT={tmp_path}'
+  assert build('beir/scifact', folder).task.label == 'beir-scifact'
+  assert build('multireqa/TriviaQA', folder).task.dataset == 'TriviaQA'
   flags = ['--gin_file=runs/finetune.gin', '--gin.TRAIN_FILE=t.jsonl']
   with pytest.raises(UserError, match='VOCABULARY must be given'):
     build(*flags)
