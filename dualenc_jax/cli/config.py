@@ -17,7 +17,7 @@ from typing import IO, TypeVar
 
 import gin
 
-from dualenc_jax.cli import flags, kinds
+from dualenc_jax.cli import flags, kinds, recipe_macros
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
 T = TypeVar('T')
@@ -208,7 +208,7 @@ def load(
         if is_recipe else
         f'{shown} is a recipe: run it by `dualenc recipe`.'
     )
-  problems = [*_missing_macros(), *_unknown_macros(bindings, text)]
+  problems = [*_missing_macros(), *_unknown_macros(bindings, text, is_recipe)]
   problems += kinds.misfits()
   if problems:
     raise UserError('\n'.join(problems))
@@ -351,7 +351,9 @@ def _missing_macros() -> Iterator[str]:
     )
 
 
-def _unknown_macros(bindings: Sequence[str], text: str) -> Iterator[str]:
+def _unknown_macros(
+    bindings: Sequence[str], text: str, is_recipe: bool
+) -> Iterator[str]:
   """A sentence on each macro of a flag that the config of the files lacks."""
   names = macros(text)
   for name in _names(bindings):
@@ -364,7 +366,9 @@ def _unknown_macros(bindings: Sequence[str], text: str) -> Iterator[str]:
         and re.search(rf'^{name} = ', (gin_root() / file).read_text(), re.M)
     ]
     hint = did_you_mean(name, names)
-    if having:
+    if having and is_recipe:
+      hint = recipe_macros.hint(name, text)
+    elif having:
       hint = f' It is of --gin_file={" or ".join(having[:3])}.'
     yield f'--gin.{name}: no gin file given uses the macro {name}.{hint}'
 

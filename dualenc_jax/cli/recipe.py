@@ -18,7 +18,7 @@ comparison, which says what is missing.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 import functools
 import importlib
 import pathlib
@@ -28,7 +28,9 @@ import subprocess
 import sys
 from typing import Any
 
-from dualenc_jax.cli import config, flags, main as cli, runtime
+import gin
+
+from dualenc_jax.cli import config, flags, main as cli, recipe_macros, runtime
 from dualenc_jax.pipelines.recipes import Recipe, runner, sweep
 from dualenc_jax.training import stopping
 from dualenc_jax.utils import folder_lock
@@ -88,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   print(_line(total, width), flush=True)
   if failure is not None:
     print(f'error: {failure}', file=sys.stderr)
+    for text in _explain_macros(args, recipe, failure.stages):
+      print(text, file=sys.stderr)
     status = failure.status
     raise SystemExit(status if status > 0 else 128 - status)  # By a signal.
 
@@ -161,6 +165,16 @@ def _build(args: argparse.Namespace, bindings: Sequence[str]) -> Recipe:
       args.gin_file, bindings, args.gin_search_paths, is_recipe=True
   )
   return config.build(Recipe)
+
+
+def _explain_macros(
+    args: argparse.Namespace, recipe: Recipe, failed: Collection[str]
+) -> Iterator[str]:
+  """Returns what the recipe calls the macros that errors of stages name."""
+  places = recipe_macros.places(gin.config_str())
+  plain = _build(args, [*args.gin_bindings, *places])
+  names = [n for n, each in recipe.copies.items() if {*each} & {*failed}]
+  return recipe_macros.explain(plain.stages, names)
 
 
 def _given(

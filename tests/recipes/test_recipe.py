@@ -1,6 +1,7 @@
 """Recipes: what runs, what is skipped, what is said."""
 
 import dataclasses
+import json
 import logging
 import pathlib
 import shutil
@@ -95,6 +96,16 @@ def test_a_stage_that_failed_goes_on_in_its_folder(chain, tmp_path):
   commands.fails = 'second'
   with pytest.raises(UserError, match='Stage second failed, with status 3'):
     run(chain, tmp_path, commands)
+  record = tmp_path / 'work/.stages/second.json'
+  spent = json.loads(record.read_text())['seconds']
+  assert spent > 0
+  done = []
+  with pytest.raises(UserError):
+    for each in runner.run(chain, tmp_path / 'work', commands):
+      done.append(each)
+  # The time of both tries counts.
+  assert [each.state for each in done] == ['as before', 'failed']
+  assert done[-1].seconds > spent
   commands.fails = None
   assert run(chain, tmp_path, commands) == {
       'first': 'as before', 'second': 'ran', 'third': 'ran'
@@ -163,6 +174,12 @@ def test_a_cell_of_a_grid_that_fails(tmp_path, caplog):
   assert run(message) == {**dict.fromkeys(recipe.stages, 'ran'), **failed}
   assert [*given] == ['a_results', 'c_results']
   assert 'Stage b failed, with status 3; its error is above' in caplog.text
+  for said in (
+      'whole is left out: it lacks b_results.',
+      'against_b is left out: it lacks its baseline, b_results.',
+      'charts is left out: it lacks b_results.',
+  ):
+    assert f'Stage {said}' in caplog.text
   # The same again, and nothing else.
   assert run(message) == {**dict.fromkeys(recipe.stages, 'as before'), **failed}
   assert commands.ran == ['b']

@@ -368,6 +368,41 @@ def test_rows_of_daft(tmp_path, capsys):
   assert layers == expected
 
 
+def test_a_recipe_has_its_own_names_of_macros(tmp_path, capfd, monkeypatch):
+  """They stand where a stage fails, and where a flag has the stage's."""
+  monkeypatch.setattr(command, '_execute', lambda *_: 3)
+  model = tiny_evaluation.shared_model()
+  given = ['recipe', '--gin_file=recipes/daft_ablations.gin', '--until=daft']
+  given += [f'--output_dir={tmp_path}', '--sweep=QUERY_LAYERS=2,3']
+  given += [f'--replace={name}={model}' for name in ('teacher', 'matched_2')]
+  with pytest.raises(SystemExit):
+    cli.main(given)
+  said = capfd.readouterr().err.splitlines()
+  (of_aligned,) = (x for x in said if 'of stage aligned: ' in x)
+  assert 'STEPS is ALIGNMENT_STEPS' in of_aligned
+  assert 'training.UntilAligned.share is SHARE' in of_aligned
+  assert 'SEED' not in of_aligned
+  for flag, told in (
+      ('STEPS', 'calls it ALIGNMENT_STEPS or FINETUNE_STEPS or MATCHING_STEPS'),
+      ('CLIP_NORM', """.Stage.overrides="{'gin.CLIP_NORM': VALUE}"."""),
+  ):
+    assert cli.main([*given, f'--gin.{flag}=1']) == 2
+    assert told in capfd.readouterr().err.replace('\n', ' ')
+
+
+def test_a_sweep_says_what_it_leaves_out(tmp_path, capfd):
+  model = tiny_evaluation.shared_model()
+  command.main([
+      '--gin_file=recipes/daft_ablations.gin', f'--output_dir={tmp_path}',
+      f'--replace=teacher={model}', '--sweep=QUERY_LAYERS=1', '--list',
+  ])
+  assert (
+      '--sweep=QUERY_LAYERS=1 leaves out what is for QUERY_LAYERS=2 alone:'
+      ' unaligned, aligned_unshared, unshared, aligned_scratch, scratch,'
+      ' ablations.'
+  ) in capfd.readouterr().err
+
+
 def test_what_cannot_be_swept_or_replaced(tmp_path, capfd):
   given = ['recipe', '--gin_file=recipes/daft.gin', f'--output_dir={tmp_path}']
   for more, told in (

@@ -25,18 +25,21 @@ Places = Mapping[tuple[str, str], pathlib.Path]
 
 
 class StageFailed(UserError):
-  """Stages that failed; `status` is the exit status of the first."""
+  """Stages that failed, the exit status of the first, and their seconds."""
 
-  def __init__(self, message: str, status: int):
+  def __init__(
+      self, message: str, status: int, stages: Collection[str] = (),
+      seconds: float = 0.0,
+  ):
     super().__init__(message)
-    self.status = status
+    self.status, self.stages, self.seconds = status, stages, seconds
 
 
 class Done(NamedTuple):
   """A stage that is done, its state, and its seconds if it ran.
 
-  States are 'ran', 'as before', 'given' and 'not wanted', in a grid 'failed'
-  and 'left out', too.
+  States are 'ran', 'as before', 'given', 'not wanted' and 'failed', in a grid
+  'left out', too.
   """
 
   name: str
@@ -85,7 +88,7 @@ def run(
   for name, stage in recipe.stages.items():
     if name in states:
       yield Done(name, states[name], None)
-    elif _can_run(stage, missing):
+    elif not (lack := _lack(stage, missing)):
       own = {
           pair: work_dir / f'{pair[0]}.failed' if pair[0] in missing else path
           for pair, path in places.items()
@@ -93,14 +96,16 @@ def run(
       try:
         done = _run(name, stage, work_dir, own, execute, read)
       except StageFailed as e:
+        done = Done(name, FAILED, e.seconds)
         if not is_grid:
+          yield done
           raise
         _LOG.error('%s', e)
         failures[name] = e
         missing.add(name)
-        done = Done(name, FAILED, None)
       yield done
     else:
+      _LOG.error('Stage %s is left out: it lacks %s.', name, lack)
       missing.add(name)
       yield Done(name, LEFT_OUT, None)
     if name == last:
@@ -109,25 +114,29 @@ def run(
     raise StageFailed(
         f'{len(failures)} of {len(recipe.stages) - len(states)} stages failed:'
         f' {", ".join(failures)}. Run the recipe again to continue with them.',
-        next(iter(failures.values())).status,
+        next(iter(failures.values())).status, [*failures],
     )
 
 
-def _can_run(stage: Stage, missing: Collection[str]) -> bool:
-  """Whether a stage has what it needs without the outputs of some stages."""
+def _lack(stage: Stage, missing: Collection[str]) -> str:
+  """Names what a stage needs of the stages that are missing; '' if nothing."""
 
-  def lacks(value: Any) -> bool:
-    return any(source in missing for source, _ in outputs_in(value))
+  def lacking(value: Any) -> str:
+    sources = dict.fromkeys(source for source, _ in outputs_in(value))
+    return ', '.join(source for source in sources if source in missing)
 
-  if not lacks([*stage.flags.values(), stage.arguments]):
-    return True
-  if not stage.flags.get('skip_missing') or lacks([*stage.flags.values()]):
-    return False
+  lack = lacking([*stage.flags.values(), stage.arguments])
+  if not lack or not stage.flags.get('skip_missing'):
+    return lack
+  if of_flags := lacking([*stage.flags.values()]):
+    return of_flags
   names = str(stage.flags.get('names', '')).split(',')
   if len(names) != len(stage.arguments):
     names = [*stage.arguments]
-  found = {n for n, each in zip(names, stage.arguments) if not lacks(each)}
-  return len(found) > 1 and names[0] in found
+  found = {n for n, each in zip(names, stage.arguments) if not lacking(each)}
+  if names[0] not in found:
+    return f'its baseline, {lacking(stage.arguments[:1])}'
+  return '' if len(found) > 1 else lack
 
 
 def command_lines(
@@ -211,20 +220,21 @@ def _run(
   _write(record, parts, False, spent)
   started = time.perf_counter()
   status = execute(stage.command_line(folder, places))
+  seconds = spent + time.perf_counter() - started
+  _write(record, parts, False, seconds)
   if status:
     if not folder.exists():
       record.unlink()  # Refused, before anything was made.
     raise StageFailed(
         f'Stage {name} failed, with status {status}; its error is above. Run'
-        ' the recipe again to continue from here.', status,
+        ' the recipe again to continue from here.', status, [name], seconds,
     )
   for path in outputs:
     if not path.exists():
       raise StageFailed(
           f'Stage {name} ended without {path}, which `dualenc {stage.command}`'
-          ' should make.', 1,
+          ' should make.', 1, [name], seconds,
       )
-  seconds = spent + time.perf_counter() - started
   _write(record, parts, True, seconds)
   return Done(name, RAN, seconds)
 

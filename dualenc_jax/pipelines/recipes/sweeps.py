@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Collection, Mapping, Sequence
 import dataclasses
+import logging
 import re
 from typing import Any
 
@@ -17,6 +18,7 @@ from dualenc_jax.utils.errors import UserError
 
 # Flags with an item for each system of a stage.
 _BY_SYSTEM = 'names', 'lines'
+_LOG = logging.getLogger(__name__)
 
 
 def sweep(
@@ -68,14 +70,23 @@ def _sweep_one(
   swept = _Sweep(macro, suffixes, '' if is_own else f' {macro}={{{macro}}}')
   stages: dict[str, Stage] = {}
   copies: dict[str, list[str]] = {}
+  unfit: dict[str, list[str]] = {}
   for name, stage in recipe.stages.items():
     made = swept.versions(name, stage, name in once)
+    only = [*map(str, stage.sweeps.get(macro, ()))]
+    if only and name not in once and {*only}.isdisjoint(values):
+      unfit.setdefault(','.join(only), []).append(name)
     copies[name] = [*made]
     stages |= made
   if not swept.changes and (not is_own or len(values) > 1):
     raise UserError(
         f'--sweep={macro}: its values change no stage that runs. Leave it out,'
         ' or give one value if the recipe has it.'
+    )
+  for others, names in unfit.items():
+    _LOG.warning(
+        '--sweep=%s=%s leaves out what is for %s=%s alone: %s.',
+        macro, ','.join(values), macro, others, ', '.join(names),
     )
   found = Recipe(stages, sweeps=recipe.sweeps)
   found.copies = {
