@@ -35,10 +35,12 @@ from dualenc_jax.losses.loss import (
 from dualenc_jax.losses.matryoshka import Matryoshka
 from dualenc_jax.losses.pair import PAIR
 from dualenc_jax.losses.samtone import SamToNe
+from dualenc_jax.losses.spread_out import SpreadOut
 
 __all__ = [
     'AtTemperature', 'check', 'Distill', 'Embeddings', 'evaluate', 'Hashed',
     'InBatchSoftmax', 'init', 'LearnableTemperature', 'ListLoss', 'Lists',
     'Listwise', 'Loss', 'LossWrapper', 'MarginMSE', 'Matryoshka', 'PAIR',
-    'Pairwise', 'Pointwise', 'SamToNe', 'Similarity', 'Sum', 'validate_columns',
+    'Pairwise', 'Pointwise', 'SamToNe', 'Similarity', 'SpreadOut', 'Sum',
+    'validate_columns',
 ]
