@@ -16,7 +16,11 @@ import jax
 from dualenc_jax import models
 from dualenc_jax.checkpoints import weights as weights_lib
 from dualenc_jax.checkpoints.weights import infer_encoder, Weights
-from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.data.text.tokenizer import (
+  SPECIAL_TOKENS,
+  Tokenizer,
+  Vocabulary,
+)
 from dualenc_jax.models import GemmaEncoder, T5Encoder
 from dualenc_jax.retrieval.compression import Codec, model_codec
 from dualenc_jax.utils import json_file, machine
@@ -116,8 +120,11 @@ class Checkpoint:
           ' exist. Copy the whole model_dir.'
       )
     names = [field.name for field in dataclasses.fields(Tokenizer)[1:]]
-    known = {name: facts[name] for name in names if name in facts}
-    tokenizer = Tokenizer(Vocabulary(str(path)), **known)
+    special, known = (
+        {name: facts[name] for name in group if name in facts}
+        for group in (SPECIAL_TOKENS, names)
+    )
+    tokenizer = Tokenizer(Vocabulary(str(path), **special), **known)
     self.check_vocabulary(tokenizer.vocabulary)
     return tokenizer
 
@@ -259,7 +266,7 @@ def _encoder(
 ) -> T5Encoder | GemmaEncoder:
   where = f'{tower} of the checkpoint'
   if facts.get('class') == models.class_name(GemmaEncoder):
-    return models.rebuild(facts, where)
+    return weights_lib.rebuild_gemma(facts, where)
   if facts.get('num_layers') == 0:
     # No tensor shows the sizes of layers that do not exist.
     sizes = {name: int for name in weights_lib.SIZES[:-1]}

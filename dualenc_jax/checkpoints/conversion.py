@@ -50,7 +50,6 @@ class Form:
     needs_projection: whether the form cannot hold a bare T5.
     query_only_ok: whether it can hold a query tower without its passage tower.
     keeps_codec: whether the codec of the model is written, too.
-    holds_chain: whether it can hold a chain of projections.
     as_bag: what a model without layers is written as; None where the form has
       no such models.
   """
@@ -63,7 +62,6 @@ class Form:
   needs_projection: bool = True
   query_only_ok: bool = False
   keeps_codec: bool = False
-  holds_chain: bool = False
   as_bag: Callable[[Weights], Weights] | None = None
 
 
@@ -157,17 +155,14 @@ def convert(
         f' --tower=query --to={able}.'
     )
   problem = None
-  if isinstance(weights.encoder, GemmaEncoder):
-    problem = (
-        'is of the Gemma family: save it from Python,'
-        f' Retriever.from_dir({weights.path!r}).save(FOLDER)'
-    )
-  elif (weights.hidden_maps() or weights.hidden_maps('passage_')) and (
-      not form.holds_chain
+  if name == 't5x' and isinstance(weights.encoder, GemmaEncoder):
+    problem = 'is of the Gemma family: give --to=hf'
+  elif name == 't5x' and (
+      weights.hidden_maps() or weights.hidden_maps('passage_')
   ):
     problem = (
-        'has a chain of projections (Projection.hidden): give --to=jax_export,'
-        ' or train it with one map'
+        'has a chain of projections (Projection.hidden): give --to=hf, or train'
+        ' it with one map'
     )
   elif not weights.encoder.num_layers and form.as_bag is None:
     problem = (
@@ -280,6 +275,5 @@ FORMS = {
         verification.exported_encoder,
         query_only_ok=True,
         keeps_codec=True,
-        holds_chain=True,
     ),
 }

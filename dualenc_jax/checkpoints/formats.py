@@ -18,6 +18,7 @@ from dualenc_jax.checkpoints import (
 from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
 from dualenc_jax.checkpoints.weights import (
   infer_encoders,
+  rebuild_gemma,
   USAGE,
   Usage,
   Weights,
@@ -55,17 +56,25 @@ def _read_artifact(path: pathlib.Path) -> Weights:
   json_file.check(manifest.provenance, types, where, 'Copy it again.')
   tensors = unstack(safetensors_file.read(path / artifact.WEIGHTS))
   query, passage = manifest.towers['query'], manifest.passages
+  # A passage tower in another folder has programs there.
+  here = manifest.towers.get('passage')
+  if query.encoder:
+    encoders: tuple[Any, Any] = rebuild_gemma(query.encoder, where), None
+    if here and any(n.startswith('passage_encoder/') for n in tensors):
+      encoders = encoders[0], rebuild_gemma(here.encoder or {}, where)
+  else:
+    encoders = infer_encoders(
+        tensors, query.activations, getattr(here, 'activations', None)
+    )
   return Weights(
       'jax.export artifact',
       str(path),
       tensors,
-      *infer_encoders(
-          tensors, query.activations, getattr(passage, 'activations', None)
-      ),
+      *encoders,
       Usage(
           path / artifact.VOCABULARY, None, query.length, passage.length,
           query.prefix, passage.prefix, manifest.prompts,
-          manifest.default_prompt,
+          manifest.default_prompt, manifest.add_bos, manifest.add_eos,
       ),
       step=manifest.provenance.get('checkpoint_step'),
       passage_tower=manifest.passage_tower,

@@ -1,6 +1,6 @@
-"""Folders of Hugging Face's T5 and mT5, read and written without transformers.
+"""Hugging Face's T5, mT5 and Gemma encoders, without transformers.
 
-Linear maps are [output, input] there and [input, output] here, the relative
+Gemma's own config and names are in `hugging_face_gemma`. Linear maps are [output, input] there and [input, output] here, the relative
 position bias is [32, H] there and [H, 32] here: these are transposed.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from dualenc_jax.checkpoints import (
   hugging_face_config as config_lib,
+  hugging_face_gemma as gemma,
   hugging_face_tokenizer as tokenizer,
   transforms,
 )
@@ -20,6 +21,7 @@ from dualenc_jax.checkpoints.weights import (
   PROJECTION,
   Weights,
 )
+from dualenc_jax.models import GemmaEncoder
 from dualenc_jax.utils import files
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.tensor_files import safetensors_file
@@ -79,11 +81,13 @@ _THEIRS = {
 }
 # A tensor of old folders, which transformers does not use either.
 _UNUSED = _BIAS.replace('layer.0.Self', 'decoder.block.0.layer.1.EncDec')
+# Gemma's tokenizers put BOS before a text where no file says otherwise.
+_GEMMA_TOKENS = {'add_bos': True, 'add_eos': False}
 _PICKLES = '.bin', '.pt', '.pth', '.ckpt'
 
 
 def matches(path: pathlib.Path) -> bool:
-  """Whether it is a T5's folder, a file of one, or a pickle of PyTorch."""
+  """Whether it is a folder of a T5 or Gemma, its file, or PyTorch's pickle."""
   if path.is_file():
     if path.name.endswith(('.safetensors', safetensors_file.INDEX)):
       return _has_config(path.parent)
@@ -92,22 +96,30 @@ def matches(path: pathlib.Path) -> bool:
 
 
 def read(path: pathlib.Path) -> Weights:
-  """Reads the encoder of a T5 or mT5, with or without a decoder.
+  """Reads the encoder of a T5, mT5 or Gemma, with or without a decoder.
 
   Args:
     path: a folder with config.json and safetensors, or one of those files.
 
   Raises:
     UserError: the weights are pickles, damaged, or not those of the config; or
-      the model computes something else than T5Encoder.
+      the model computes something else than the encoders here.
   """
   folder = path if path.is_dir() else path.parent
   refuse_pickle(path)
   theirs = safetensors_file.read(path)
   config, where = config_lib.read(folder), folder / config_lib.FILE
+  projection = _read_projection(folder)
+  if config.get('model_type') in gemma.MODEL_TYPES:
+    tensors, encoder, left_out = gemma.read(theirs, config, where)
+    return Weights(
+        KIND, str(path), tensors | projection, encoder,
+        usage=tokenizer.read(folder, _GEMMA_TOKENS), left_out=left_out,
+        max_length=gemma.max_length(config),
+    ).check()
   activations = config_lib.read_activations(config, where)
   table, left_out = _read_table(theirs, config, folder)
-  tensors = {EMBEDDING: table}
+  tensors = {EMBEDDING: table} | projection
   for name, tensor in theirs.items():
     if name in left_out or tensor is table:
       continue
@@ -116,14 +128,6 @@ def read(path: pathlib.Path) -> Weights:
     else:
       ours = _to_ours(name)
       tensors[ours] = _transpose(ours, tensor)
-  if (folder / PROJECTION_FILE).is_file():
-    linear = safetensors_file.read(folder / PROJECTION_FILE)
-    if linear.keys() != {LINEAR}:
-      raise UserError(
-          f'{folder / PROJECTION_FILE} holds'
-          f' {", ".join(sorted(linear)) or "nothing"}; expected {LINEAR} alone.'
-      )
-    tensors[PROJECTION] = linear[LINEAR].transposed()
   weights = Weights(
       KIND, str(path), tensors, infer_encoder(tensors, activations),
       usage=tokenizer.read(folder), left_out=left_out,
@@ -131,6 +135,19 @@ def read(path: pathlib.Path) -> Weights:
   ).check()
   config_lib.check_sizes(config, weights.encoder, table.shape, where)
   return weights
+
+
+def _read_projection(folder: pathlib.Path) -> dict[str, Tensor]:
+  """The kernel that `write` puts beside the encoder, by its name, if any."""
+  if not (folder / PROJECTION_FILE).is_file():
+    return {}
+  linear = safetensors_file.read(folder / PROJECTION_FILE)
+  if linear.keys() != {LINEAR}:
+    raise UserError(
+        f'{folder / PROJECTION_FILE} holds'
+        f' {", ".join(sorted(linear)) or "nothing"}; expected {LINEAR} alone.'
+    )
+  return {PROJECTION: linear[LINEAR].transposed()}
 
 
 def _read_decoder(
@@ -150,23 +167,25 @@ def _read_decoder(
 
 
 def write(weights: Weights, folder: pathlib.Path) -> None:
-  """Writes a new folder that T5EncoderModel.from_pretrained loads.
+  """Writes a new folder that AutoModel or T5EncoderModel loads.
 
-  The projection goes into a file of its own, since T5EncoderModel has none.
+  The projection goes into a file of its own, since neither has one.
   UserError where queries and passages have towers that differ.
   """
   if not weights.is_shared:
     raise UserError(
-        f'{weights} has two towers that differ, but a T5EncoderModel is one.'
+        f'{weights} has two towers that differ, but --to=hf has one encoder.'
         ' Give --to=sentence_transformers, which has a folder of each.'
     )
-  rows, width = weights.tensors[EMBEDDING].shape
-  config = config_lib.make_config(weights.encoder, rows, width)
-  files.make_folder(folder)
-  tokenizer.write(weights.usage, folder)
   encoder = dict(weights.tensors)
   projection = encoder.pop(PROJECTION, None)
-  theirs = {_to_theirs(n): _transpose(n, t) for n, t in encoder.items()}
+  if isinstance(weights.encoder, GemmaEncoder):
+    config, theirs = gemma.write(encoder, weights.encoder)
+  else:
+    config = config_lib.make_config(weights.encoder, *encoder[EMBEDDING].shape)
+    theirs = {_to_theirs(n): _transpose(n, t) for n, t in encoder.items()}
+  files.make_folder(folder)
+  tokenizer.write(weights.usage, folder)
   write_tensors(folder / safetensors_file.FILE, theirs)
   if projection is not None:
     write_linear(folder / PROJECTION_FILE, projection)
@@ -227,7 +246,8 @@ def _read_table(
 
 
 def _has_config(folder: pathlib.Path) -> bool:
-  return config_lib.model_type(folder) in config_lib.MODEL_TYPES
+  known = *config_lib.MODEL_TYPES, *gemma.MODEL_TYPES
+  return config_lib.model_type(folder) in known
 
 
 def _to_ours(name: str) -> str:

@@ -1,7 +1,7 @@
 """The tokenizer files beside a Hugging Face model.
 
-`write` makes a tokenizer.json that gives the ids of the SentencePiece file.
-The T5 tokenizer of transformers gives others: it takes '</s>' in a text for the
+`write` makes a tokenizer.json that gives the ids of the SentencePiece file, a
+unigram model as T5's or a BPE model as Gemma's. The T5 tokenizer of transformers gives others: it takes '</s>' in a text for the
 end of it, has 100 more such words, and knows T5's normalisation alone.
 """
 
@@ -16,13 +16,22 @@ import sys
 from typing import Any
 import unicodedata
 
+from dualenc_jax.checkpoints import bpe_tokenizer
 from dualenc_jax.checkpoints.vocabulary import Model as _Model, read_model
 from dualenc_jax.checkpoints.weights import Usage
-from dualenc_jax.data.text.tokenizer import EOS, UNK, Vocabulary
+from dualenc_jax.data.text.tokenizer import (
+  EOS,
+  PAD,
+  SPECIAL_TOKENS,
+  UNK,
+  Vocabulary,
+)
 from dualenc_jax.utils import files, json_file
 from dualenc_jax.utils.errors import UserError
 
 VOCABULARY = 'spiece.model'
+# Gemma's name of the same.
+_GEMMA_VOCABULARY = 'tokenizer.model'
 _TOKENIZER = 'tokenizer.json'
 CONFIG = 'tokenizer_config.json'
 _LENGTH = 'model_max_length'
@@ -43,19 +52,51 @@ _APART, _END = '\ufdd0', '\ufdd1'
 _JOINING = r'\n\p{M}\x{200c}\x{200d}\x{ff9e}\x{ff9f}\x{1f3fb}-\x{1f3ff}'
 
 
-def read(folder: pathlib.Path) -> Usage:
+def read(
+    folder: pathlib.Path, special_tokens: Mapping[str, bool] = SPECIAL_TOKENS
+) -> Usage:
   """The vocabulary and the length of a folder, where its files have them.
 
   Pieces are those of SentencePiece, without T5's extra ids after them.
+  `special_tokens` are the settings where no file has them.
   """
-  config, pieces, vocabulary = (
+  config, pieces, *vocabularies = (
       path if path.is_file() else None
-      for path in (folder / n for n in (CONFIG, _TOKENIZER, VOCABULARY))
+      for path in (folder / n for n in (
+          CONFIG, _TOKENIZER, VOCABULARY, _GEMMA_VOCABULARY
+      ))
   )
+  vocabulary = next(filter(None, vocabularies), None)
   length = _read_length(config) if config else None
+  if special_tokens != SPECIAL_TOKENS:
+    special_tokens = _read_special_tokens(config, pieces, special_tokens)
   if vocabulary or not pieces:
-    return Usage(vocabulary, None, length, length)
-  return Usage(None, _read_pieces(pieces), length, length)
+    return Usage(vocabulary, None, length, length, **special_tokens)
+  return Usage(None, _read_pieces(pieces), length, length, **special_tokens)
+
+
+def _read_special_tokens(
+    config: pathlib.Path | None, tokenizer: pathlib.Path | None,
+    usual: Mapping[str, bool],
+) -> Mapping[str, bool]:
+  """Whether BOS and EOS are put around texts, as transformers decides it."""
+  if config:
+    keys = {f'{name}_token?': bool for name in usual}
+    given = json_file.read(config, **keys)
+    if any(f'{name}_token' in given for name in usual):
+      return {name: given.get(f'{name}_token', False) for name in usual}
+  if tokenizer is None:
+    return usual
+  content = json_file.read(tokenizer, 'Copy it again.')
+  processor = content.get('post_processor') or {}
+  steps = [processor, *(processor.get('processors') or ())]
+  for step in steps:
+    if step.get('type') == 'TemplateProcessing':
+      kinds = ['SpecialToken' in part for part in step.get('single', ())]
+      if kinds.count(False) == 1:
+        at = kinds.index(False)
+        return {'add_bos': at > 0, 'add_eos': at < len(kinds) - 1}
+  return usual
 
 
 def _read_length(path: pathlib.Path) -> int | None:
@@ -77,9 +118,7 @@ def write(usage: Usage, folder: pathlib.Path) -> None:
   lengths = filter(None, (usage.query_length, usage.passage_length))
   config = {
       'tokenizer_class': 'PreTrainedTokenizerFast',
-      'pad_token': proto.pieces[0].piece,
-      'eos_token': proto.pieces[EOS].piece,
-      'unk_token': proto.pieces[UNK].piece,
+      **_special_pieces(usage, path),
       'model_input_names': ['input_ids', 'attention_mask'],
       _LENGTH: max(lengths, default=int(1e30)),
       # '</s>' in a text is text.
@@ -87,7 +126,28 @@ def write(usage: Usage, folder: pathlib.Path) -> None:
       'extra_ids': 0,
   }
   files.write_json(folder / CONFIG, config)
-  _write(_make_tokenizer(proto, path), path, folder)
+  is_bpe = bpe_tokenizer.is_bpe(proto)
+  content = bpe_tokenizer.make(proto) if is_bpe else _make_unigram(proto, path)
+  content['post_processor'] = _make_post_processor(usage, path)
+  _write(content, path, folder)
+
+
+def _special_pieces(usage: Usage, path: pathlib.Path) -> dict[str, Any]:
+  """Special tokens and settings of BOS and EOS for tokenizer_config.json."""
+  vocabulary = Vocabulary(str(path), **usage.special_tokens)
+  pieces = read_model(path).pieces
+  names = {
+      'pad_token': PAD, 'eos_token': EOS, 'unk_token': vocabulary.unk,
+  }
+  settings: dict[str, Any] = {n: pieces[i].piece for n, i in names.items()}
+  if vocabulary.special_tokens:
+    settings |= {
+        f'{name}_token': value
+        for name, value in usage.special_tokens.items()
+    }
+  if usage.add_bos:
+    settings['bos_token'] = pieces[vocabulary.bos].piece
+  return settings
 
 
 def write_static(usage: Usage, folder: pathlib.Path) -> None:
@@ -99,7 +159,7 @@ def write_static(usage: Usage, folder: pathlib.Path) -> None:
   """
   path = usage.vocabulary
   assert path is not None
-  content = _make_tokenizer(_read_model(path), path)
+  content = _make_unigram(_read_model(path), path)
   content['model']['vocab'][EOS][0] = _END
   # Without the others, '<unk>' in a text is text.
   end = content['added_tokens'][EOS]
@@ -122,7 +182,9 @@ def _write(
 ) -> None:
   text = json.dumps(content, ensure_ascii=False)
   files.write(folder / _TOKENIZER, text)
-  shutil.copyfile(vocabulary, folder / VOCABULARY)
+  is_bpe = content['model']['type'] == 'BPE'
+  name = _GEMMA_VOCABULARY if is_bpe else VOCABULARY
+  shutil.copyfile(vocabulary, folder / name)
 
 
 def adds_end(tokenizer: Mapping[str, Any]) -> bool:
@@ -131,11 +193,31 @@ def adds_end(tokenizer: Mapping[str, Any]) -> bool:
   return any(token.get('content') == _END for token in added)
 
 
-def _make_tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
+def _make_post_processor(usage: Usage, path: pathlib.Path) -> dict[str, Any]:
+  vocabulary = Vocabulary(str(path), **usage.special_tokens)
+  pieces = read_model(path).pieces
+  ends: list[list[Any]] = [[], []]
+  tokens = {}
+  for side, added, number in (
+      (0, usage.add_bos, vocabulary.bos), (1, usage.add_eos, EOS)
+  ):
+    if added:
+      piece = pieces[number].piece
+      ends[side] = [{'SpecialToken': {'id': piece, 'type_id': 0}}]
+      tokens[piece] = {'id': piece, 'ids': [number], 'tokens': [piece]}
+  first, second = (
+      [*ends[0], {'Sequence': {'id': n, 'type_id': 0}}, *ends[1]]
+      for n in ('A', 'B')
+  )
+  return {
+      'type': 'TemplateProcessing', 'single': first,
+      # The second of a pair has no BOS of its own.
+      'pair': [*first, *second[len(ends[0]) :]], 'special_tokens': tokens,
+  }
+
+
+def _make_unigram(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
   control = [proto.pieces[i].piece for i in range(UNK + 1)]
-  eos = control[EOS]
-  end = {'SpecialToken': {'id': eos, 'type_id': 0}}
-  first, second = ({'Sequence': {'id': n, 'type_id': 0}} for n in ('A', 'B'))
   return {
       'version': '1.0', 'truncation': None, 'padding': None,
       'added_tokens': [
@@ -144,12 +226,6 @@ def _make_tokenizer(proto: _Model, path: pathlib.Path) -> dict[str, Any]:
       ],
       'normalizer': _make_normalizer(proto, path),
       'pre_tokenizer': _make_pre_tokenizer(proto),
-      'post_processor': {
-          'type': 'TemplateProcessing',
-          'single': [first, end],
-          'pair': [first, end, second, end],
-          'special_tokens': {eos: {'id': eos, 'ids': [EOS], 'tokens': [eos]}},
-      },
       'decoder': _metaspace('always'),
       'model': {
           'type': 'Unigram',
@@ -194,6 +270,8 @@ def _metaspace(prepend: str, split: bool = True) -> dict[str, Any]:
 
 def _read_model(path: pathlib.Path) -> _Model:
   proto = read_model(path)
+  if bpe_tokenizer.is_plain(proto):
+    return proto
   kinds = {piece.type for piece in proto.pieces}
   if (
       proto.trainer_spec.model_type != _UNIGRAM
@@ -202,9 +280,9 @@ def _read_model(path: pathlib.Path) -> _Model:
       or not proto.normalizer_spec.escape_whitespaces
   ):
     raise UserError(
-        f"{path} is not a plain unigram model of SentencePiece; expected one"
-        " like T5's, with spaces before words and without unused or"
-        ' user-defined pieces.'
+        f"{path} is neither a plain unigram model of SentencePiece like T5's,"
+        ' with spaces before words and without unused or user-defined pieces,'
+        " nor a BPE model like Gemma's, without normalisation."
     )
   return proto
 

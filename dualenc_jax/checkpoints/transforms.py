@@ -276,7 +276,8 @@ def _collect_facts(model: Weights) -> dict[str, str]:
       f'the shape of {name}': tensor.shape
       for name, tensor in sorted(model.tensors.items())
   }
-  vocabulary = Vocabulary(str(model.usage.vocabulary))
+  usage = model.usage
+  vocabulary = Vocabulary(str(usage.vocabulary), **usage.special_tokens)
   facts['the SHA-256 of the vocabulary'] = vocabulary.sha256
   facts |= model.settings()
   facts['trained_dims'] = tuple(model.trained_dims)

@@ -8,7 +8,11 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from dualenc_jax.checkpoints.weights import Weights
-from dualenc_jax.data.text.tokenizer import Tokenizer, Vocabulary
+from dualenc_jax.data.text.tokenizer import (
+  SPECIAL_TOKENS,
+  Tokenizer,
+  Vocabulary,
+)
 from dualenc_jax.utils.errors import UserError
 
 # A ModelProto, whose class is made at run time.
@@ -40,16 +44,31 @@ def make_tokenizer(
         ' was trained with, --vocabulary=spiece.model (from Python,'
         ' vocabulary=).'
     )
-  chosen = Vocabulary(os.fspath(path))
+  chosen = Vocabulary(os.fspath(path), **usage.special_tokens)
   check_same_vocabulary(weights, chosen)
   lengths = {'query_length': query_length, 'passage_length': passage_length}
   facts = usage.facts() | {n: k for n, k in lengths.items() if k is not None}
   try:
-    return Tokenizer(
-        chosen, **{n: fact for n, fact in facts.items() if fact is not None}
-    )
+    tokenizer = Tokenizer(chosen, **{
+        n: fact for n, fact in facts.items()
+        if fact is not None and n not in SPECIAL_TOKENS
+    })
   except UserError as e:
     raise UserError(f'{weights}: {e}') from e
+  check_lengths(weights, tokenizer)
+  return tokenizer
+
+
+def check_lengths(weights: Weights, tokenizer: Tokenizer) -> None:
+  """Raises UserError where a text may be longer than a model has positions."""
+  longest = max(tokenizer.query_length, tokenizer.passage_length)
+  if weights.max_length is not None and longest > weights.max_length:
+    raise UserError(
+        f'{weights} has positions for texts of {weights.max_length:,} tokens,'
+        f' but the lengths are {tokenizer.query_length:,} (queries) and'
+        f' {tokenizer.passage_length:,} (passages). Lower QUERY_LENGTH or'
+        ' PASSAGE_LENGTH (--query_length, --passage_length).'
+    )
 
 
 def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
@@ -57,8 +76,15 @@ def check_same_vocabulary(weights: Weights, vocabulary: Vocabulary) -> None:
 
   A SentencePiece file beside the checkpoint is compared in all that ids depend
   on, a tokenizer.json in its pieces, and a T5X checkpoint, which has neither,
-  in its number of rows. Either may have more pieces, T5's extra ids.
+  in its number of rows. Either may have more pieces, T5's extra ids. BOS and
+  EOS are compared, too.
   """
+  for name, value in weights.usage.special_tokens.items():
+    if getattr(vocabulary, name) != value:
+      raise UserError(
+          f'{weights} reads texts with {name}={value}, but Vocabulary.{name} is'
+          f' {not value}. Give --gin.data.Vocabulary.{name}={value}.'
+      )
   for name in ('token_embedder', 'passage_token_embedder'):
     tensor = weights.tensors.get(f'{name}/embedding')
     # T5 pads its table to a multiple of 128 rows, beyond 100 extra ids.

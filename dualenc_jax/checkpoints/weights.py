@@ -16,6 +16,7 @@ from typing import Any
 from flax import linen as nn, traverse_util
 
 from dualenc_jax import models
+from dualenc_jax.data.text.tokenizer import SPECIAL_TOKENS
 from dualenc_jax.models import (
   GemmaEncoder,
   Projection,
@@ -55,6 +56,8 @@ USAGE: dict[str, Any] = {
     'passage_prefix?': str,
     'prompts?': {str: str},
     'default_prompt?': str | None,
+    'add_bos?': bool,
+    'add_eos?': bool,
 }
 _FACTS = [name.rstrip('?') for name in USAGE]
 VOCABULARY = 'vocabulary.model'
@@ -73,6 +76,7 @@ class Usage:
     passage_prefix: text before every passage.
     prompts: other prefixes by name, as of `Tokenizer`.
     default_prompt: as of `Tokenizer`.
+    add_bos, add_eos: as of `Vocabulary`.
   """
 
   vocabulary: pathlib.Path | None = None
@@ -85,12 +89,21 @@ class Usage:
       default_factory=dict, hash=False
   )
   default_prompt: str | None = None
+  add_bos: bool = SPECIAL_TOKENS['add_bos']
+  add_eos: bool = SPECIAL_TOKENS['add_eos']
 
   def facts(self) -> dict[str, Any]:
-    """Lengths, prefixes and prompts, if there are any, as JSON."""
+    """Lengths and prefixes, and all else that is not the default, as JSON."""
     facts = {n: getattr(self, n) for n in _FACTS}
-    absent: dict[str, Any] = {'prompts': {}, 'default_prompt': None}
-    return {n: x for n, x in facts.items() if n not in absent or x != absent[n]}
+    usual: dict[str, Any] = {
+        'prompts': {}, 'default_prompt': None, **SPECIAL_TOKENS
+    }
+    return {n: x for n, x in facts.items() if n not in usual or x != usual[n]}
+
+  @property
+  def special_tokens(self) -> dict[str, bool]:
+    """Settings of a `Vocabulary`."""
+    return {name: getattr(self, name) for name in SPECIAL_TOKENS}
 
   def save_vocabulary(self, folder: pathlib.Path) -> None:
     """Copies the SentencePiece file, if there is one, into a folder."""
@@ -130,6 +143,8 @@ class Weights:
     trained_dims: numbers of first components that embeddings were trained for,
       with that of all; () where they are not known.
     codec: a codec that was trained with the model.
+    max_length: tokens of the longest text that the encoder has positions for;
+      None where there is no limit.
     names_activations: whether its files name the activations of feed-forward
       blocks; otherwise they follow from the number of matrices.
   """
@@ -148,6 +163,7 @@ class Weights:
   passage_tower: PassageTower | None = None
   trained_dims: Sequence[int] = ()
   codec: Codec | None = None
+  max_length: int | None = None
   names_activations: bool = True
 
   @property
@@ -193,10 +209,7 @@ class Weights:
     settings = {**self.usage.facts(), 'passage_tower': self.passage_tower}
     for tower in ENCODERS:
       encoder = getattr(self, tower)
-      own = OF_GEMMA if isinstance(encoder, GemmaEncoder) else ('num_buckets',)
-      for name in (*SIZES, *own) if encoder else ():
-        value = getattr(encoder, name)
-        value = tuple(value) if isinstance(value, Sequence) else value
+      for name, value in encoder_settings(encoder).items() if encoder else ():
         settings[f'{tower}.{name}'] = value
     return settings
 
@@ -235,6 +248,30 @@ class Weights:
           f" {list_first(problems, 5, '; ')}. Give the whole checkpoint."
       )
     return self
+
+
+def encoder_settings(encoder: T5Encoder | GemmaEncoder) -> dict[str, Any]:
+  """All that states depend on, except tensors; equal for equal encoders."""
+  own = OF_GEMMA if isinstance(encoder, GemmaEncoder) else ('num_buckets',)
+  values = {name: getattr(encoder, name) for name in (*SIZES, *own)}
+  settings = {
+      name: tuple(value) if isinstance(value, Sequence) else value
+      for name, value in values.items()
+  }
+  if isinstance(encoder, GemmaEncoder):
+    # Several values of these are the same encoder.
+    settings['query_scale'] = encoder.scale
+    every = min(encoder.global_every, encoder.num_layers + 1)
+    settings['global_every'] = every
+  return settings
+
+
+def rebuild_gemma(facts: Mapping[str, Any], where: str) -> GemmaEncoder:
+  """The saved encoder, in float32, as it is used and not as it was trained."""
+  encoder = models.rebuild(facts, where)
+  return encoder.clone(
+      dtype='float32', dropout_rate=0.0, scan_layers=False, remat=False
+  )
 
 
 def list_first(items: Iterable[str], most: int = 3, between: str = ', ') -> str:

@@ -43,7 +43,12 @@ import uuid
 from dualenc_jax.checkpoints import conversion, loading
 from dualenc_jax.checkpoints.checkpoint_reader import TRAINED_DIMS
 from dualenc_jax.checkpoints.vocabulary import make_tokenizer
-from dualenc_jax.checkpoints.weights import SIZES, VOCABULARY, Weights
+from dualenc_jax.checkpoints.weights import (
+  OF_GEMMA,
+  SIZES,
+  VOCABULARY,
+  Weights,
+)
 from dualenc_jax.cli import (
   config,
   flags,
@@ -133,7 +138,6 @@ def forms(out: pathlib.Path | None = None) -> dict[str, conversion.Form]:
       'what training writes: to evaluate, encode, search, train from',
       functools.partial(write_model_dir, final=out),
       keeps_codec=True,
-      holds_chain=True,
       as_bag=lambda weights: weights,
   )
   return {'model_dir': model_dir, **conversion.FORMS}
@@ -211,6 +215,10 @@ def write_model_dir(
       f'PASSAGE_PREFIX = {tokenizer.passage_prefix!r}',
       f'PROMPTS = {dict(tokenizer.prompts)!r}',
       f'data.Tokenizer.default_prompt = {tokenizer.default_prompt!r}',
+      *(
+          f'data.Vocabulary.{name} = {value}'
+          for name, value in tokenizer.vocabulary.special_tokens.items()
+      ),
       "DTYPE = 'float32'",
       *_model_bindings(weights),
   ]
@@ -239,7 +247,7 @@ def write_model_dir(
           'passage_length': tokenizer.passage_length,
           'seed': experiment.seed,
           **tokenizer.prefixes,
-          **tokenizer.prompt_facts,
+          **tokenizer.own_facts,
       },
   }
   Checkpoints(folder).save_params(params, weights.step or 0, meta)
@@ -256,12 +264,16 @@ def _model_bindings(weights: Weights) -> list[str]:
     if part is None:
       continue
     target = f'models.{type(part).__name__}'
+    if name == 'encoder':
+      bindings.append(f'ENCODER = @{target}()')
     if name.startswith('passage_'):
       target = f'passage/{target}'
       bindings.append(f'models.DualEncoder.{name} = @{target}()')
     bindings += [
         f'{target}.{size} = {getattr(part, size)!r}'
-        for size in (*SIZES, 'num_buckets', 'vocab_size', 'features', 'hidden')
+        for size in (
+            *SIZES, *OF_GEMMA, 'num_buckets', 'vocab_size', 'features', 'hidden'
+        )
         if hasattr(part, size)
     ]
   return bindings

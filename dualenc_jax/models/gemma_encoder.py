@@ -243,6 +243,13 @@ class GemmaEncoder(nn.Module):
     )
     super().__post_init__()
 
+  @property
+  def scale(self) -> float:
+    """The factor of the products of queries and keys."""
+    if self.query_scale is None:
+      return self.head_dim**-0.5
+    return self.query_scale
+
   @nn.compact
   def __call__(
       self, x: jax.Array, lengths: jax.Array,
@@ -274,12 +281,10 @@ class GemmaEncoder(nn.Module):
       )
     kinds = (local, angles[0]), (mask, angles[1])
 
-    scale = self.query_scale
     config = (
         (
             self.num_heads, self.num_kv_heads, self.head_dim,
-            self.head_dim**-0.5 if scale is None else scale,
-            self.query_key_norm, self.logit_cap, self.dtype,
+            self.scale, self.query_key_norm, self.logit_cap, self.dtype,
         ),
         self.mlp_dim, tuple(self.activations), self.dropout_rate, self.dtype,
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dualenc_jax.checkpoints.checkpoint_reader import GENERATOR
-from dualenc_jax.data import Batches, Layout, Packed
+from dualenc_jax.data import Batches, Layout, Packed, Vocabulary
 from dualenc_jax.models import describe, model_params, Seq2Seq
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.models.seq2seq import token_losses
@@ -44,6 +44,10 @@ class Generation(PairObjective):
           ' encoder-decoder. In gin, give architectures/encoder_decoder.gin'
           ' after the other architectures.'
       )
+
+  def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+    super().check_vocabulary(vocabulary)
+    vocabulary.check_ends('A generator')
 
   def batches(self, run: Run) -> Batches:
     for cache in run.caches:

@@ -17,6 +17,7 @@ import uuid
 import jax
 
 from dualenc_jax import data
+from dualenc_jax.checkpoints.vocabulary import check_lengths
 from dualenc_jax.data import Cache, columns, dataset
 from dualenc_jax.objectives import Batches, Objective
 from dualenc_jax.objectives.objective import check
@@ -202,6 +203,7 @@ def make_start(plan: Plan, experiment: Experiment) -> initial_lib.Start | None:
       source, experiment.objective.facts, experiment.tokenizer.vocabulary,
       plan.abstract.params,
   )
+  check_lengths(start.weights, experiment.tokenizer)
   _warn_of_random(plan, experiment, start.sources)
   prompts = dict(start.weights.usage.prompts)
   embeds = experiment.objective.outputs == 'embeddings'

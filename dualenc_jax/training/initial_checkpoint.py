@@ -11,11 +11,17 @@ from typing import Any
 
 import jax
 
+from dualenc_jax import models
 from dualenc_jax.checkpoints import assignment, formats, loading
 from dualenc_jax.checkpoints.assignment import Rule
 from dualenc_jax.checkpoints.vocabulary import check_same_vocabulary
-from dualenc_jax.checkpoints.weights import count_reasons, Weights
+from dualenc_jax.checkpoints.weights import (
+  count_reasons,
+  encoder_settings,
+  Weights,
+)
 from dualenc_jax.data.text.tokenizer import Vocabulary
+from dualenc_jax.models import GemmaEncoder
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.training.step import TrainState
 from dualenc_jax.utils import hub
@@ -186,21 +192,42 @@ def _load_array(
 def check_activations(
     weights: Weights, facts: Mapping[str, Any], sources: Sources
 ) -> None:
-  """Raises UserError unless feed-forward blocks have the same activations.
+  """Raises UserError unless encoders have the settings that no tensor shows.
 
-  A checkpoint without them, such as T5X's, is taken to have this model's.
+  They are the activations of feed-forward blocks and, of Gemma, windows, bases
+  of positions and others. A checkpoint without activations, such as T5X's, is
+  taken to have this model's.
   """
   for name, source in sources.items():
     tower, block, _ = name.partition('/mlp/')
     if not block or source is None:
       continue
     tower, there = tower.split('/')[0], source.split('/')[0]
+    _check_gemma(weights, there, facts[tower], tower)
     mine = tuple(facts[tower]['activations'])
     # A decoder has those of its encoder.
     theirs = tuple(getattr(weights, there, weights.encoder).activations)
     known = weights.names_activations or len(mine) != len(theirs)
     if mine != theirs and known:
       raise _other_activations(weights, there, theirs, tower, mine)
+
+
+def _check_gemma(
+    weights: Weights, there: str, facts: Mapping[str, Any], tower: str
+) -> None:
+  encoder = getattr(weights, there, None)
+  if not isinstance(encoder, GemmaEncoder):
+    return
+  mine = encoder_settings(models.rebuild(facts, tower))
+  for name, value in encoder_settings(encoder).items():
+    # A tower may have some of the layers.
+    if name != 'num_layers' and mine.get(name) != value:
+      raise UserError(
+          f'{weights.path} ({weights.kind}) has {name} {value!r} in its'
+          f' {there}; {tower}.{name} of this model is {mine.get(name)!r}. Give'
+          f' its file of models/gemma/, or --gin.models.GemmaEncoder.{name}='
+          f'{value!r}.'
+      )
 
 
 def _other_activations(weights, there, theirs, tower, mine) -> UserError:

@@ -98,7 +98,7 @@ def train(
   complete = objective.make_completion(experiment, state.params)
   meta = {
       'run_id': meta['run_id'],
-      'data': data | experiment.tokenizer.prompt_facts,
+      'data': data | experiment.tokenizer.own_facts,
       'model': objective.facts,
       'config': config,
       **({'settings': settings} if settings else {}),

@@ -9,7 +9,7 @@ import numpy as np
 from dualenc_jax.data.check.summary import Lengths, Texts
 from dualenc_jax.data.readers import rows
 from dualenc_jax.data.readers.rows import Occurrences, SHOWN
-from dualenc_jax.data.text.tokenizer import UNK, Vocabulary
+from dualenc_jax.data.text.tokenizer import Vocabulary
 from dualenc_jax.utils import untrusted
 
 # The hash of ''.
@@ -158,7 +158,9 @@ class TextCounter:
     # More tokens than any text has.
     tokens = self._vocabulary.encode([t for t in texts if t], 2**31)
     self._tokens.extend(tokens.lengths.tolist())
-    self._unknown += int(np.count_nonzero(tokens.values == UNK))
+    self._unknown += int(
+        np.count_nonzero(tokens.values == self._vocabulary.unk)
+    )
 
   def result(self, place: Callable[[int], str]) -> Texts:
     """The counts; `place` says where text i of all is from."""

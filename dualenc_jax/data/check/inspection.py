@@ -158,7 +158,7 @@ class SplitReader:
       if text:
         kept = vocabulary.encode([text], limit).row(0)
         tokens = len(vocabulary.encode([text], 2**31).row(0))
-        shown = f'{escape(vocabulary.decode(kept))} EOS'
+        shown = escape(vocabulary.decode(kept)) + vocabulary.add_eos * ' EOS'
         texts.append((what, shown, len(kept), tokens))
     return summary.Sample(place, texts)
 

@@ -50,6 +50,7 @@ class Template:
 
   def tokens(self, tokenizer: Tokenizer) -> 'TokenTemplate':
     """The template in tokens; raises UserError if no passage fits."""
+    tokenizer.vocabulary.check_ends('A cross-encoder')
     texts = [part.strip() for part in _FIELD.split(self.text)[::2]]
     before, between, after = (
         _pieces(tokenizer.vocabulary, text) for text in texts
@@ -142,9 +143,7 @@ def _write(tokens: np.ndarray, out: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 def _pieces(vocabulary: Vocabulary, text: str) -> np.ndarray:
   """The tokens of a text, without EOS."""
-  if not text:
-    return np.zeros(0, np.int64)
-  return vocabulary.encode([text], 2**31 - 1).row(0)[:-1].astype(np.int64)
+  return vocabulary.pieces(text).astype(np.int64)
 
 
 def _has_spaces(part: str, number: int) -> bool:

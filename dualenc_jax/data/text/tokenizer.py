@@ -19,6 +19,8 @@ from dualenc_jax.utils.errors import (
 )
 
 PAD, EOS, UNK = 0, 1, 2
+# Settings of a `Vocabulary` and what T5 has.
+SPECIAL_TOKENS = {'add_bos': False, 'add_eos': True}
 # The rows of embeddings are a multiple of it, for the hardware.
 _MULTIPLE = 64
 # Most tokens of a text: a length from a stranger's file must fit the memory.
@@ -31,17 +33,28 @@ SHIPPED = pathlib.Path(__file__).parent / 'vocabularies'
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """A SentencePiece model with T5's ids: padding 0, EOS 1, unknown 2.
+  """A SentencePiece model whose padding is 0 and EOS 1, as in T5 and Gemma.
 
   Attributes:
     path: a SentencePiece model file, or the name of a shipped vocabulary, such
       as 'python_code_8k'.
     extra_ids: ids after the pieces (T5 has 100); they count in `size`, no text
       is ever encoded to them.
+    add_bos: whether BOS is put before every text, as in Gemma.
+    add_eos: whether EOS is put after every text; BOS or EOS is needed, so that
+      no text is without tokens.
   """
 
   path: str
   extra_ids: int = 0
+  add_bos: bool = False
+  add_eos: bool = True
+
+  def __post_init__(self):
+    expect(
+        self.add_bos or self.add_eos, 'Vocabulary.add_eos', self.add_eos,
+        'True, or add_bos, so that an empty text has a token',
+    )
 
   @property
   def size(self) -> int:
@@ -53,32 +66,67 @@ class Vocabulary:
     """The smallest unsigned dtype that holds every id."""
     return np.dtype(np.uint16 if self.size <= 65536 else np.uint32)
 
+  @property
+  def unk(self) -> int:
+    """The id of what has no piece."""
+    return self._processor.unk_id()
+
+  @property
+  def bos(self) -> int:
+    """The id of BOS, -1 if there is none."""
+    return self._processor.bos_id()
+
+  @property
+  def special_tokens(self) -> dict[str, bool]:
+    """The settings of BOS and EOS that are not T5's, by name."""
+    values = {name: getattr(self, name) for name in SPECIAL_TOKENS}
+    return {n: x for n, x in values.items() if x != SPECIAL_TOKENS[n]}
+
   @functools.cached_property
   def sha256(self) -> str:
-    """The digest of the model file."""
-    return hashlib.sha256(self.file.read_bytes()).hexdigest()
+    """The digest of the model file, and of BOS and EOS if not as in T5."""
+    digest = hashlib.sha256(self.file.read_bytes())
+    if self.special_tokens:
+      digest.update(repr(sorted(self.special_tokens.items())).encode())
+    return digest.hexdigest()
 
   def encode(
       self, texts: Sequence[str], max_length: int, threads: int = -1
   ) -> Ragged:
-    """Token ids of each text: at most `max_length - 1`, then EOS.
+    """Token ids of each text, at most `max_length`, with BOS and EOS.
 
     Texts are cut first and ended after, as by T5X's `append_eos_after_trim`:
-    every row ends with EOS. `threads` is -1 for one on each core.
+    no row lacks EOS where `add_eos` is set. `threads` is -1 for one on each
+    core.
     """
     rows = self._processor.encode_as_numpy(
-        list(texts), add_eos=True, num_threads=threads
+        list(texts), add_bos=self.add_bos, add_eos=self.add_eos,
+        num_threads=threads,
     )
     rows = [row[:max_length] for row in rows]
     offsets = row_offsets(rows)
     values = np.empty(offsets[-1], self.token_dtype)
     if rows:
       np.concatenate(rows, out=values, casting='unsafe')
-    values[offsets[1:] - 1] = EOS
+    if self.add_eos:
+      values[offsets[1:] - 1] = EOS
     return Ragged(values, offsets)
 
+  def check_ends(self, user: str) -> None:
+    """Raises UserError unless texts have EOS and no BOS, as `user` needs."""
+    if self.special_tokens:
+      raise UserError(
+          f'{user} needs texts with EOS and without BOS, but Vocabulary has'
+          f' {self.special_tokens}. Give --gin.data.Vocabulary.add_bos=False'
+          ' --gin.data.Vocabulary.add_eos=True.'
+      )
+
+  def pieces(self, text: str) -> np.ndarray:
+    """Token ids of a whole text without BOS and EOS."""
+    return self._processor.encode_as_numpy([text], num_threads=1)[0]
+
   def decode(self, ids: np.ndarray) -> str:
-    """The text of a row of `encode`, as normalised, without EOS.
+    """The text of a row of `encode`, as normalised, without BOS and EOS.
 
     Ids that are not pieces, which a model may write, are left out.
     """
@@ -108,11 +156,16 @@ class Vocabulary:
       raise UserError(
           f'Vocabulary.path: {self.file} is not a SentencePiece model: {error}'
       ) from error
-    ids = processor.pad_id(), processor.eos_id(), processor.unk_id()
-    if ids != (PAD, EOS, UNK):
+    ids = processor.pad_id(), processor.eos_id()
+    if ids != (PAD, EOS):
       raise UserError(
-          f'Vocabulary.path: {self.file} has the ids (pad, eos, unk) {ids};'
-          f' expected {(PAD, EOS, UNK)}. Train it with these, and bos_id=-1.'
+          f'Vocabulary.path: {self.file} has the ids (pad, eos) {ids}; expected'
+          f' {(PAD, EOS)}, as in T5 and Gemma. Train it with these.'
+      )
+    if self.add_bos and processor.bos_id() < 0:
+      raise UserError(
+          f'Vocabulary.add_bos is set, but {self.file} has no BOS. Give'
+          ' --gin.data.Vocabulary.add_bos=False, or a vocabulary with one.'
       )
     return processor
 
@@ -124,10 +177,10 @@ def vocab_size(vocabulary: Vocabulary) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-  """Encodes queries and passages; every row ends with EOS.
+  """Encodes queries and passages, with the BOS and EOS of the vocabulary.
 
   Attributes:
-    query_length, passage_length: most tokens, EOS included.
+    query_length, passage_length: most tokens, BOS and EOS included.
     query_prefix: in front of every query, such as 'query: '; its tokens count.
     passage_prefix: in front of every passage and hard negative.
     prompts: other prefixes by name, for `prompted`.
@@ -149,9 +202,11 @@ class Tokenizer:
   def __post_init__(self):
     for name in ('query_length', 'passage_length'):
       value = getattr(self, name)
+      least = 1 + self.vocabulary.add_bos + self.vocabulary.add_eos
       expect(
-          2 <= value <= LONGEST, f'Tokenizer.{name}', value,
-          f'at least 2: one token and EOS, and at most {LONGEST:,}',
+          least <= value <= LONGEST, f'Tokenizer.{name}', value,
+          f'at least {least}: one token beside BOS and EOS, and at most'
+          f' {LONGEST:,}',
       )
     for name in PREFIXES:
       text = getattr(self, name)
@@ -169,9 +224,9 @@ class Tokenizer:
     return {n: getattr(self, n) for n in PREFIXES if getattr(self, n)}
 
   @property
-  def prompt_facts(self) -> dict[str, Any]:
-    """The prompts and the default one, if there are any, as JSON."""
-    facts: dict[str, Any] = {}
+  def own_facts(self) -> dict[str, Any]:
+    """The prompts, and what else is not T5's, as JSON, if there is any."""
+    facts: dict[str, Any] = dict(self.vocabulary.special_tokens)
     if self.prompts:
       facts['prompts'] = dict(self.prompts)
     if self.default_prompt is not None:
@@ -217,14 +272,14 @@ class Tokenizer:
     vocabulary, limit = self.vocabulary, self.query_length
     tokens = vocabulary.encode([self.query_prefix + query], LONGEST).row(0)
     if len(tokens) > limit:
-      kept = vocabulary.decode(tokens[: limit - 1])
+      kept = vocabulary.decode(tokens[: limit - vocabulary.add_eos])
       yield (
           f'The query has {len(tokens):,} tokens, and the model reads'
           f' {limit:,}: it is cut after'
           f' {"..." * (len(kept) > 30)}{kept[-30:]!r}.'
       )
-    pieces = vocabulary.encode([query], LONGEST).row(0)[:-1]  # Without EOS.
-    unknown = pieces == UNK
+    pieces = vocabulary.pieces(query)
+    unknown = pieces == vocabulary.unk
     if not vocabulary.decode(pieces[~unknown]).strip():
       yield (
           'The vocabulary knows no piece of the query: its hits mean nothing.'

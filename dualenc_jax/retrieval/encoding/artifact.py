@@ -61,6 +61,7 @@ _TOWER = {
     'lengths': [int],
     'params': [str],
     'activations': [str],
+    'encoder?': dict | None,
 }
 _TYPES = {
     'dim': int,
@@ -73,6 +74,8 @@ _TYPES = {
     'passage_tower': dict | None,
     'prompts?': {str: str},
     'default_prompt?': str | None,
+    'add_bos?': bool,
+    'add_eos?': bool,
 }
 
 
@@ -84,11 +87,13 @@ class Tower(PassageTower):
     lengths: tokens of the rows of each program, ascending to `length`.
     params: names of the parameters that the programs take.
     activations: activations of its feed-forward blocks.
+    encoder: the encoder as `models.describe` has it, of another family than T5.
   """
 
   lengths: Sequence[int]
   params: Sequence[str]
   activations: Sequence[str]
+  encoder: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +110,7 @@ class Manifest:
     provenance: JSON that determines the vectors.
     passage_tower: the one that a query tower alone belongs to.
     prompts, default_prompt: see `Tokenizer`.
+    add_bos, add_eos: see `Vocabulary`.
   """
 
   dim: int
@@ -117,6 +123,8 @@ class Manifest:
   passage_tower: PassageTower | None = None
   prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
   default_prompt: str | None = None
+  add_bos: bool = False
+  add_eos: bool = True
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes artifact.json."""
@@ -222,7 +230,10 @@ class Artifact(LoadedModel):
     return cls(
         params,
         Tokenizer(
-            Vocabulary(str(folder / VOCABULARY)),
+            Vocabulary(
+                str(folder / VOCABULARY), add_bos=manifest.add_bos,
+                add_eos=manifest.add_eos,
+            ),
             query.length,
             passage.length,
             query.prefix,
@@ -277,6 +288,7 @@ def fill(
   # Serving needs no Flax.
   from flax import traverse_util
 
+  from dualenc_jax.models import describe, T5Encoder
   from dualenc_jax.retrieval.encoding import tower_digest
   from dualenc_jax.retrieval.encoding.embedder import Embedder
 
@@ -296,6 +308,7 @@ def fill(
         exported_programs.lengths_up_to(length),
         params_of_tower(params, name),
         tuple(encoder.activations),
+        None if isinstance(encoder, T5Encoder) else describe(encoder),
     )
   used = {name for tower in towers.values() for name in tower.params}
   own = {name: params[name] for name in params if name in used}
@@ -310,6 +323,8 @@ def fill(
       passage_tower,
       tokenizer.prompts,
       tokenizer.default_prompt,
+      tokenizer.vocabulary.add_bos,
+      tokenizer.vocabulary.add_eos,
   )
   for (name, length), file in manifest.program_files.items():
     given = {param: params[param] for param in towers[name].params}
