@@ -35,8 +35,23 @@ def test_a_run_evaluates_and_its_saved_retriever_agrees(model_dir, tmp_path):
   ).ids.tolist()
 
 
-def test_no_other_library_gets_it_by_mistake(model_dir, tmp_path):
-  with pytest.raises(UserError, match='is of the Gemma family'):
-    convert.main(
-        [str(model_dir), '--to=hf', f'--output_dir={tmp_path / "hf"}']
-    )
+def test_every_form_there_and_back(model_dir, tmp_path):
+  """`convert` compares tensors, settings and the vectors of each library."""
+  def converted(source, form):
+    out = tmp_path / form
+    convert.main([str(source), f'--to={form}', f'--output_dir={out}'])
+    return out
+
+  for form in 'jax_export', 'sentence_transformers':
+    folder = converted(model_dir, form)
+  texts = ['array byte cache', 'zone year']
+  again = converted(folder, 'model_dir')
+  one, other = (
+      dualenc_jax.Retriever.from_dir(path).encode_passages(texts)
+      for path in (model_dir, again)
+  )
+  np.testing.assert_allclose(one, other, atol=1e-5)
+  with pytest.raises(UserError, match='has two towers that differ'):
+    converted(model_dir, 'hf')
+  with pytest.raises(UserError, match='of the Gemma family: give --to=hf'):
+    converted(model_dir, 't5x')
