@@ -10,6 +10,7 @@ from dualenc_jax.checkpoints import (
   checkpoint_reader,
   hugging_face,
   hugging_face_config,
+  hugging_face_gemma,
   loading,
   sentence_transformers,
   t5x,
@@ -98,7 +99,7 @@ _FORMATS = {
 }
 _EXPECTED = (
     'a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face folder of'
-    ' a T5 or mT5 with safetensors, a sentence-transformers folder, or what'
+    ' a T5 or Gemma with safetensors, a sentence-transformers folder, or what'
     ' `dualenc convert` wrote'
 )
 
@@ -134,7 +135,9 @@ def _guess_form(folder: pathlib.Path) -> str:
   if untrusted.is_digits(name) and (above.parent / 'config.gin').is_file():
     return f' Give {above.parent}, with --step={name}.'
   if kind := hugging_face_config.model_type(folder):
-    return f' Its config.json has model_type {kind!r}; expected t5 or mt5.'
+    known = *hugging_face_config.MODEL_TYPES, *hugging_face_gemma.MODEL_TYPES
+    expected = ', '.join(known)
+    return f' Its config.json has model_type {kind!r}; expected {expected}.'
   inside = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
   holds = f' It holds {", ".join(inside[:8])}.' if inside else ''
   return f'{holds} Expected {_EXPECTED}.'

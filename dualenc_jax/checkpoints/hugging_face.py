@@ -1,7 +1,8 @@
 """Hugging Face's T5, mT5 and Gemma encoders, without transformers.
 
-Gemma's own config and names are in `hugging_face_gemma`. Linear maps are [output, input] there and [input, output] here, the relative
-position bias is [32, H] there and [H, 32] here: these are transposed.
+Gemma's config and names are in `hugging_face_gemma`. Linear maps are [output,
+input] there and [input, output] here, the relative position bias is [32, H]
+there and [H, 32] here: these are transposed.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from dualenc_jax.checkpoints import (
 )
 from dualenc_jax.checkpoints.weights import (
   EMBEDDING,
+  HIDDEN,
   infer_encoder,
   PROJECTION,
   Weights,
@@ -142,12 +144,25 @@ def _read_projection(folder: pathlib.Path) -> dict[str, Tensor]:
   if not (folder / PROJECTION_FILE).is_file():
     return {}
   linear = safetensors_file.read(folder / PROJECTION_FILE)
-  if linear.keys() != {LINEAR}:
+  expected = _projection_names(max(len(linear), 1))
+  if linear.keys() != expected.keys():
     raise UserError(
         f'{folder / PROJECTION_FILE} holds'
-        f' {", ".join(sorted(linear)) or "nothing"}; expected {LINEAR} alone.'
+        f' {", ".join(sorted(linear)) or "nothing"}; expected'
+        f' {", ".join(expected)} alone.'
     )
-  return {PROJECTION: linear[LINEAR].transposed()}
+  return {
+      ours: linear[theirs].transposed() for theirs, ours in expected.items()
+  }
+
+
+def _projection_names(count: int) -> dict[str, str]:
+  """Our names of the maps of a projection by those in its file."""
+  hidden = range(count - 1)
+  return {
+      **{f'hidden_{i}.weight': HIDDEN.format(i) for i in hidden},
+      LINEAR: PROJECTION,
+  }
 
 
 def _read_decoder(
@@ -178,7 +193,11 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
         ' Give --to=sentence_transformers, which has a folder of each.'
     )
   encoder = dict(weights.tensors)
-  projection = encoder.pop(PROJECTION, None)
+  names = _projection_names(len(weights.projections()))
+  projection = {
+      theirs: encoder.pop(ours).transposed()
+      for theirs, ours in names.items() if ours in encoder
+  }
   if isinstance(weights.encoder, GemmaEncoder):
     config, theirs = gemma.write(encoder, weights.encoder)
   else:
@@ -187,19 +206,14 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
   files.make_folder(folder)
   tokenizer.write(weights.usage, folder)
   write_tensors(folder / safetensors_file.FILE, theirs)
-  if projection is not None:
-    write_linear(folder / PROJECTION_FILE, projection)
+  if projection:
+    write_tensors(folder / PROJECTION_FILE, projection)
   files.write_json(folder / config_lib.FILE, config)
 
 
 def write_tensors(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
   """Writes a file of safetensors that transformers takes for one of torch."""
   safetensors_file.write(path, tensors, {'format': 'pt'})
-
-
-def write_linear(path: pathlib.Path, kernel: Tensor) -> None:
-  """Writes the kernel [E, D] of a projection as that of a linear map."""
-  write_tensors(path, {LINEAR: kernel.transposed()})
 
 
 def _read_table(

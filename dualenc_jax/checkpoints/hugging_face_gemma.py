@@ -102,7 +102,8 @@ _NORMS = {
 }
 _NORMS[T5GEMMA2] = _NORMS[T5GEMMA]
 _ENDS = {
-    'embed_tokens.weight': EMBEDDING, 'norm.weight': 'encoder/encoder_norm/scale'
+    'embed_tokens.weight': EMBEDDING,
+    'norm.weight': 'encoder/encoder_norm/scale',
 }
 _PREFIX = {GEMMA3: '', T5GEMMA: 'encoder.', T5GEMMA2: ''}
 # Parts that no embedding of a text depends on.
@@ -210,8 +211,9 @@ def _read_layers(
   ]
   if types is not None and types != pattern:
     raise UserError(
-        f'{where}: layer_types is {types!r:.200}; expected {_GLOBAL!r} in every'
-        f' layer whose number is a multiple of one number, {_LOCAL!r} in others.'
+        f'{where}: layer_types is {types!r:.200}; expected {_GLOBAL!r} for'
+        f' layers whose number is a multiple of one number, {_LOCAL!r} for'
+        ' others.'
     )
   size = config.get('sliding_window', 4096)
   if _LOCAL in pattern:

@@ -1,8 +1,9 @@
 """The tokenizer files beside a Hugging Face model.
 
 `write` makes a tokenizer.json that gives the ids of the SentencePiece file, a
-unigram model as T5's or a BPE model as Gemma's. The T5 tokenizer of transformers gives others: it takes '</s>' in a text for the
-end of it, has 100 more such words, and knows T5's normalisation alone.
+unigram model as T5's or a BPE model as Gemma's. The T5 tokenizer of
+transformers gives others: it takes '</s>' in a text for the end of it, has 100
+more such words, and knows T5's normalisation alone.
 """
 
 import base64
@@ -53,7 +54,7 @@ _JOINING = r'\n\p{M}\x{200c}\x{200d}\x{ff9e}\x{ff9f}\x{1f3fb}-\x{1f3ff}'
 
 
 def read(
-    folder: pathlib.Path, special_tokens: Mapping[str, bool] = SPECIAL_TOKENS
+    folder: pathlib.Path, special_tokens: Mapping[str, Any] = SPECIAL_TOKENS
 ) -> Usage:
   """The vocabulary and the length of a folder, where its files have them.
 
@@ -77,20 +78,24 @@ def read(
 
 def _read_special_tokens(
     config: pathlib.Path | None, tokenizer: pathlib.Path | None,
-    usual: Mapping[str, bool],
-) -> Mapping[str, bool]:
+    usual: Mapping[str, Any],
+) -> Mapping[str, Any]:
   """Whether BOS and EOS are put around texts, as transformers decides it."""
   if config:
+    given = json_file.read(config)
     keys = {f'{name}_token?': bool for name in usual}
-    given = json_file.read(config, **keys)
+    json_file.check(given, keys, config, 'Copy it again.')
     if any(f'{name}_token' in given for name in usual):
       return {name: given.get(f'{name}_token', False) for name in usual}
   if tokenizer is None:
     return usual
-  content = json_file.read(tokenizer, 'Copy it again.')
+  types: dict[str, Any] = {'post_processor?': dict | None}
+  content = json_file.read(tokenizer, **types)
   processor = content.get('post_processor') or {}
+  where = f'{tokenizer}: post_processor'
   steps = [processor, *(processor.get('processors') or ())]
   for step in steps:
+    json_file.check(step, {'single?': [dict]}, where, 'Copy it again.')
     if step.get('type') == 'TemplateProcessing':
       kinds = ['SpecialToken' in part for part in step.get('single', ())]
       if kinds.count(False) == 1:
@@ -115,6 +120,8 @@ def write(usage: Usage, folder: pathlib.Path) -> None:
   path = usage.vocabulary
   assert path is not None
   proto = _read_model(path)
+  is_bpe = bpe_tokenizer.is_bpe(proto)
+  content = bpe_tokenizer.make(proto) if is_bpe else _make_unigram(proto, path)
   lengths = filter(None, (usage.query_length, usage.passage_length))
   config = {
       'tokenizer_class': 'PreTrainedTokenizerFast',
@@ -126,8 +133,6 @@ def write(usage: Usage, folder: pathlib.Path) -> None:
       'extra_ids': 0,
   }
   files.write_json(folder / CONFIG, config)
-  is_bpe = bpe_tokenizer.is_bpe(proto)
-  content = bpe_tokenizer.make(proto) if is_bpe else _make_unigram(proto, path)
   content['post_processor'] = _make_post_processor(usage, path)
   _write(content, path, folder)
 

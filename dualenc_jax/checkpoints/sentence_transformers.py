@@ -1,4 +1,7 @@
-"""Reads folders of the sentence-transformers library, without that library."""
+"""Reads folders of the sentence-transformers library, without that library.
+
+Modules are those of `KINDS`; several Dense one after the other are a chain.
+"""
 
 from collections.abc import Sequence
 import dataclasses
@@ -12,7 +15,7 @@ from dualenc_jax.checkpoints import (
   transforms,
 )
 from dualenc_jax.checkpoints.hugging_face_config import ANY, check_settings
-from dualenc_jax.checkpoints.weights import PROJECTION, Weights
+from dualenc_jax.checkpoints.weights import HIDDEN, PROJECTION, Weights
 from dualenc_jax.data.text.tokenizer import DOCUMENT, QUERY
 from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import UserError
@@ -87,7 +90,7 @@ class _Tower(NamedTuple):
 
   transformer: pathlib.Path
   pooling: pathlib.Path
-  dense: pathlib.Path
+  dense: Sequence[pathlib.Path]
   normalize: pathlib.Path | None = None
 
 
@@ -216,8 +219,12 @@ def _read_routes(router: pathlib.Path) -> tuple[list[_Module], list[_Module]]:
 
 def _make_tower(modules: Sequence[_Module], file: pathlib.Path) -> _Tower:
   kinds = [kind for kind, _ in modules]
-  if kinds in (KINDS, KINDS[:-1]):
-    return _Tower(*(folder for _, folder in modules))
+  folders = [folder for _, folder in modules]
+  end = kinds.index('Normalize') if 'Normalize' in kinds else len(kinds)
+  count = kinds.count('Dense')
+  if count and kinds == [*KINDS[:2], *['Dense'] * count, *kinds[end:][:1]]:
+    normalize = folders[end] if end < len(folders) else None
+    return _Tower(folders[0], folders[1], tuple(folders[2:end]), normalize)
   hint = ''
   if 'Dense' not in kinds:
     hint = (
@@ -226,7 +233,7 @@ def _make_tower(modules: Sequence[_Module], file: pathlib.Path) -> _Tower:
     )
   raise UserError(
       f'{file} names the modules {", ".join(kinds)}; expected {_EXPECTED}, in'
-      f' this order, each once.{hint}'
+      f' this order, each once, except Dense.{hint}'
   )
 
 
@@ -261,11 +268,17 @@ def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
           ' this library have norm one.'
       )
   transformer = hugging_face.read(tower.transformer)
-  kernel, left_out = _read_dense(tower.dense)
+  kernels: dict[str, Tensor] = {}
+  left_out: dict[str, str] = {}
+  *hidden, last = tower.dense
+  names = [HIDDEN.format(i) for i in range(len(hidden))]
+  for name, folder in zip([*names, PROJECTION], [*hidden, last]):
+    kernels[name], zeros = _read_dense(folder)
+    left_out |= zeros
   return dataclasses.replace(
       transformer,
       kind=KIND,
-      tensors={**transformer.tensors, PROJECTION: kernel},
+      tensors={**transformer.tensors, **kernels},
       left_out={**transformer.left_out, **left_out},
   )
 

@@ -26,10 +26,9 @@ tags:
 - sentence-transformers
 - sentence-similarity
 - feature-extraction
-- t5
 ---
 
-# T5 dual encoder
+# Dual encoder
 
 Embeds queries and passages as vectors of {dim} numbers and norm one; their
 inner product is their cosine. Written by dualenc_jax from a {kind}.
@@ -44,7 +43,7 @@ scores = model.encode_query(queries) @ model.encode_document(passages).T
 |---|---|---|
 | maximum tokens | {query_length} | {passage_length} |
 | prompt | {query_prompt} | {passage_prompt} |
-| layers of the T5 encoder | {query_layers} | {passage_layers} |
+| layers of the encoder | {query_layers} | {passage_layers} |
 """
 
 
@@ -58,9 +57,10 @@ def write(weights: Weights, folder: pathlib.Path) -> list[str]:
   if not weights.encoder.num_layers:
     return _write_static(weights, folder)
   if weights.is_shared:
-    names = ['', '1_Pooling', '2_Dense', '3_Normalize']
+    kinds = _kinds(weights)
+    names = ['', *(f'{i}_{kind}' for i, kind in enumerate(kinds) if i)]
     _write_tower(weights, folder, names)
-    _write_modules(folder, dict(zip(names, modules.KINDS)))
+    _write_modules(folder, dict(zip(names, kinds)))
   else:
     _write_router(weights, folder)
   notes = _make_notes(weights)
@@ -79,50 +79,57 @@ def _write_static(weights: Weights, folder: pathlib.Path) -> list[str]:
 
 
 def _write_router(weights: Weights, folder: pathlib.Path) -> None:
-  structure = {
-      route: [f'{route}_{i}_{kind}' for i, kind in enumerate(modules.KINDS)]
-      for route in ('query', 'document')
-  }
-  towers = transforms.split_towers(weights)
-  for tower, names in zip(towers, structure.values()):
+  structure: dict[str, list[str]] = {}
+  types: dict[str, str] = {}
+  for route, tower in zip(
+      ('query', 'document'), transforms.split_towers(weights)
+  ):
+    kinds = _kinds(tower)
+    names = [f'{route}_{i}_{kind}' for i, kind in enumerate(kinds)]
     _write_tower(tower, folder, names)
+    structure[route] = names
+    types |= {n: f'{_PACKAGE}.{kind}' for n, kind in zip(names, kinds)}
   _write_modules(folder, {'': 'Router'})
-  types = {
-      name: f'{_PACKAGE}.{kind}'
-      for names in structure.values()
-      for name, kind in zip(names, modules.KINDS)
-  }
   parameters = {'default_route': 'document', 'allow_empty_key': True}
   router = {'types': types, 'structure': structure, 'parameters': parameters}
   files.write_json(folder / modules.ROUTER_CONFIG, router)
+
+
+def _kinds(tower: Weights) -> list[str]:
+  """The kinds of a tower's modules: a Dense for each map of a chain."""
+  first, pooling, dense, last = modules.KINDS
+  return [first, pooling, *[dense] * len(tower.projections()), last]
 
 
 def _write_tower(
     tower: Weights, folder: pathlib.Path, names: list[str]
 ) -> None:
   """Writes the modules of a tower into their folders."""
-  transformer, pooling, dense, normalize = (folder / name for name in names)
-  kernel = tower.tensors[PROJECTION]
-  width, dim = kernel.shape
-  for module in (transformer, pooling, dense, normalize):
+  transformer, pooling, *maps, normalize = (folder / name for name in names)
+  for module in (transformer, pooling, *maps, normalize):
     files.make_folder(module)
-  rest = {n: t for n, t in tower.tensors.items() if n != PROJECTION}
+  kernels = tower.projections()
+  rest = {n: t for n, t in tower.tensors.items() if t not in kernels}
   hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
   files.write_json(
       transformer / modules.TRANSFORMER_CONFIG, _length_settings(tower.usage)
   )
   files.write_json(pooling / 'config.json', {
-      'word_embedding_dimension': width,
+      'word_embedding_dimension': kernels[0].shape[0],
       'pooling_mode': 'mean',
       'include_prompt': True,
   })
-  files.write_json(dense / 'config.json', {
-      'in_features': width,
-      'out_features': dim,
-      'bias': False,
-      'activation_function': modules.IDENTITY,
-  })
-  hugging_face.write_linear(dense / safetensors_file.FILE, kernel)
+  for dense, kernel in zip(maps, kernels):
+    files.write_json(dense / 'config.json', {
+        'in_features': kernel.shape[0],
+        'out_features': kernel.shape[1],
+        'bias': False,
+        'activation_function': modules.IDENTITY,
+    })
+    hugging_face.write_tensors(
+        dense / safetensors_file.FILE,
+        {hugging_face.LINEAR: kernel.transposed()},
+    )
 
 
 def _write_modules(folder: pathlib.Path, kinds: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ tokens' rows, at norm one. Both libraries open the same folder.
 """
 
 import dataclasses
+import functools
 import logging
 import pathlib
 from typing import Any
@@ -72,10 +73,12 @@ def as_static(weights: Weights) -> Weights:
 
 def _make_table(weights: Weights) -> np.ndarray:
   """Returns what each id adds to the sum of a text, float32 [V, D]."""
-  embedding, scale, kernel = (
+  embedding, scale = (
       weights.tensors[name].read().astype(np.float64)
-      for name in (EMBEDDING, _SCALE, PROJECTION)
+      for name in (EMBEDDING, _SCALE)
   )
+  maps = (t.read().astype(np.float64) for t in weights.projections())
+  kernel = functools.reduce(np.matmul, maps)
   table = np.empty((len(embedding), kernel.shape[1]), np.float32)
   for start in range(0, len(table), _ROWS):
     rows = embedding[start : start + _ROWS]

@@ -186,6 +186,11 @@ class Weights:
       maps.append(tensor)
     return maps
 
+  def projections(self, side: str = '') -> list[Tensor]:
+    """The maps of the projection, one or a chain, in their order."""
+    last = self.tensors.get(side + PROJECTION)
+    return [*self.hidden_maps(side), *([last] if last else [])]
+
   def __str__(self) -> str:
     return f'{self.path} ({self.kind})'
 

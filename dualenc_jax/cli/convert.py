@@ -11,7 +11,7 @@
   dualenc convert my_model/index --to=vectors --output_dir=my_vectors
 
 The source is a model_dir, a T5X checkpoint (legacy or Orbax), a Hugging Face
-folder of a T5 or mT5, a sentence-transformers folder, an output of this
+folder of a T5 or Gemma, a sentence-transformers folder, an output of this
 command, or any of them on the Hugging Face hub, hf://org/name. Its content
 shows which it is. Before the output appears, its tensors are read back and
 compared. Then a few texts are encoded by this library and by

@@ -10,7 +10,6 @@ import transformers
 from dualenc_jax.checkpoints import hugging_face_tokenizer
 from dualenc_jax.checkpoints.weights import Usage
 from dualenc_jax.data.text.tokenizer import Vocabulary
-from dualenc_jax.utils.errors import UserError
 
 TEXTS = [
     '', ' ', 'a', '  a  b', 'a\n\nb\n\n\nc', '     five', 'def f(x):\n    y',

@@ -173,9 +173,9 @@ def test_what_no_tokenizer_has(tmp_path):
   path = tmp_path / 'x.model'
   for part, name, value, message in (
       ('normalizer_spec', 'precompiled_charsmap', b'x', 'custom normalisation'),
-      ('trainer_spec', 'model_type', 2, 'is not a plain unigram model'),
-      ('trainer_spec', 'treat_whitespace_as_suffix', True, 'is not a plain'),
-      ('normalizer_spec', 'escape_whitespaces', False, 'is not a plain'),
+      ('trainer_spec', 'model_type', 2, 'is neither a plain unigram'),
+      ('trainer_spec', 'treat_whitespace_as_suffix', True, 'is neither a pl'),
+      ('normalizer_spec', 'escape_whitespaces', False, 'is neither a plain'),
   ):
     proto = sentencepiece_model_pb2.ModelProto.FromString(SMALL.read_bytes())
     setattr(getattr(proto, part), name, value)

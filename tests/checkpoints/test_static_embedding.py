@@ -32,7 +32,8 @@ TEXTS = (
 def bag(*own, usage=tiny_weights.USAGE):
   """More rows than there are pieces, as configs have."""
   embedder = TokenEmbedder(SHIPPED.size + 7, 24)
-  model = DualEncoder(embedder, T5Encoder(0, 2, 8, 32), Projection(12), *own)
+  projection = Projection(12, hidden=(20,))
+  model = DualEncoder(embedder, T5Encoder(0, 2, 8, 32), projection, *own)
   return tiny_weights.random(model, usage)
 
 

@@ -267,9 +267,12 @@ def test_a_chain_of_projections_is_cut_and_kept_or_refused(tmp_path):
       formats.read(out),
       dataclasses.replace(chain, tensors={**chain.tensors, kernel: columns}),
   )
-  for form in ('hf', 't5x'):
-    with pytest.raises(UserError, match=f'{form} .* has a chain of projecti'):
-      run(tmp_path / 'chain', form, tmp_path / 'out')
+  for form in 'hf', 'sentence_transformers':
+    assert_same(formats.read(
+        run(tmp_path / 'chain', form, tmp_path / form, '--no-verify')
+    ), chain)
+  with pytest.raises(UserError, match='t5x .* has a chain of projections'):
+    run(tmp_path / 'chain', 't5x', tmp_path / 'out')
 
 
 def test_nothing_is_overwritten(models, tmp_path):
