@@ -42,6 +42,8 @@ def build(*files: str, bindings=()):
           'VOCABULARY = "python_code_8k"',
           'VOCAB_SIZE = 8064',
           *(['TASK_NAME = "my_task"'] if 'tasks/seqio.gin' in files else []),
+          # The vocabulary has T5's tokens.
+          'data.Vocabulary.add_bos = False', 'data.Vocabulary.add_eos = True',
           *bindings,
       ],
       [],
