@@ -9,9 +9,11 @@ from dualenc_jax.retrieval.compression import kmeans, linear
 pytestmark = pytest.mark.devices(8)
 
 
-def test_opq_is_better_than_codes_alone():
+def test_opq_is_better_than_codes_alone(caplog):
   rows = compression_vectors.embeddings(1500, 16)
-  rotation, centroids = linear.opq(rows, 4, 4, 0)
+  with caplog.at_level('INFO'):
+    rotation, centroids = linear.opq(rows, 4, 4, 0)
+  assert 'the rotation of opq:4 on 1,500 vectors of 16 dims' in caplog.text
   assert rotation.dtype == centroids.dtype == np.float32
   assert centroids.shape == (4, 16, 4)
   square = rotation.astype(np.float64) @ rotation.T

@@ -11,6 +11,7 @@ a part.
 
 from collections.abc import Iterable
 import dataclasses
+import logging
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from dualenc_jax.retrieval.compression import kmeans
 # k-means iterations: of the first codes, of codes from the last ones, and of
 # the codes for the rotation that is kept.
 _FIRST, _NEXT, _LAST = 10, 4, 25
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,6 +100,11 @@ def opq(
     R, float32 [D, D], for y = R x, and centroids, float32 [M, K, d], of y.
   """
   count = len(vectors)
+  # It takes minutes for 65,536 vectors of 768 dims.
+  _LOG.info(
+      'Learning the rotation of opq:%d on %s vectors of %d dims, %d times.',
+      m, f'{count:,}', vectors.shape[1], outer,
+  )
   mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
   centred = vectors - mean
   blocks = list(kmeans.split(centred, lambda x: x))
