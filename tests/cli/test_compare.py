@@ -117,7 +117,8 @@ def test_models_of_a_set_each_are_a_row_by_their_name(tmp_path, capsys):
   assert rows == [
       ['MRR', '50.00', '100.00', '+50.00'], ['MRR', '20.00', '40.00', '+20.00']
   ]
-  assert 'Figures of DE are of 2 training runs.' in printed
+  assert 'Each model is trained anew for each set.' in printed
+  assert 'training runs' not in '\n'.join(printed)
   table = (tmp_path / 'out' / 'tables.md').read_text()
   assert table.count('| DE ') == table.count('| SamToNe ') == 1
   with pytest.raises(UserError, match='results on msmarco validation, of'):

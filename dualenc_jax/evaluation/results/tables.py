@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 import pathlib
+from typing import Any
 
 from dualenc_jax.evaluation import metrics as metrics_lib
 from dualenc_jax.evaluation.results import benchmarks, significance
@@ -311,20 +312,28 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
   """Describes how the results of one table, by the model's name, differ.
 
   There is a sentence for each model whose results are of several checkpoints or
-  training runs, for each relevance level above 1, and for each BM25.
+  training runs, for each relevance level above 1, and for each BM25. Models of
+  a grid, whose results are of a run each, have one sentence for all.
   """
   notes = []
+
+  def values(group: Sequence[Result], name: str) -> list[Any]:
+    # Results without a step or run may be of the others'.
+    return sorted({r.provenance[name] for r in group if r.provenance.get(name)})
+
+  is_grid = len(results) > 1 and all(
+      len(values(group, 'run_id')) == len(group) > 1
+      for group in results.values()
+  )
+  if is_grid:
+    notes.append('Each model is trained anew for each set.')
   for name, group in results.items():
     model = f' of {name}' if len(results) > 1 else ''
-    # Results without a step or run may be of the others'.
-    steps, runs = (
-        sorted({r.provenance[n] for r in group if r.provenance.get(n)})
-        for n in ('checkpoint_step', 'run_id')
-    )
+    steps, runs = (values(group, n) for n in ('checkpoint_step', 'run_id'))
     if len(steps) > 1:
       words = ', '.join(f'{step:,}' for step in steps)
       notes.append(f'Figures{model} are of steps {words}.')
-    if len(runs) > 1:
+    if len(runs) > 1 and not is_grid:
       notes.append(f'Figures{model} are of {len(runs)} training runs.')
   every = [r.provenance for group in results.values() for r in group]
   for level in sorted({facts.get('relevance_level') or 1 for facts in every}):
