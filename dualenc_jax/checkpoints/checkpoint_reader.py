@@ -272,7 +272,8 @@ def _encoder(
     sizes = {name: int for name in weights_lib.SIZES[:-1]}
     json_file.check(facts, {**sizes, 'activations': [str]}, where, _AGAIN)
     return T5Encoder(
-        **{n: facts[n] for n in sizes}, activations=tuple(facts['activations'])
+        **{n: facts[n] for n in sizes}, activations=tuple(facts['activations']),
+        bias_per_layer=f'{tower}/relpos_bias/rel_embedding' not in tensors,
     )
   types = {'activations?': [str], 'num_layers?': int}
   json_file.check(facts, types, where, _AGAIN)

@@ -1,4 +1,4 @@
-"""Hugging Face's T5, mT5 and Gemma encoders, without transformers.
+"""Hugging Face's T5, mT5, umT5 and Gemma encoders, without transformers.
 
 Gemma's config and names are in `hugging_face_gemma`. Linear maps are [output,
 input] there and [input, output] here, the relative position bias is [32, H]
@@ -77,9 +77,13 @@ _LAYER_NAMES = {
         ),
     ),
 }
+# In the place of the first layer's, which all layers of a T5 share.
+_OWN_BIAS = {_BIAS.removesuffix('.weight'): 'relpos_bias/rel_embedding'}
 _THEIRS = {
     ours: theirs
-    for theirs, ours in (_STACK_NAMES | _LAYER_NAMES['encoder']).items()
+    for theirs, ours in (
+        _STACK_NAMES | _LAYER_NAMES['encoder'] | _OWN_BIAS
+    ).items()
 }
 # A tensor of old folders, which transformers does not use either.
 _UNUSED = _BIAS.replace('layer.0.Self', 'decoder.block.0.layer.1.EncDec')
@@ -98,7 +102,7 @@ def matches(path: pathlib.Path) -> bool:
 
 
 def read(path: pathlib.Path) -> Weights:
-  """Reads the encoder of a T5, mT5 or Gemma, with or without a decoder.
+  """Reads the encoder of a T5, mT5, umT5 or Gemma, with its decoder or not.
 
   Args:
     path: a folder with config.json and safetensors, or one of those files.
@@ -128,7 +132,7 @@ def read(path: pathlib.Path) -> Weights:
     if name.startswith('decoder.'):
       left_out[name] = 'decoder'
     else:
-      ours = _to_ours(name)
+      ours = _to_ours(name, config)
       tensors[ours] = _transpose(ours, tensor)
   weights = Weights(
       KIND, str(path), tensors, infer_encoder(tensors, activations),
@@ -169,10 +173,15 @@ def _read_decoder(
     theirs: Mapping[str, Tensor], left_out: Mapping[str, str], table: Tensor,
     config: Mapping[str, Any],
 ) -> dict[str, Tensor]:
+  if config['model_type'] == config_lib.BIAS_PER_LAYER:
+    raise UserError(
+        f"{table.where} is of a umT5, whose decoder has a relative position"
+        ' bias in each layer, as no decoder here. Give a T5 or mT5.'
+    )
   decoder = {}
   for name, reason in left_out.items():
     if reason == 'decoder' and name != _UNUSED:
-      ours = _to_ours(name)
+      ours = _to_ours(name, config)
       decoder[ours] = _transpose(ours, theirs[name])
   head = theirs[_HEAD] if left_out.get(_HEAD) == 'head' else table
   # A tied head of T5 1.1 is not scaled.
@@ -264,12 +273,14 @@ def _has_config(folder: pathlib.Path) -> bool:
   return config_lib.model_type(folder) in known
 
 
-def _to_ours(name: str) -> str:
+def _to_ours(name: str, config: Mapping[str, Any]) -> str:
   """Our name of a tensor; a name that no T5 has stays as it is."""
-  if name in _STACK_NAMES:
-    return _STACK_NAMES[name]
   layer = re.fullmatch(r'(encoder|decoder)\.block\.(\d+)\.(.+)\.weight', name)
-  if layer and (ours := _LAYER_NAMES[layer[1]].get(layer[3])):
+  bias_per_layer = config['model_type'] == config_lib.BIAS_PER_LAYER
+  own = _OWN_BIAS if bias_per_layer else {}
+  if name in _STACK_NAMES and not (layer and layer[3] in own):
+    return _STACK_NAMES[name]
+  if layer and (ours := (_LAYER_NAMES[layer[1]] | own).get(layer[3])):
     return f'{layer[1]}/layers_{layer[2]}/{ours}'
   return name
 

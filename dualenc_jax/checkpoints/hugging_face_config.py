@@ -1,4 +1,4 @@
-"""The config.json of Hugging Face's T5 and mT5: sizes, activations, head."""
+"""The config.json of Hugging Face's T5, mT5 and umT5: sizes and activations."""
 
 from collections.abc import Mapping, Sequence
 import pathlib
@@ -9,7 +9,9 @@ from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 
 FILE = 'config.json'
-MODEL_TYPES = ('t5', 'mt5', 'umt5')
+# A umT5 has a relative position bias in each layer.
+BIAS_PER_LAYER = 'umt5'
+MODEL_TYPES = ('t5', 'mt5', BIAS_PER_LAYER)
 # Any value of a setting is accepted.
 ANY = None
 # By feed_forward_proj. gated-gelu is the approximate GELU, as Flax's; gelu is
@@ -26,8 +28,7 @@ _FEED_FORWARD = 'feed_forward_proj'
 # Settings that are built into the encoder here.
 _BUILT_IN = {'relative_attention_max_distance': 128, 'layer_norm_epsilon': 1e-6}
 _ACCEPTED: dict[str, Sequence[Any]] = {
-    # A umt5 has a relative position bias in each layer.
-    'model_type': ('t5', 'mt5'),
+    'model_type': MODEL_TYPES,
     _FEED_FORWARD: tuple(_ACTIVATIONS),
     **{name: (value,) for name, value in _BUILT_IN.items()},
 }
@@ -84,8 +85,9 @@ def read_activations(
 ) -> tuple[str, ...]:
   """The activations of a config; UserError if it computes something else."""
   check_settings({'model_type': None, **config}, _ACCEPTED, where)
-  # transformers has the same default.
-  feed_forward = config.get(_FEED_FORWARD, 'relu')
+  # transformers has the same defaults.
+  default = 'relu' if config['model_type'] == 't5' else 'gated-gelu'
+  feed_forward = config.get(_FEED_FORWARD, default)
   # A dense_act_fn that differs is what transformers computes.
   expected = {'dense_act_fn': (_dense_act_fn(feed_forward),)}
   why = f'as {_FEED_FORWARD} is {feed_forward!r}'
@@ -140,7 +142,7 @@ def is_head_tied(config: Mapping[str, Any]) -> bool | None:
 
 
 def make_config(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
-  """The config of a T5EncoderModel, without the library's defaults.
+  """The config of a T5EncoderModel or UMT5EncoderModel, without defaults.
 
   Token embeddings are [rows, width]. UserError where transformers has no such
   feed-forward block.
@@ -153,9 +155,10 @@ def make_config(encoder: T5Encoder, rows: int, width: int) -> dict[str, Any]:
         " transformers' T5 does not have; expected one of"
         f' {", ".join(map(str, names))}.'
     )
+  kind = BIAS_PER_LAYER if encoder.bias_per_layer else 't5'
   return {
-      'architectures': ['T5EncoderModel'],
-      'model_type': 't5',
+      'architectures': [f'{kind.upper()}EncoderModel'],
+      'model_type': kind,
       'dtype': 'float32',
       'is_encoder_decoder': False,
       'use_cache': False,

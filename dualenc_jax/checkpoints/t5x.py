@@ -203,13 +203,13 @@ def _list_left_out(
 def _unscan(
     tensors: Mapping[str, Tensor], widths: Mapping[str, int]
 ) -> dict[str, Tensor]:
-  """Makes one tensor a layer, kernels of two axes, and one bias a tower.
+  """Makes one tensor a layer, kernels of two axes, one bias if all are equal.
 
   `widths` are E of each tower. UserError if the axis of the layers is
-  ambiguous, or layers have relative position biases that differ.
+  ambiguous, or layers of a decoder have relative position biases that differ.
   """
   unscanned: dict[str, Tensor] = {}
-  biases: dict[str, list[Tensor]] = {}
+  biases: dict[str, dict[str, Tensor]] = {}
   for name, tensor in _unstack(tensors, widths).items():
     shape = tensor.shape
     if len(shape) == 3 and re.search(r'attention/(query|key|value)/', name):
@@ -217,18 +217,22 @@ def _unscan(
     elif len(shape) == 3 and 'attention/out/' in name:
       tensor = tensor.reshaped(shape[0] * shape[1], shape[2])
     if match := _ANY_BIAS.fullmatch(name):
-      biases.setdefault(match[1], []).append(tensor)
+      biases.setdefault(match[1], {})[name] = tensor
     else:
       unscanned[name] = tensor
-  for tower, (first, *others) in biases.items():
-    for other in others:
-      if not np.array_equal(first.read(), other.read()):
-        raise UserError(
-            f'{other.where} differs from {first.where}: layers have relative'
-            ' positions of their own, as in umT5.'
-            ' Give a T5 or mT5.'
-        )
-    unscanned[f'{tower}/{_BIAS}'] = first
+  for tower, by_name in biases.items():
+    first, *others = by_name.values()
+    differing = [
+        other for other in others
+        if not np.array_equal(first.read(), other.read())
+    ]
+    if differing and tower == 'decoder':
+      raise UserError(
+          f'{differing[0].where} differs from {first.where}: layers have'
+          ' relative positions of their own, as in umT5, and no decoder here'
+          ' has. Give a T5 or mT5.'
+      )
+    unscanned |= by_name if differing else {f'{tower}/{_BIAS}': first}
   return unscanned
 
 

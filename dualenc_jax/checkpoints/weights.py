@@ -364,8 +364,10 @@ def infer_encoder(
   first = f'{tower}/layers_0'
   gated = f'{first}/mlp/wi_0/kernel' in tensors
   attention = 'self_attention' if tower == 'decoder' else 'attention'
+  shared, own = (f'{x}/relpos_bias/rel_embedding' for x in (tower, first))
+  bias_per_layer = shared not in tensors and own in tensors
   needed = (
-      f'{tower}/relpos_bias/rel_embedding',
+      own if bias_per_layer else shared,
       f'{first}/{attention}/query/kernel',
       f'{first}/mlp/{"wi_0" if gated else "wi"}/kernel',
   )
@@ -389,7 +391,7 @@ def infer_encoder(
     )
   encoder = T5Encoder(
       max(layers) + 1, heads, head_dim, mlp.shape[1], tuple(activations),
-      num_buckets=buckets,
+      num_buckets=buckets, bias_per_layer=bias_per_layer,
   )
   check_sizes(encoder, tensors, f'The {tower}{where}')
   return encoder

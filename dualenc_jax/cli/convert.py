@@ -272,7 +272,8 @@ def _model_bindings(weights: Weights) -> list[str]:
     bindings += [
         f'{target}.{size} = {getattr(part, size)!r}'
         for size in (
-            *SIZES, *OF_GEMMA, 'num_buckets', 'vocab_size', 'features', 'hidden'
+            *SIZES, *OF_GEMMA, 'num_buckets', 'bias_per_layer', 'vocab_size',
+            'features', 'hidden',
         )
         if hasattr(part, size)
     ]

@@ -147,7 +147,7 @@ def relative_position_buckets(
 
 
 class RelativePositionBias(nn.Module):
-  """A learnt bias by bucket of relative position, shared by all layers."""
+  """A learnt bias by bucket of relative position, of all layers or of one."""
 
   num_heads: int
   num_buckets: int = 32
@@ -231,7 +231,10 @@ class Attention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-  """Pre-norm self-attention and feed-forward, each with a residual."""
+  """Pre-norm self-attention and feed-forward, each with a residual.
+
+  `num_buckets` are those of a bias of its own, for which it gets none; else 0.
+  """
 
   num_heads: int
   head_dim: int
@@ -241,13 +244,18 @@ class EncoderLayer(nn.Module):
   dtype: str
   attention_fn: AttentionFn
   residual_init: float = 1.0
+  num_buckets: int = 0
 
   @nn.compact
   def __call__(
-      self, x: jax.Array, bias: jax.Array, mask: jax.Array,
+      self, x: jax.Array, bias: jax.Array | None, mask: jax.Array,
       dropout: Segments | None = None,
   ) -> jax.Array:
     """Maps [R, L, E] to [R, L, E]."""
+    if bias is None:
+      bias = RelativePositionBias(
+          self.num_heads, self.num_buckets, name='relpos_bias'
+      )(x.shape[1])
     x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
     y = layers.RMSNorm(dtype=self.dtype, name='pre_attention_layer_norm')(x)
     attention = Attention(
@@ -269,7 +277,7 @@ class T5Encoder(nn.Module):
 
   Parameters have T5X's names and shapes: `layers_0/attention/query/kernel`
   [E, H*head_dim], `relpos_bias/rel_embedding` [H, num_buckets],
-  `encoder_norm/scale`.
+  `encoder_norm/scale`; or, of a bias per layer, `layers_0/relpos_bias/...`.
   With `scan_layers` the layers are one subtree `layers`, every array with a
   leading axis of `num_layers`; Adafactor then takes its per-tensor statistics
   over all layers at once.
@@ -288,6 +296,8 @@ class T5Encoder(nn.Module):
     residual_init: factor of what every block adds to the stream at the start;
       near 0, layers start as if absent, so that a trained stack can grow.
     num_buckets: buckets of relative positions, up to 128 tokens apart.
+    bias_per_layer: whether each layer has a position bias of its own, as in
+      umT5; otherwise all have one.
   """
 
   num_layers: int
@@ -302,6 +312,7 @@ class T5Encoder(nn.Module):
   attention_fn: AttentionFn = dot_product_attention
   residual_init: float = 1.0
   num_buckets: int = 32
+  bias_per_layer: bool = False
 
   def __post_init__(self):
     check_buckets(self.num_buckets, 'T5Encoder.num_buckets')
@@ -332,9 +343,12 @@ class T5Encoder(nn.Module):
     segments = Segments.from_lengths(x.shape[1], lengths, dropout_numbers)
     dropout = None if dropout_numbers is None else segments
     x = layers.Dropout(self.dropout_rate)(x.astype(self.dtype), dropout)
-    bias = RelativePositionBias(
-        self.num_heads, self.num_buckets, name='relpos_bias'
-    )(x.shape[1])
+    bias, own_buckets = None, self.num_buckets
+    if not self.bias_per_layer:
+      bias = RelativePositionBias(
+          self.num_heads, self.num_buckets, name='relpos_bias'
+      )(x.shape[1])
+      own_buckets = 0
     mask = segments.attention_mask()
 
     layer = EncoderLayer
@@ -343,6 +357,7 @@ class T5Encoder(nn.Module):
     config = (
         self.num_heads, self.head_dim, self.mlp_dim, tuple(self.activations),
         self.dropout_rate, self.dtype, self.attention_fn, self.residual_init,
+        own_buckets,
     )
     if self.scan_layers:
       scan = nn.scan(

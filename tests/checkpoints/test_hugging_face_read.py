@@ -1,4 +1,4 @@
-"""T5 and mT5 as transformers saves them: read as ours, or refused."""
+"""T5, mT5 and umT5 as transformers saves them: read as ours, or refused."""
 
 import json
 import re
@@ -32,7 +32,10 @@ def check_equal(theirs, path):
 
 
 @pytest.mark.parametrize(
-    'kind', ['T5Model', 'T5ForConditionalGeneration', 'MT5EncoderModel']
+    'kind', [
+        'T5Model', 'T5ForConditionalGeneration', 'MT5EncoderModel',
+        'UMT5ForConditionalGeneration',
+    ]
 )
 def test_every_class(tmp_path, kind):
   theirs = model(kind)
@@ -41,6 +44,10 @@ def test_every_class(tmp_path, kind):
   decoder = {k for k in theirs.state_dict() if k.startswith('decoder.')}
   decoder.discard('decoder.embed_tokens.weight')
   assert weights.left_out == dict.fromkeys(decoder, 'decoder')
+  assert weights.encoder.bias_per_layer == kind.startswith('UMT5')
+  if weights.encoder.bias_per_layer:
+    with pytest.raises(UserError, match='umT5, whose decoder has .* each lay'):
+      weights.read_decoder()
   assert not weights.has_projection
   assert weights.usage.vocabulary is None
 
@@ -144,7 +151,8 @@ def add_line(folder, message):
         ({'dense_act_fn': 'gelu'}, "is 'gelu'; expected 'gelu_new', as"),
         ({'relative_attention_num_buckets': 64}, 'buckets is 64; expected 32'),
         ({'layer_norm_epsilon': 1e-5}, 'epsilon is 1e-05; expected 1e-06'),
-        ({'model_type': 'umt5'}, "is 'umt5'; expected 't5' or 'mt5'"),
+        ({'model_type': 'umt5'},
+         'encoder/layers_1/relpos_bias/rel_embedding is missing'),
         ({'d_kv': 10**30}, 'd_kv is 1000.*; expected 16, the size'),
         ({'vocab_size': 96}, 'vocab_size is 96; expected 97'),
         ({'num_layers': 3}, 'num_layers is 3; expected 2'),

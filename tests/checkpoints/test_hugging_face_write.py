@@ -75,6 +75,14 @@ def test_transformers_computes_the_same(tmp_path, feed_forward, buckets):
   assert files <= {path.name for path in (tmp_path / 'ours').iterdir()}
 
 
+def test_a_umt5_has_a_bias_in_each_layer(tmp_path):
+  weights = random_weights(ENCODER.clone(bias_per_layer=True))
+  hugging_face.write(weights, tmp_path)
+  theirs = check_states(tmp_path, weights)
+  assert type(theirs) is transformers.UMT5EncoderModel
+  assert_same(hugging_face.read(tmp_path), weights)
+
+
 def test_one_tower_and_back(tmp_path):
   weights, folder = random_weights(), tmp_path / 'a'
   hugging_face.write(weights, folder)

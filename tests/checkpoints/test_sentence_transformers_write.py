@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 ROWS, WIDTH, DIM = SHIPPED.size + 7, 16, 12
 
 
-def encoder(depth=1, activations=('gelu', 'linear')):
-  return T5Encoder(depth, 2, 8, 32, activations)
+def encoder(depth=1, activations=('gelu', 'linear'), **options):
+  return T5Encoder(depth, 2, 8, 32, activations, **options)
 
 
 def embedder(width=WIDTH):
@@ -45,6 +45,12 @@ MODELS = {
         ),
         [2, 2, 2],
     ),
+    'umT5': (
+        DualEncoder(
+            embedder(), encoder(2, bias_per_layer=True), Projection(DIM)
+        ),
+        [1, 1, 1],
+    ),
     'own embedder': (model(embedder()), [2, 2, 2]),
     'own projection': (model(None, None, Projection(DIM)), [2, 2, 2]),
 }
@@ -60,7 +66,7 @@ def test_the_library_gives_our_vectors(tmp_path, caplog, name):
   counts = MODELS[name][1]
   notes = ' '.join(writer.write(weights, folder))
   assert ('Queries are cut at 16 tokens' in notes) == (counts[0] == 1)
-  assert ('have their own towers' in notes) == (name != 'SDE')
+  assert ('have their own towers' in notes) == (name not in ('SDE', 'umT5'))
   with warnings.catch_warnings():
     warnings.simplefilter('error')
     for mine, theirs in zip(towers.embed(weights, st.TEXTS), st.encode(folder)):

@@ -217,6 +217,22 @@ def scalable(arrays):
   return tree
 
 
+def test_umt5(tmp_path, arrays):
+  tree = scalable(arrays)
+  bias = 'encoder/layers_1/relpos_bias/rel_embedding'
+  tree[bias] = 2 * tree[bias]
+  t5x_files.write_legacy(tmp_path / 'checkpoint_5', stacked(tree, 1))
+  weights = t5x.read(tmp_path)
+  assert weights.encoder.bias_per_layer
+  np.testing.assert_array_equal(weights.tensors[bias].read(), tree[bias])
+  tree |= {name.replace('encoder', 'decoder'): tree[name] for name in (
+      bias, 'encoder/encoder_norm/scale', bias.replace('_1', '_0')
+  )}
+  t5x_files.write_legacy(tmp_path / 'checkpoint_6', tree)
+  with pytest.raises(UserError, match='as in umT5, and no decoder here has'):
+    t5x.read(tmp_path).read_decoder()
+
+
 def test_scalable_t5(tmp_path, arrays):
   tree = stacked(scalable(arrays), 1)
   assert tree['encoder/encoder/attention/out/kernel'].shape == (4, 3, 8, 32)

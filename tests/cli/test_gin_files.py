@@ -31,6 +31,8 @@ SIZES = {
     't5_1_1/xl': (2048, 24, 32, 64, 5120),
     't5_1_1/xxl': (4096, 24, 64, 64, 10240),
     't5_1_0/base': (768, 12, 12, 64, 3072),
+    'umt5/small': (512, 8, 6, 64, 1024),
+    'umt5/xl': (2048, 24, 32, 64, 5120),
 }
 
 
@@ -88,6 +90,7 @@ def test_model_files_have_the_real_sizes(name, size):
   assert encoder.activations == (
       ('relu',) if '1_0' in name else ('gelu', 'linear')
   )
+  assert encoder.bias_per_layer == ('umt5' in name)
 
 
 @pytest.mark.parametrize('name', ['t5_1_0/base', 'bag'])

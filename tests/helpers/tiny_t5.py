@@ -94,8 +94,15 @@ def flat_params(tensors):
         scale = tensors[f'{there}.{j}.layer_norm.weight']
         flat[f'{here}/pre_{name}_layer_norm/scale'] = scale
     if numbers:
-      bias = 'block.0.layer.0.SelfAttention.relative_attention_bias.weight'
-      flat[f'{stack}/relpos_bias/rel_embedding'] = tensors[f'{stack}.{bias}'].T
+      bias = 'layer.0.SelfAttention.relative_attention_bias.weight'
+      biases = [
+          tensors[name].T for i in range(max(numbers) + 1)
+          if (name := f'{stack}.block.{i}.{bias}') in tensors
+      ]
+      # umT5 has one in each layer.
+      for i, table in enumerate(biases):
+        own = f'layers_{i}/' if len(biases) > 1 else ''
+        flat[f'{stack}/{own}relpos_bias/rel_embedding'] = table
       norm = tensors[f'{stack}.final_layer_norm.weight']
       flat[f'{stack}/{stack}_norm/scale'] = norm
   if 'lm_head.weight' in tensors:

@@ -1,4 +1,4 @@
-"""The encoder against Hugging Face's T5EncoderModel with the same weights."""
+"""The encoder against Hugging Face's T5 and umT5 with the same weights."""
 
 import functools
 
@@ -19,13 +19,19 @@ VOCAB, E = 97, 24
 # H, head_dim, MLP; the heads joined are not E.
 SIZES = 3, 16, 40
 # By version of T5, the feed_forward_proj of transformers and our activations.
-FORMS = {'1.1': ('gated-gelu', ('gelu', 'linear')), '1.0': ('relu', ('relu',))}
+FORMS = {
+    '1.1': ('gated-gelu', ('gelu', 'linear')), '1.0': ('relu', ('relu',)),
+    'umT5': ('gated-gelu', ('gelu', 'linear')),
+}
 
 
 def hf_model(form):
   torch.manual_seed(0)
   heads, head_dim, mlp_dim = SIZES
-  model = transformers.T5EncoderModel(transformers.T5Config(
+  kind = transformers.T5EncoderModel
+  if form == 'umT5':
+    kind = transformers.UMT5EncoderModel
+  model = kind(kind.config_class(
       vocab_size=VOCAB, d_model=E, num_layers=2, num_heads=heads,
       d_kv=head_dim, d_ff=mlp_dim, feed_forward_proj=FORMS[form][0],
   ))
@@ -57,7 +63,9 @@ def encode(params, form, tokens):
   x = layers.TokenEmbedder(VOCAB, E).apply(
       {'params': params['token_embedder']}, tokens
   )
-  encoder = t5_encoder.T5Encoder(2, *SIZES, FORMS[form][1])
+  encoder = t5_encoder.T5Encoder(
+      2, *SIZES, FORMS[form][1], bias_per_layer=form == 'umT5'
+  )
   lengths = jnp.sum(tokens != 0, axis=1, keepdims=True)
   return encoder.apply({'params': params['encoder']}, x, lengths)
 

@@ -6,6 +6,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from dualenc_jax.models import t5_encoder
 
@@ -26,9 +27,9 @@ def inputs():
 
 
 @functools.cache
-def random_params():
+def random_params(**options):
   """Random parameters, matrices around zero and scales around one."""
-  variables = jax.eval_shape(make().init, jax.random.key(0), *inputs())
+  variables = jax.eval_shape(make(**options).init, jax.random.key(0), *inputs())
   rng = np.random.default_rng(0)
   return jax.tree.map(
       lambda x: rng.normal(x.ndim == 1, 0.2, x.shape).astype(np.float32),
@@ -76,13 +77,30 @@ def assert_close(actual, expected, atol=1e-5):
     )
 
 
-def test_a_scan_with_remat_changes_neither_values_nor_gradients():
-  expected, expected_gradient = value_and_gradient(make(), random_params())
+@pytest.mark.parametrize('options', [{}, {'bias_per_layer': True}])
+def test_a_scan_with_remat_changes_neither_values_nor_gradients(options):
+  params = random_params(**options)
+  expected, expected_gradient = value_and_gradient(make(**options), params)
   encoded, gradient = value_and_gradient(
-      make(scan_layers=True, remat=True), stack_layers(random_params())
+      make(scan_layers=True, remat=True, **options), stack_layers(params)
   )
   assert_close(encoded, expected)
   assert_close(gradient, stack_layers(expected_gradient))
+
+
+def test_layers_with_biases_of_their_own_compute_the_same_if_all_are_equal():
+  params = {**random_params()}
+  shared, _ = value_and_gradient(make(), params)
+  bias = params.pop('relpos_bias')
+  for i in range(DEPTH):
+    params[f'layers_{i}'] = {**params[f'layers_{i}'], 'relpos_bias': bias}
+  own, gradient = value_and_gradient(make(bias_per_layer=True), params)
+  np.testing.assert_array_equal(own, shared)
+  slopes = [
+      gradient[f'layers_{i}']['relpos_bias']['rel_embedding']
+      for i in range(DEPTH)
+  ]
+  assert np.abs(slopes[0] - slopes[1]).max() > 0.1 * np.abs(slopes).max()
 
 
 def test_scanned_parameters_have_the_stacked_layout_and_axis_name():

@@ -38,7 +38,7 @@ _ROUNDING_ONLY = {
 # of a Gemma shows where its joined heads are divided.
 _IMPLIED = {
     *('vocab_size', 'features', 'num_layers', 'num_heads', 'head_dim'),
-    *('mlp_dim', 'num_buckets', 'hidden'),
+    *('mlp_dim', 'num_buckets', 'bias_per_layer', 'hidden'),
 }
 _IMPLIED_OF_GEMMA = {'num_layers', 'mlp_dim'}
 # Defaults of every part.
