@@ -99,12 +99,12 @@ def test_one_tower_and_back(tmp_path):
 def test_parts_that_do_not_fit(tmp_path):
   one, file = tmp_path / 'a', 'projection.safetensors'
   hugging_face.write(random_weights(), one)
-  kernel = tiny_weights.tensor('k', np.zeros((23, 12)))
-  hugging_face.write_linear(one / file, kernel)
+  kernel = tiny_weights.tensor('k', np.zeros((12, 23)))
+  hugging_face.write_tensors(one / file, {hugging_face.LINEAR: kernel})
   with pytest.raises(UserError, match=r'linear.weight has the shape \(23, 12'):
     hugging_face.read(one)
   two = random_weights(passage_projection=Projection(12))
-  with pytest.raises(UserError, match='two towers that differ, but a T5Enc'):
+  with pytest.raises(UserError, match='two towers that differ, but --to=hf'):
     hugging_face.write(two, tmp_path / 'two')
   encoder = ENCODER.clone(activations=('tanh', 'linear'))
   with pytest.raises(UserError, match="is .'tanh', 'linear'., which trans"):

@@ -70,7 +70,7 @@ def given_of(tmp_path, name):
     return pair_flags(tmp_path)
   if name in ('samtone', 'dual_encoders'):
     return grid_flags(tmp_path)
-  if 'daft' in name or name == 'jpq':
+  if 'daft' in name or name in ('jpq', 'embeddinggemma'):
     return tiny_run.pairs_flags(tmp_path)[1:]
   return [f'--gin.CORPUS={tmp_path}', f'--gin.CORPUS_FILE={tmp_path}']
 
@@ -104,6 +104,10 @@ def given_of(tmp_path, name):
             ['--replace=dense={model}', '--sweep=CODEC=pq:8x4,pq:4x4',
              '--until=jpq'],
             'dense:given codes_pq_8x4 codes_pq_4x4 jpq_pq_8x4 jpq_pq_4x4',
+        ),
+        (
+            'embeddinggemma', ['--until=average'],
+            'pairs mined finetuned_0 finetuned_1 finetuned_2 average',
         ),
         (
             'dual_encoders',
@@ -209,7 +213,9 @@ def test_examples_in_gin_files_can_be_given(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    'name', ['daft', 'gpl', 'gpl_small', 'jpq', 'pair', 'samtone']
+    'name', [
+        'daft', 'embeddinggemma', 'gpl', 'gpl_small', 'jpq', 'pair', 'samtone'
+    ],
 )
 def test_killed_in_each_stage_it_does_nothing_twice(tmp_path, name):
   """Stages write what they are given and have read."""

@@ -11,6 +11,7 @@ import tiny_beir
 import tiny_evaluation
 import tiny_run
 
+from dualenc_jax.checkpoints import formats
 from dualenc_jax.cli import main as cli, recipe, train
 from dualenc_jax.evaluation.results.result_files import read_per_query
 
@@ -188,6 +189,43 @@ def test_daft(tmp_path, capfd):
   assert [model['name'] for model in found['models']] == [
       'w/o alignment', 'w/o shared projection', 'w/o pre-training',
       'w/o self-attention',
+  ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('in_process')
+def test_embeddinggemma(tmp_path, capfd):
+  """A tiny T5 in place of the whole, of two seeds."""
+  work = tmp_path / 'work'
+  (tmp_path / 'small.gin').write_text(
+      "include 'models/tiny.gin'\nmodels.Projection.hidden = (64,)\n"
+      "models.T5Encoder.num_layers = 1\nDTYPE = 'float32'\n"
+      'QUERY_LENGTH = 24\nPASSAGE_LENGTH = 24\nEVAL_EVERY = 0\n'
+  )
+  run(
+      capfd, 'embeddinggemma', work, *tiny_run.pairs_flags(tmp_path)[1:],
+      f'--gin.MODEL={[str(tmp_path / "small.gin")]}', '--gin.BATCH_SIZE=16',
+      '--gin.PAIRS_STEPS=4', '--gin.FINETUNE_STEPS=3', '--gin.DEPTH=20',
+      '--gin.NUM_NEGATIVES=2', '--gin.MATRYOSHKA_DIMS=(128, 32)',
+      "--gin.SEEDS=['0', '1']",
+      "--gin.MERGED='{finetuned_0.model},{finetuned_1.model}'",
+  )
+  last = tiny_run.logged(work / 'finetuned_1', 'train')[-1]
+  assert {'32/loss', '128/loss', 'SpreadOut/loss'} <= last.keys()
+  parts = [formats.read(work / f'finetuned_{i}') for i in (0, 1)]
+  mean = formats.read(work / 'average')
+  assert mean.usage.query_prefix == 'task: search result | query: '
+  assert mean.trained_dims == (128, 32)
+  name = 'projection/hidden_0/kernel'
+  kernels = [part.tensors[name].read() for part in parts]
+  assert np.abs(kernels[0] - kernels[1]).max() > 1e-4
+  np.testing.assert_allclose(
+      mean.tensors[name].read(), (kernels[0] + kernels[1]) / 2, atol=1e-7
+  )
+  found = read(work / 'comparison', 'comparison')
+  models = found['baseline'], *found['models']
+  assert [model['name'] for model in models] == [
+      'pairs', 'fine-tuned', 'average'
   ]
 
 

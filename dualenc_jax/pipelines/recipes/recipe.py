@@ -17,6 +17,7 @@ _WRITES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     'train': ('model_dir', {
         'model': '.', 'config': 'config.gin', 'vocabulary': 'vocabulary.model'
     }),
+    'convert': ('output_dir', {'model': '.'}),
     'encode': ('index_dir', {'index': '.'}),
     'generate': (
         'output_dir', {'folder': '.', 'queries': 'qgen-queries.jsonl'}
