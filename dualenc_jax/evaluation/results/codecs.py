@@ -79,7 +79,7 @@ def check(
   """Raises UserError for a codec that D dims or the set do not suit."""
   count = len(ranked.corpus)
   cuts = (metrics.parse(name).cut for name in ranked.more_metrics)
-  needed = min(max(metrics.DEPTH, *cuts), count)
+  needed = min(max([metrics.DEPTH, *cuts]), count)
   for spec in specs:
     spec.check(dim, count)
     if spec.rescored is not None and spec.rescored < needed:
