@@ -103,6 +103,17 @@ def test_layers_with_biases_of_their_own_compute_the_same_if_all_are_equal():
   assert np.abs(slopes[0] - slopes[1]).max() > 0.1 * np.abs(slopes).max()
 
 
+def test_texts_of_a_row_are_encoded_as_alone_by_biases_of_layers():
+  model, params = make(bias_per_layer=True), random_params(bias_per_layer=True)
+  encode = jax.jit(model.apply)
+  x, _ = inputs()
+  row = encode({'params': params}, x[:1], np.array([[6, 3]]))[0]
+  for start, length in ((0, 6), (6, 3)):
+    text = jnp.zeros((1, L, E)).at[0, :length].set(x[0, start : start + length])
+    alone = encode({'params': params}, text, np.array([[length, 0]]))[0]
+    assert_close(row[start : start + length], alone[:length])
+
+
 def test_scanned_parameters_have_the_stacked_layout_and_axis_name():
   variables = jax.jit(make(scan_layers=True).init)(jax.random.key(0), *inputs())
   stacked = stack_layers(random_params())
