@@ -9,6 +9,7 @@ from dualenc_jax.checkpoints import (
   checkpoint_reader,
   formats,
   hugging_face,
+  hugging_face_gemma,
   loading,
   sentence_transformers_writer,
   static_embedding,
@@ -157,6 +158,13 @@ def convert(
   problem = None
   if name == 't5x' and isinstance(weights.encoder, GemmaEncoder):
     problem = 'is of the Gemma family: give --to=hf'
+  elif name == 'sentence_transformers' and any(
+      map(hugging_face_gemma.needs_pictures, weights.encoders)
+  ):
+    problem = (
+        'is a T5Gemma 2, which sentence-transformers opens only with a'
+        ' processor of pictures: give --to=hf or --to=jax_export'
+    )
   elif name == 't5x' and (
       weights.hidden_maps() or weights.hidden_maps('passage_')
   ):

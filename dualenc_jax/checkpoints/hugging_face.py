@@ -203,6 +203,13 @@ def write(weights: Weights, folder: pathlib.Path) -> None:
     )
   encoder = dict(weights.tensors)
   names = _projection_names(len(weights.projections()))
+  if gemma.holds_projection(weights.encoder):
+    if len(names) != 1 or PROJECTION not in encoder:
+      raise UserError(
+          f'{weights} has {len(weights.projections())} projections, but'
+          ' EmbeddingGemma 2 has one. Train one with one.'
+      )
+    names = {}
   projection = {
       theirs: encoder.pop(ours).transposed()
       for theirs, ours in names.items() if ours in encoder

@@ -1,7 +1,8 @@
 """Config and tensors of Hugging Face's Gemma encoders.
 
 They are EmbeddingGemma 1, which is a bidirectional Gemma 3, T5Gemma, and the
-text part of T5Gemma 2. Linear maps are [output, input] there.
+text parts of T5Gemma 2 and EmbeddingGemma 2, whose projection is among its
+encoder's tensors. Linear maps are [output, input] there.
 """
 
 from collections.abc import Mapping
@@ -10,19 +11,22 @@ import re
 from typing import Any
 
 from dualenc_jax.checkpoints.hugging_face_config import ANY, check_settings
-from dualenc_jax.checkpoints.weights import EMBEDDING
+from dualenc_jax.checkpoints.weights import EMBEDDING, PROJECTION
 from dualenc_jax.models import GemmaEncoder
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import expect, UserError
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 GEMMA3, T5GEMMA, T5GEMMA2 = 'gemma3_text', 't5gemma', 't5gemma2_encoder'
+EMBEDDING2 = 'embedding_gemma2_text'
 # The part of a config that has the encoder, by model_type.
 _ENCODERS = {
     GEMMA3: (),
     T5GEMMA: ('encoder',),
     't5gemma2': ('encoder', 'text_config'),
     T5GEMMA2: ('text_config',),
+    EMBEDDING2: (),
+    'embedding_gemma2': ('text_config',),
 }
 MODEL_TYPES = tuple(_ENCODERS)
 _LOCAL, _GLOBAL = 'sliding_attention', 'full_attention'
@@ -44,6 +48,7 @@ _ACCEPTED = {
     'use_bidirectional_attention': (True,),
     **dict.fromkeys((
         *_SIZES, 'model_type', 'hidden_size', 'vocab_size', 'layer_types',
+        'embedding_dim', 'hidden_size_per_layer_input', 'per_layer_config',
         'sliding_window', 'sliding_window_pattern', '_sliding_window_pattern',
         'rope_parameters', 'rope_theta', 'rope_local_base_freq', 'rope_scaling',
         'query_pre_attn_scalar', 'attn_logit_softcapping',
@@ -70,6 +75,8 @@ _TYPES: dict[str, Any] = {
     'query_pre_attn_scalar?': float | int,
     'attn_logit_softcapping?': float | int | None,
     'max_position_embeddings?': int,
+    'hidden_size_per_layer_input?': int,
+    'per_layer_config?': {str: {str: int}},
 }
 _ROPE = {
     'rope_type': str, 'rope_theta?': float | int, 'factor?': float | int
@@ -100,16 +107,27 @@ _NORMS = {
         'post_self_attn_layernorm': 'post_attention_layer_norm/scale',
     },
 }
-_NORMS[T5GEMMA2] = _NORMS[T5GEMMA]
+_NORMS |= {T5GEMMA2: _NORMS[T5GEMMA], EMBEDDING2: _NORMS[GEMMA3]}
+# The third block of a layer of EmbeddingGemma 2.
+_SIGNAL = {
+    'ple_block.per_layer_input_gate': 'signal_gate/kernel',
+    'ple_block.per_layer_projection': 'signal_out/kernel',
+    'ple_block.post_per_layer_input_norm': 'post_signal_layer_norm/scale',
+}
+_LAYER_SCALE = 'layer_scalar'
 _ENDS = {
     'embed_tokens.weight': EMBEDDING,
     'norm.weight': 'encoder/encoder_norm/scale',
+    'ple.per_layer_model_projection.weight': 'encoder/signal/kernel',
+    'ple.per_layer_projection_norm.weight': 'encoder/signal_norm/scale',
+    'embedding_projection.weight': PROJECTION,
 }
-_PREFIX = {GEMMA3: '', T5GEMMA: 'encoder.', T5GEMMA2: ''}
+_PREFIX = {GEMMA3: '', T5GEMMA: 'encoder.', T5GEMMA2: '', EMBEDDING2: ''}
 # Parts that no embedding of a text depends on.
 _OTHERS = {
     'decoder': 'decoder', 'lm_head': 'head', 'vision_tower': 'vision',
-    'multi_modal_projector': 'vision',
+    'multi_modal_projector': 'vision', 'embed_vision': 'vision',
+    'audio_tower': 'audio', 'embed_audio': 'audio',
 }
 
 
@@ -126,23 +144,24 @@ def read(
     UserError: the encoder computes something else than GemmaEncoder.
   """
   encoder = _read_encoder(config, where)
-  every = _NAMES | _NORMS[GEMMA3] | _NORMS[T5GEMMA]
+  every = _NAMES | _NORMS[GEMMA3] | _NORMS[T5GEMMA] | _SIGNAL
   tensors, left_out = {}, {}
   for name, tensor in theirs.items():
     # Files of several ages have the encoder below one to three names.
-    short = re.sub(r'^(model\.)?(encoder\.)?(text_model\.)?', '', name)
+    short = re.sub(
+        r'^(model\.)?(encoder\.)?((text|language)_model\.)?', '', name
+    )
     part = short.partition('.')[0]
     if part in _OTHERS:
       left_out[name] = _OTHERS[part]
     elif short == 'embed_tokens.eoi_embedding':
       # It stands for the end of a picture.
       left_out[name] = 'vision'
-    elif short in _ENDS:
-      tensors[_ENDS[short]] = tensor
     else:
-      layer = re.fullmatch(r'layers\.(\d+)\.(.+)\.weight', short)
-      ours = layer and every.get(layer[2])
+      layer = re.fullmatch(r'layers\.(\d+)\.(.+?)(\.weight)?', short)
+      ours = layer and (every | {_LAYER_SCALE: 'scale'}).get(layer[2])
       ours = f'encoder/layers_{layer[1]}/{ours}' if layer and ours else name
+      ours = _ENDS.get(short, ours)
       is_kernel = ours.endswith('/kernel')
       tensors[ours] = tensor.transposed() if is_kernel else tensor
   return tensors, encoder, left_out
@@ -178,12 +197,21 @@ def _read_encoder(
   )
   sizes = {ours: inner[theirs] for theirs, ours in _SIZES.items()}
   local, globally = _read_rope(kind, inner, path)
-  scalar = inner.get('query_pre_attn_scalar', 256)
+  is_second = inner.get('model_type') == EMBEDDING2
+  scalar = inner.get('query_pre_attn_scalar', 1 if is_second else 256)
   expect(scalar > 0, f'{path}: query_pre_attn_scalar', scalar, 'more than 0')
   cap = 50.0 if kind == T5GEMMA else None
+  more: dict[str, Any] = {}
+  if is_second:
+    more = {
+        'value_norm': True, 'norm_offset': 0.0, 'layer_scale': True,
+        'signal_dim': inner.get('hidden_size_per_layer_input', 512),
+        **_read_global(inner, path),
+    }
   return GemmaEncoder(
       **sizes,
       **_read_layers(kind, inner, path),
+      **more,
       rotary_base=local[0],
       global_rotary_base=globally[0],
       global_rotary_factor=globally[1],
@@ -209,6 +237,9 @@ def _read_layers(
   pattern = [
       _LOCAL if (i + 1) % period else _GLOBAL for i in range(count)
   ]
+  is_second = config.get('model_type') == EMBEDDING2
+  if is_second:
+    pattern[-1:] = [_GLOBAL] if count else []
   if types is not None and types != pattern:
     raise UserError(
         f'{where}: layer_types is {types!r:.200}; expected {_GLOBAL!r} for'
@@ -226,9 +257,32 @@ def _read_layers(
   window = size, size
   if kind == GEMMA3:
     window = size // 2, size // 2
-  elif kind != T5GEMMA:
+  elif kind != T5GEMMA and not is_second:
     window = (size + 1) // 2 - 1, size // 2
-  return {'window': window, 'global_every': period}
+  return {
+      'window': window, 'global_every': period, 'last_is_global': is_second
+  }
+
+
+def _read_global(config: Mapping[str, Any], where: str) -> dict[str, int]:
+  """The sizes of global layers, which are all alike in EmbeddingGemma 2."""
+  layers = config.get('per_layer_config', {})
+  sizes = {tuple(sorted(layer.items())) for layer in layers.values()}
+  names = {
+      'head_dim': 'global_head_dim', 'num_key_value_heads': 'global_kv_heads',
+  }
+  expected = {
+      str(i) for i, kind in enumerate(config.get('layer_types') or ())
+      if kind == _GLOBAL
+  }
+  if layers.keys() != expected or len(sizes) != 1 or any(
+      set(layer) - names.keys() for layer in layers.values()
+  ):
+    raise UserError(
+        f'{where}: per_layer_config is {layers!r:.200}; expected the same'
+        f' head_dim and num_key_value_heads for every layer of {_GLOBAL!r}.'
+    )
+  return {names[name]: size for name, size in sizes.pop()}
 
 
 def _read_rope(
@@ -296,17 +350,20 @@ def write(
     UserError: transformers has no class with these settings.
   """
   kind, window = _choose_kind(encoder)
-  names = {ours: n for n, ours in (_NAMES | _NORMS[kind]).items()}
+  names = {
+      ours: f'{n}.weight'
+      for n, ours in (_NAMES | _NORMS[kind] | _SIGNAL).items()
+  } | {'scale': _LAYER_SCALE}
   ends = {ours: n for n, ours in _ENDS.items()}
   theirs = {}
   for name, tensor in tensors.items():
+    if name.endswith('/kernel'):
+      tensor = tensor.transposed()
     if name in ends:
       theirs[_PREFIX[kind] + ends[name]] = tensor
     else:
       layer, _, rest = name.removeprefix('encoder/layers_').partition('/')
-      if rest.endswith('/kernel'):
-        tensor = tensor.transposed()
-      theirs[f'{_PREFIX[kind]}layers.{layer}.{names[rest]}.weight'] = tensor
+      theirs[f'{_PREFIX[kind]}layers.{layer}.{names[rest]}'] = tensor
   rows, width = tensors[EMBEDDING].shape
   scalar = round(encoder.scale**-2)
   if scalar**-0.5 != encoder.scale:
@@ -321,18 +378,42 @@ def write(
       'hidden_activation': 'gelu_pytorch_tanh',
       'rms_norm_eps': 1e-6,
       'attention_bias': False,
-      'query_pre_attn_scalar': scalar,
-      'attn_logit_softcapping': encoder.logit_cap,
       'sliding_window': window,
       'layer_types': [
-          _LOCAL if (i + 1) % encoder.global_every else _GLOBAL
+          _GLOBAL if encoder.layer_is_global(i) else _LOCAL
           for i in range(encoder.num_layers)
       ],
       'rope_parameters': _make_rope(kind, encoder),
       'dtype': 'float32',
-      'use_cache': False,
   }
+  if kind == EMBEDDING2:
+    inner |= {
+        'embedding_dim': tensors[PROJECTION].shape[1],
+        'hidden_size_per_layer_input': encoder.signal_dim,
+        'per_layer_config': {
+            str(i): {'head_dim': dim, 'num_key_value_heads': heads}
+            for i in range(encoder.num_layers)
+            if encoder.layer_is_global(i)
+            for heads, dim in (encoder.layer_heads(i),)
+        },
+    }
+  else:
+    inner |= {
+        'query_pre_attn_scalar': scalar, 'use_cache': False,
+        'attn_logit_softcapping': encoder.logit_cap,
+    }
   return _make_config(kind, inner), theirs
+
+
+def holds_projection(encoder: Any) -> bool:
+  """Whether `write` puts the projection among the encoder's own tensors."""
+  return isinstance(encoder, GemmaEncoder) and encoder.value_norm
+
+
+def needs_pictures(encoder: Any) -> bool:
+  """Whether its class in transformers reads pictures, too."""
+  is_gemma = isinstance(encoder, GemmaEncoder)
+  return is_gemma and _choose_kind(encoder)[0] == T5GEMMA2
 
 
 def _choose_kind(encoder: GemmaEncoder) -> tuple[str, int]:
@@ -342,9 +423,24 @@ def _choose_kind(encoder: GemmaEncoder) -> tuple[str, int]:
       encoder.global_rotary_factor == 1.0
       and encoder.rotary_base == encoder.global_rotary_base
   )
-  problem = ''
+  is_second = (
+      encoder.value_norm, encoder.norm_offset, encoder.layer_scale,
+      encoder.signal_dim > 0, encoder.last_is_global,
+  )
   if tuple(encoder.activations) != ('gelu', 'linear'):
     problem = f'activations {tuple(encoder.activations)}'
+  elif all(is_second[:1] + is_second[2:]) and not encoder.norm_offset:
+    if (
+        before == after and encoder.query_key_norm and encoder.scale == 1.0
+        and encoder.logit_cap is None
+    ):
+      return EMBEDDING2, before
+    problem = (
+        f'values normed, window {tuple(encoder.window)}, query_scale'
+        f' {encoder.scale}, logit_cap {encoder.logit_cap}'
+    )
+  elif is_second != (False, 1.0, False, False, False) or encoder.is_varied:
+    problem = 'some of the parts of EmbeddingGemma 2 alone'
   elif encoder.query_key_norm and before == after:
     return GEMMA3, 2 * before
   elif encoder.query_key_norm and after == before + 1:
@@ -378,6 +474,11 @@ def _make_config(kind: str, inner: dict[str, Any]) -> dict[str, Any]:
     return {
         'architectures': ['Gemma3TextModel'], 'model_type': kind,
         'use_bidirectional_attention': True, **inner,
+    }
+  if kind == EMBEDDING2:
+    return {
+        'architectures': ['EmbeddingGemma2TextModel'], 'model_type': kind,
+        **inner,
     }
   if kind == T5GEMMA:
     inner |= {'model_type': 't5_gemma_module'}

@@ -222,18 +222,12 @@ def _make_tower(modules: Sequence[_Module], file: pathlib.Path) -> _Tower:
   folders = [folder for _, folder in modules]
   end = kinds.index('Normalize') if 'Normalize' in kinds else len(kinds)
   count = kinds.count('Dense')
-  if count and kinds == [*KINDS[:2], *['Dense'] * count, *kinds[end:][:1]]:
+  if kinds == [*KINDS[:2], *['Dense'] * count, *kinds[end:][:1]]:
     normalize = folders[end] if end < len(folders) else None
     return _Tower(folders[0], folders[1], tuple(folders[2:end]), normalize)
-  hint = ''
-  if 'Dense' not in kinds:
-    hint = (
-        ' To start from an encoder without a projection, give the file'
-        ' model.safetensors of its Transformer.'
-    )
   raise UserError(
       f'{file} names the modules {", ".join(kinds)}; expected {_EXPECTED}, in'
-      f' this order, each once, except Dense.{hint}'
+      f' this order, each once, except Dense.'
   )
 
 
@@ -268,11 +262,16 @@ def _read_tower(tower: _Tower, path: pathlib.Path) -> Weights:
           ' this library have norm one.'
       )
   transformer = hugging_face.read(tower.transformer)
+  if not (tower.dense or transformer.has_projection):
+    raise UserError(
+        f'{path / MODULES} names no Dense; expected {_EXPECTED}. To start from'
+        ' an encoder without a projection, give the file model.safetensors of'
+        ' its Transformer.'
+    )
   kernels: dict[str, Tensor] = {}
   left_out: dict[str, str] = {}
-  *hidden, last = tower.dense
-  names = [HIDDEN.format(i) for i in range(len(hidden))]
-  for name, folder in zip([*names, PROJECTION], [*hidden, last]):
+  names = [HIDDEN.format(i) for i in range(len(tower.dense) - 1)]
+  for name, folder in zip([*names, PROJECTION], tower.dense):
     kernels[name], zeros = _read_dense(folder)
     left_out |= zeros
   return dataclasses.replace(

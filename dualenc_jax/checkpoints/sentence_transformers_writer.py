@@ -8,6 +8,7 @@ from typing import Any
 
 from dualenc_jax.checkpoints import (
   hugging_face,
+  hugging_face_gemma,
   sentence_transformers as modules,
   static_embedding,
   transforms,
@@ -15,6 +16,7 @@ from dualenc_jax.checkpoints import (
 from dualenc_jax.checkpoints.weights import PROJECTION, Usage, Weights
 from dualenc_jax.utils import files, table
 from dualenc_jax.utils.tensor_files import safetensors_file
+from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 # All versions of the library know its modules by these names.
 _PACKAGE = 'sentence_transformers.models'
@@ -98,7 +100,13 @@ def _write_router(weights: Weights, folder: pathlib.Path) -> None:
 def _kinds(tower: Weights) -> list[str]:
   """The kinds of a tower's modules: a Dense for each map of a chain."""
   first, pooling, dense, last = modules.KINDS
-  return [first, pooling, *[dense] * len(tower.projections()), last]
+  return [first, pooling, *[dense] * len(_maps(tower)), last]
+
+
+def _maps(tower: Weights) -> list[Tensor]:
+  """The maps that are a Dense: none where the encoder's files have it."""
+  inside = hugging_face_gemma.holds_projection(tower.encoder)
+  return [] if inside else tower.projections()
 
 
 def _write_tower(
@@ -108,14 +116,17 @@ def _write_tower(
   transformer, pooling, *maps, normalize = (folder / name for name in names)
   for module in (transformer, pooling, *maps, normalize):
     files.make_folder(module)
-  kernels = tower.projections()
+  kernels = _maps(tower)
   rest = {n: t for n, t in tower.tensors.items() if t not in kernels}
+  last = tower.tensors[PROJECTION]
   hugging_face.write(dataclasses.replace(tower, tensors=rest), transformer)
   files.write_json(
       transformer / modules.TRANSFORMER_CONFIG, _length_settings(tower.usage)
   )
   files.write_json(pooling / 'config.json', {
-      'word_embedding_dimension': kernels[0].shape[0],
+      # After the projection if it is inside of the encoder.
+      'word_embedding_dimension':
+          kernels[0].shape[0] if kernels else last.shape[1],
       'pooling_mode': 'mean',
       'include_prompt': True,
   })

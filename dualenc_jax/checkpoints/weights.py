@@ -46,7 +46,8 @@ SIZES = ('num_layers', 'num_heads', 'head_dim', 'mlp_dim', 'activations')
 OF_GEMMA = (
     'num_kv_heads', 'window', 'global_every', 'rotary_base',
     'global_rotary_base', 'global_rotary_factor', 'query_scale',
-    'query_key_norm', 'logit_cap',
+    'query_key_norm', 'logit_cap', 'last_is_global', 'global_head_dim',
+    'global_kv_heads', 'value_norm', 'norm_offset', 'signal_dim', 'layer_scale',
 )
 # The types of a `Usage` as JSON; the file of its vocabulary beside it.
 USAGE: dict[str, Any] = {
@@ -172,6 +173,11 @@ class Weights:
     return PROJECTION in self.tensors
 
   @property
+  def encoders(self) -> list[Any]:
+    """The encoder, and that of passages if they have one of their own."""
+    return [e for e in (self.encoder, self.passage_encoder) if e is not None]
+
+  @property
   def is_shared(self) -> bool:
     """Whether queries and passages share all parts."""
     return not any(name.startswith('passage_') for name in self.tensors)
@@ -221,7 +227,7 @@ class Weights:
   def check(self) -> 'Weights':
     """Returns itself if its tensors are those of its sizes, else UserError."""
     _check_matrices(self)
-    for encoder in filter(None, (self.encoder, self.passage_encoder)):
+    for encoder in self.encoders:
       for name in encoder.activations:
         expect(
             name in ACTIVATIONS, f'{self}: an activation', name,
@@ -268,6 +274,9 @@ def encoder_settings(encoder: T5Encoder | GemmaEncoder) -> dict[str, Any]:
     settings['query_scale'] = encoder.scale
     every = min(encoder.global_every, encoder.num_layers + 1)
     settings['global_every'] = every
+    for name in 'head_dim', 'kv_heads':
+      all_layers = settings[name if name == 'head_dim' else f'num_{name}']
+      settings[f'global_{name}'] = settings[f'global_{name}'] or all_layers
   return settings
 
 

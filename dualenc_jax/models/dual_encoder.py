@@ -226,16 +226,20 @@ def count_flops(model: DualEncoder, side: str, tokens: int) -> float:
 
     layers * (2 L (2 E (H + G) K + (A + 1) E F) + 4 L^2 H K) + 2 E D,
 
-  where a chain of projections has the sum of such products in place of E D.
+  where a chain of projections has the sum of such products in place of E D, and
+  layers of EmbeddingGemma 2 have G and K of their own and 3 E P of a signal.
   """
   embedder, encoder, projection = tower(model, side)
   features = embedder.features
-  heads = encoder.num_heads
-  shared = getattr(encoder, 'num_kv_heads', heads)
-  maps = 2 * features * (heads + shared) * encoder.head_dim
-  maps += (len(encoder.activations) + 1) * features * encoder.mlp_dim
-  token = 2 * maps + 4 * tokens * heads * encoder.head_dim
-  layers = encoder.num_layers * tokens * token
+  heads, layers = encoder.num_heads, 0.0
+  for i in range(encoder.num_layers):
+    shared, dim = heads, encoder.head_dim
+    maps = (len(encoder.activations) + 1) * features * encoder.mlp_dim
+    if isinstance(encoder, GemmaEncoder):
+      shared, dim = encoder.layer_heads(i)
+      maps += 3 * features * encoder.signal_dim
+    maps += 2 * features * (heads + shared) * dim
+    layers += tokens * (2 * maps + 4 * tokens * heads * dim)
   widths = [features, *projection.hidden, projection.features]
   return layers + sum(2 * a * b for a, b in itertools.pairwise(widths))
 

@@ -1,4 +1,4 @@
-"""The encoder stack of the Gemma family: T5Gemma 1 and 2, EmbeddingGemma.
+"""The encoder stack of the Gemma family: T5Gemma and EmbeddingGemma, 1 and 2.
 
 Blocks are normed before and after. Attention is bidirectional, with rotary
 positions, and with heads of keys and values that several query heads share; in
@@ -8,6 +8,8 @@ head_dim.
 """
 
 from collections.abc import Sequence
+import functools
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -24,22 +26,28 @@ _WHOLE = (
 )
 
 
+def rms_norm(x: jax.Array) -> jax.Array:
+  """The last axis of [..., E] over its root mean square, in float32."""
+  x = x.astype(jnp.float32)
+  mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+  return x * jax.lax.rsqrt(mean_square + 1e-6)
+
+
 class _Norm(nn.Module):
-  """RMS norm times 1 + scale, in float32."""
+  """RMS norm times offset + scale, in float32; the factor starts at 1."""
 
   axis: str = 'embed'
   dtype: str = 'float32'
+  offset: float = 1.0
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     scale = layers.parameter(
-        self, 'scale', nn.initializers.zeros, (x.shape[-1],), (self.axis,)
+        self, 'scale', nn.initializers.constant(1.0 - self.offset),
+        (x.shape[-1],), (self.axis,),
     )
-    x = x.astype(jnp.float32)
-    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-    normalised = x * jax.lax.rsqrt(mean_square + 1e-6)
-    scale = jnp.broadcast_to(1.0 + scale, x.shape)
-    return (normalised * scale).astype(self.dtype)
+    scale = jnp.broadcast_to(self.offset + scale, x.shape)
+    return (rms_norm(x) * scale).astype(self.dtype)
 
 
 def rotary_angles(
@@ -106,6 +114,8 @@ class _Attention(nn.Module):
   head_dim: int
   query_scale: float
   query_key_norm: bool
+  value_norm: bool
+  norm_offset: float
   logit_cap: float | None
   dtype: str
 
@@ -127,8 +137,10 @@ class _Attention(nn.Module):
     key = heads('key', self.num_kv_heads, axis)
     value = heads('value', self.num_kv_heads, axis)
     if self.query_key_norm:
-      query = _Norm('kv', self.dtype, name='query_norm')(query)
-      key = _Norm('kv', self.dtype, name='key_norm')(key)
+      norm = functools.partial(_Norm, 'kv', self.dtype, self.norm_offset)
+      query, key = norm(name='query_norm')(query), norm(name='key_norm')(key)
+    if self.value_norm:
+      value = rms_norm(value).astype(self.dtype)
     y = grouped_attention(
         rotate(query, angles), rotate(key, angles), value, mask,
         self.query_scale, self.logit_cap,
@@ -144,15 +156,20 @@ class _Layer(nn.Module):
   attention: tuple
   mlp_dim: int
   activations: Sequence[str]
+  norm_offset: float
+  layer_scale: bool
   dropout_rate: float
   dtype: str
 
   @nn.compact
   def __call__(
       self, x: jax.Array, is_global: jax.Array | bool, kinds: tuple,
-      dropout: Segments | None = None,
+      dropout: Segments | None = None, signal: jax.Array | None = None,
   ) -> jax.Array:
-    """Maps [R, L, E]; `kinds` are (mask, angles) of local and global layers."""
+    """Maps [R, L, E]; `kinds` are (mask, angles) of local and global layers.
+
+    `signal` is [R, L, P], that of the layer, or None.
+    """
     x = nn.with_logical_constraint(x, ('batch', 'length', 'activation_embed'))
     if isinstance(is_global, bool):
       mask, angles = kinds[is_global]
@@ -160,7 +177,7 @@ class _Layer(nn.Module):
       mask, angles = (jnp.where(is_global, b, a) for a, b in zip(*kinds))
 
     def norm(name: str, y: jax.Array) -> jax.Array:
-      return _Norm(dtype=self.dtype, name=name)(y)
+      return _Norm('embed', self.dtype, self.norm_offset, name=name)(y)
 
     drop = layers.Dropout(self.dropout_rate)
     y = norm('pre_attention_layer_norm', x)
@@ -171,7 +188,23 @@ class _Layer(nn.Module):
         self.mlp_dim, self.activations, self.dropout_rate, self.dtype,
         name='mlp',
     )(y, dropout)
-    return x + drop(norm('post_mlp_layer_norm', y), dropout)
+    x = x + drop(norm('post_mlp_layer_norm', y), dropout)
+    if signal is not None:
+      y = layers.Dense(
+          signal.shape[-1], ('embed', 'mlp'), dtype=self.dtype,
+          name='signal_gate',
+      )(x)
+      y = layers.Dense(
+          x.shape[-1], ('mlp', 'embed'), dtype=self.dtype, name='signal_out'
+      )(getattr(nn, self.activations[0])(y) * signal)
+      x = x + norm('post_signal_layer_norm', y)
+    if self.layer_scale:
+      # A buffer in the released model: it is not trained.
+      scale = layers.parameter(
+          self, 'scale', nn.initializers.ones, (1,), (None,), self.dtype
+      )
+      x = x * jax.lax.stop_gradient(scale[0])
+    return x
 
 
 class GemmaEncoder(nn.Module):
@@ -197,6 +230,15 @@ class GemmaEncoder(nn.Module):
     query_scale: factor of the products of queries and keys; None for 1/sqrt(K).
     query_key_norm: whether queries and keys are normed, by head.
     logit_cap: c of c tanh(logit / c); None for no cap.
+    last_is_global: whether the last layer is global whatever its number.
+    global_head_dim: K of global layers; None for that of all.
+    global_kv_heads: G of global layers; None for that of all.
+    value_norm: whether values are normed, by head, without a scale.
+    norm_offset: 1 where norms multiply by 1 + scale, 0 where by the scale.
+    signal_dim: P of a signal of each token for each layer, a map of the token's
+      embedding: a third block of a layer, down(gelu(gate(x)) * signal), adds
+      it. 0 for none.
+    layer_scale: whether a constant multiplies the output of each layer.
     activations: of the gated feed-forward block; 'gelu' is the tanh form.
     dropout_rate: dropout of embedded tokens, hidden units, blocks and output;
       none of attention weights.
@@ -218,6 +260,13 @@ class GemmaEncoder(nn.Module):
   query_scale: float | None = None
   query_key_norm: bool = True
   logit_cap: float | None = None
+  last_is_global: bool = False
+  global_head_dim: int | None = None
+  global_kv_heads: int | None = None
+  value_norm: bool = False
+  norm_offset: float = 1.0
+  signal_dim: int = 0
+  layer_scale: bool = False
   activations: Sequence[str] = ('gelu', 'linear')
   dropout_rate: float = 0.0
   dtype: str = 'float32'
@@ -226,13 +275,24 @@ class GemmaEncoder(nn.Module):
 
   def __post_init__(self):
     layers.check_stack(self, 'Gemma', dict.fromkeys(_WHOLE, 1))
+    for name in 'num_kv_heads', 'global_kv_heads':
+      count = getattr(self, name)
+      expect(
+          count is None
+          or type(count) is int and count > 0 and self.num_heads % count == 0,
+          f'GemmaEncoder.{name}', count,
+          f'a divisor of num_heads, {self.num_heads}',
+      )
+    for name in 'head_dim', 'global_head_dim':
+      dim = getattr(self, name)
+      expect(
+          dim is None or type(dim) is int and dim > 0 and dim % 2 == 0,
+          f'GemmaEncoder.{name}', dim,
+          'an even number, as rotary positions turn pairs of components',
+      )
     expect(
-        self.num_heads % self.num_kv_heads == 0, 'GemmaEncoder.num_kv_heads',
-        self.num_kv_heads, f'a divisor of num_heads, {self.num_heads}',
-    )
-    expect(
-        self.head_dim % 2 == 0, 'GemmaEncoder.head_dim', self.head_dim,
-        'an even number, as rotary positions turn pairs of components',
+        not (self.scan_layers and self.is_varied), 'GemmaEncoder.scan_layers',
+        self.scan_layers, 'False, as layers differ in shapes or have a signal',
     )
     expect(
         len(self.window) == 2 and all(
@@ -250,6 +310,26 @@ class GemmaEncoder(nn.Module):
       return self.head_dim**-0.5
     return self.query_scale
 
+  @property
+  def is_varied(self) -> bool:
+    """Whether layers differ in shapes, or each has its own signal."""
+    return bool(
+        self.global_head_dim or self.global_kv_heads or self.signal_dim
+    )
+
+  def layer_is_global(self, number: int) -> bool:
+    """Whether a layer, counted from 0, is global."""
+    last = self.last_is_global and number == self.num_layers - 1
+    return (number + 1) % self.global_every == 0 or last
+
+  def layer_heads(self, number: int) -> tuple[int, int]:
+    """G and K of a layer, counted from 0."""
+    heads, dim = self.num_kv_heads, self.head_dim
+    if self.layer_is_global(number):
+      heads = self.global_kv_heads or heads
+      dim = self.global_head_dim or dim
+    return heads, dim
+
   @nn.compact
   def __call__(
       self, x: jax.Array, lengths: jax.Array,
@@ -261,6 +341,9 @@ class GemmaEncoder(nn.Module):
     dropout = None if dropout_numbers is None else segments
     # transformers rounds the factor to the dtype, too.
     x = x.astype(self.dtype) * jnp.asarray(features**0.5, self.dtype)
+    signals: Any = [None] * self.num_layers
+    if self.signal_dim:
+      signals = self._signals(x)
     x = layers.Dropout(self.dropout_rate)(x, dropout)
 
     mask = segments.attention_mask()
@@ -272,23 +355,28 @@ class GemmaEncoder(nn.Module):
       near = (-before <= distance) & (distance <= after)
       local = mask & near[None, None]
       mask = jnp.broadcast_to(mask, local.shape)
-    for base, factor in (
-        (self.rotary_base, 1.0),
-        (self.global_rotary_base, self.global_rotary_factor),
+    for base, factor, dim in (
+        (self.rotary_base, 1.0, self.head_dim),
+        (
+            self.global_rotary_base, self.global_rotary_factor,
+            self.global_head_dim or self.head_dim,
+        ),
     ):
-      angles.append(
-          rotary_angles(segments.positions, self.head_dim, base, factor)
-      )
+      angles.append(rotary_angles(segments.positions, dim, base, factor))
     kinds = (local, angles[0]), (mask, angles[1])
 
-    config = (
-        (
-            self.num_heads, self.num_kv_heads, self.head_dim,
-            self.scale, self.query_key_norm, self.logit_cap, self.dtype,
-        ),
-        self.mlp_dim, tuple(self.activations), self.dropout_rate, self.dtype,
-    )
-    which = [(i + 1) % self.global_every == 0 for i in range(self.num_layers)]
+    def config(number: int) -> tuple:
+      heads, dim = self.layer_heads(number)
+      attention = (
+          self.num_heads, heads, dim, self.scale, self.query_key_norm,
+          self.value_norm, self.norm_offset, self.logit_cap, self.dtype,
+      )
+      return (
+          attention, self.mlp_dim, tuple(self.activations), self.norm_offset,
+          self.layer_scale, self.dropout_rate, self.dtype,
+      )
+
+    which = [self.layer_is_global(i) for i in range(self.num_layers)]
     layer = _Layer
     if self.remat:
       # A layer's kind is static unless the layers are scanned.
@@ -306,10 +394,22 @@ class GemmaEncoder(nn.Module):
           metadata_params={nn.PARTITION_NAME: 'layers'},
       )
       x, _ = scan(
-          layer(*config, name='layers'), x, jnp.array(which), kinds, dropout
+          layer(*config(0), name='layers'), x, jnp.array(which), kinds, dropout
       )
     else:
       for i, is_global in enumerate(which):
-        x = layer(*config, name=f'layers_{i}')(x, is_global, kinds, dropout)
-    x = _Norm(dtype=self.dtype, name='encoder_norm')(x)
+        x = layer(*config(i), name=f'layers_{i}')(
+            x, is_global, kinds, dropout, signals[i]
+        )
+    x = _Norm('embed', self.dtype, self.norm_offset, name='encoder_norm')(x)
     return layers.Dropout(self.dropout_rate, shared=False)(x, dropout)
+
+  def _signals(self, x: jax.Array) -> list[jax.Array]:
+    """The signal of each layer, [R, L, P], from scaled tokens [R, L, E]."""
+    features = self.num_layers * self.signal_dim
+    y = layers.Dense(
+        features, ('embed', 'mlp'), dtype=self.dtype, name='signal'
+    )(x)
+    y = (y * x.shape[-1] ** -0.5).reshape(*y.shape[:-1], -1, self.signal_dim)
+    y = _Norm('kv', self.dtype, self.norm_offset, name='signal_norm')(y)
+    return [y[..., i, :] for i in range(self.num_layers)]

@@ -221,7 +221,7 @@ def _check_gemma(
   mine = encoder_settings(models.rebuild(facts, tower))
   for name, value in encoder_settings(encoder).items():
     # A tower may have some of the layers.
-    if name != 'num_layers' and mine.get(name) != value:
+    if name not in ('num_layers', 'last_is_global') and mine.get(name) != value:
       raise UserError(
           f'{weights.path} ({weights.kind}) has {name} {value!r} in its'
           f' {there}; {tower}.{name} of this model is {mine.get(name)!r}. Give'

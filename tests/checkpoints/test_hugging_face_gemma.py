@@ -1,5 +1,6 @@
 """Gemma encoders as transformers saves them: read, written, or refused."""
 
+import dataclasses
 import json
 import shutil
 
@@ -11,6 +12,7 @@ import sentence_transformers
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 import tiny_run
+import tiny_weights
 import torch
 import transformers
 
@@ -29,6 +31,7 @@ KINDS = {
     't5gemma_encoder': gemma_models.t5gemma_encoder,
     't5gemma2': gemma_models.t5gemma2_whole,
     't5gemma2_encoder': gemma_models.t5gemma2_encoder,
+    'embedding_gemma2': gemma_models.embedding_gemma2,
 }
 
 
@@ -55,6 +58,8 @@ def our_states(weights, ids):
       {'params': params}, jnp.array(table)[rows],
       jnp.array([[len(row)] for row in ids]),
   )
+  if 'projection/kernel' in weights.tensors:
+    found = found @ weights.tensors['projection/kernel'].read()
   return [x[: len(row)] for x, row in zip(np.asarray(found), ids)]
 
 
@@ -147,6 +152,29 @@ def test_vectors_are_those_of_sentence_transformers(published, tmp_path):
     ):
       other /= np.linalg.norm(other, axis=1, keepdims=True)
       np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['embedding_gemma2', 't5gemma', 't5gemma2'])
+def test_sentence_transformers_opens_other_kinds(vocabulary, tmp_path, kind):
+  """`convert` compares the vectors of both."""
+  KINDS[kind]()[0].save_pretrained(tmp_path / 'theirs')
+  gemma_models.add_tokenizer(tmp_path / 'theirs', vocabulary)
+  weights = hugging_face.read(tmp_path / 'theirs')
+  if not weights.has_projection:
+    kernel = np.random.default_rng(0).normal(size=(24, 20)).astype(np.float32)
+    tensors = {
+        **weights.tensors,
+        'projection/kernel': tiny_weights.tensor('projection', kernel),
+    }
+    weights = dataclasses.replace(weights, tensors=tensors)
+    hugging_face.write(weights, tmp_path / 'whole')
+  source = tmp_path / ('theirs' if kind == 'embedding_gemma2' else 'whole')
+  run = str(source), '--to=sentence_transformers', f'--output_dir={source}_st'
+  if kind == 't5gemma2':
+    with pytest.raises(UserError, match='only with a processor of pictures'):
+      convert.main(run)
+  else:
+    convert.main(run)
 
 
 def test_a_run_from_it_keeps_bos_and_the_chain(published, tmp_path):

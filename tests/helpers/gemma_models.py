@@ -104,6 +104,22 @@ def t5gemma2_encoder():
   return encoder, encoder
 
 
+def embedding_gemma2():
+  config = transformers.EmbeddingGemma2TextConfig(
+      **{
+          n: x for n, x in SIZES.items()
+          if n not in ('layer_types', 'query_pre_attn_scalar')
+      },
+      sliding_window_pattern=2, global_head_dim=16,
+      num_global_key_value_heads=3, hidden_size_per_layer_input=6,
+      embedding_dim=20,
+  )
+  model = randomize(transformers.EmbeddingGemma2TextModel(config), 5)
+  for i, layer in enumerate(model.layers):
+    layer.layer_scalar.fill_(0.5 + 0.25 * i)
+  return model, model
+
+
 def states(encoder, ids: list[list[int]]):
   """The encoder's states of each text, [L, E] each."""
   length = max(map(len, ids))

@@ -28,6 +28,12 @@ NAMES = {
     'post_self_attn_layernorm': 'post_attention_layer_norm/scale',
     'pre_feedforward_layernorm': 'pre_mlp_layer_norm/scale',
     'post_feedforward_layernorm': 'post_mlp_layer_norm/scale',
+    'ple_block.per_layer_input_gate': 'signal_gate/kernel',
+    'ple_block.per_layer_projection': 'signal_out/kernel',
+    'ple_block.post_per_layer_input_norm': 'post_signal_layer_norm/scale',
+    'norm': 'encoder_norm/scale',
+    'ple.per_layer_model_projection': 'signal/kernel',
+    'ple.per_layer_projection_norm': 'signal_norm/scale',
 }
 COMMON = {
     'hidden_size': 24, 'intermediate_size': 40, 'head_dim': 8, 'vocab_size': 50,
@@ -96,6 +102,27 @@ def t5gemma2(layers, heads, kv_heads, window):
   return m.T5Gemma2TextEncoder(config), ours
 
 
+def embedding_gemma2(layers, heads, kv_heads, window):
+  from transformers import EmbeddingGemma2TextConfig, EmbeddingGemma2TextModel
+  config = EmbeddingGemma2TextConfig(
+      **COMMON, num_hidden_layers=layers, num_attention_heads=heads,
+      num_key_value_heads=kv_heads, sliding_window=window,
+      sliding_window_pattern=3, global_head_dim=12,
+      num_global_key_value_heads=heads, hidden_size_per_layer_input=6,
+      embedding_dim=WIDTH,
+  )
+  model = EmbeddingGemma2TextModel(config)
+  # The projection of each state is no part of the encoder.
+  model.embedding_projection = torch.nn.Identity()
+  ours = GemmaEncoder(
+      layers, heads, kv_heads, 8, 40, window=(window, window), global_every=3,
+      query_scale=1.0, value_norm=True, norm_offset=0.0, signal_dim=6,
+      layer_scale=True, last_is_global=True, global_head_dim=12,
+      global_kv_heads=heads,
+  )
+  return model, ours
+
+
 def ours_of(tensors):
   """Our parameters of another library's tensors, and the token embeddings."""
   tree = {}
@@ -103,8 +130,10 @@ def ours_of(tensors):
     value = tensor.detach().numpy()
     if layer := re.fullmatch(r'layers\.(\d+)\.(.+)\.weight', name):
       path = f'layers_{layer[1]}/{NAMES[layer[2]]}'
-    elif name == 'norm.weight':
-      path = 'encoder_norm/scale'
+    elif name.endswith('.layer_scalar'):
+      path = f'layers_{name.split(".")[1]}/scale'
+    elif name.removesuffix('.weight') in NAMES:
+      path = NAMES[name.removesuffix('.weight')]
     else:
       continue
     *parts, last = path.split('/')
@@ -138,6 +167,7 @@ def lengths_of(rng, rows, length):
         (gemma3, 1, 1, 1, 5, 9),
         (t5gemma2, 3, 4, 1, 6, 12),
         (t5gemma2, 2, 2, 2, 5, 10),
+        (embedding_gemma2, 4, 2, 1, 3, 11),
     ],
 )
 def test_states_and_gradients_are_those_of_transformers(
@@ -172,6 +202,9 @@ def test_states_and_gradients_are_those_of_transformers(
   wanted, table_grad = ours_of({
       name: p.grad for name, p in theirs.named_parameters()
       if p.grad is not None
+  } | {
+      # Constants.
+      name: torch.zeros(1) for name in theirs.state_dict() if 'scalar' in name
   })
   for one, other in zip(
       jax.tree.leaves((grads[0], grads[1])),
@@ -190,7 +223,14 @@ def make(**changes):
   return GemmaEncoder(**sizes)
 
 
-def test_a_text_has_the_same_states_in_any_row():
+SECOND = {
+    'value_norm': True, 'norm_offset': 0.0, 'signal_dim': 4,
+    'layer_scale': True, 'global_head_dim': 8, 'global_kv_heads': 1,
+}
+
+
+@pytest.mark.parametrize('changes', [{'logit_cap': 20.0}, SECOND])
+def test_a_text_has_the_same_states_in_any_row(changes):
   rng = np.random.default_rng(0)
   lengths, width = [9, 4, 6, 1], 12
   texts = [rng.normal(size=(n, width)).astype(np.float32) for n in lengths]
@@ -202,7 +242,7 @@ def test_a_text_has_the_same_states_in_any_row():
   packed[1, :7] = np.concatenate(texts[2:])
   alone = jnp.array(lengths, jnp.int32)[:, None]
   numbers = jnp.arange(4, dtype=jnp.uint32)
-  model = make(num_layers=2, logit_cap=20.0)
+  model = make(num_layers=2, **changes)
   params = jax.jit(model.init)(jax.random.key(0), padded, alone)
   rngs = {'dropout': jax.random.key(1)}
 
@@ -223,7 +263,7 @@ def test_a_text_has_the_same_states_in_any_row():
     value, back = jax.vjp(lambda p: form(p, model), params)
     return value, jax.tree.leaves(back(seed))
 
-  again = make(num_layers=2, logit_cap=20.0, remat=True)
+  again = make(num_layers=2, **changes, remat=True)
   (value, grads), *others = (
       both(flat, model), both(joined, model), both(joined, again)
   )
@@ -259,6 +299,9 @@ def test_a_scan_has_the_same_states():
     [
         ({'num_kv_heads': 3}, 'num_kv_heads is 3; expected a divisor of'),
         ({'head_dim': 7}, 'head_dim is 7; expected an even number'),
+        ({'global_kv_heads': 3}, 'global_kv_heads is 3; expected a divisor of'),
+        ({'global_head_dim': 7}, 'global_head_dim is 7; expected an even'),
+        ({**SECOND, 'scan_layers': True}, 'as layers differ in shapes'),
         ({'dtype': 'float16'}, 'overflows in float16'),
         ({'window': (3,)}, 'window is (3,); expected two whole numbers'),
     ],

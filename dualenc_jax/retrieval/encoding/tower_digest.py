@@ -40,7 +40,7 @@ _IMPLIED = {
     *('vocab_size', 'features', 'num_layers', 'num_heads', 'head_dim'),
     *('mlp_dim', 'num_buckets', 'bias_per_layer', 'hidden'),
 }
-_IMPLIED_OF_GEMMA = {'num_layers', 'mlp_dim'}
+_IMPLIED_OF_GEMMA = {'num_layers', 'mlp_dim', 'signal_dim', 'layer_scale'}
 # Defaults of every part.
 _DEFAULTS = [
     *map(class_name, (DualEncoder, TokenEmbedder, T5Encoder, Projection)),
