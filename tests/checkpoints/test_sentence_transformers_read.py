@@ -190,7 +190,7 @@ POOLING, DENSE = '1_Pooling/config.json', '2_Dense/config.json'
 @pytest.mark.parametrize(
     'change, message',
     [
-        (entry(2), 'Pooling, Normalize; .* give the file model.safe'),
+        (entry(2), 'names no Dense; .* give the file model.safe'),
         (entry(2, type='sentence_transformers.models.LSTM'), 'LSTM, Norm'),
         (entry(0, type='my.Transformer'), 'my.Transformer, whose code is not'),
         (lambda f: (f / DENSE).unlink(), "activation_function is '.*Tanh'"),
