@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from dualenc_jax.checkpoints import (
+  gemma_config,
   hugging_face_config as config_lib,
   hugging_face_gemma as gemma,
   hugging_face_tokenizer as tokenizer,
@@ -116,12 +117,12 @@ def read(path: pathlib.Path) -> Weights:
   theirs = safetensors_file.read(path)
   config, where = config_lib.read(folder), folder / config_lib.FILE
   projection = _read_projection(folder)
-  if config.get('model_type') in gemma.MODEL_TYPES:
+  if config.get('model_type') in gemma_config.MODEL_TYPES:
     tensors, encoder, left_out = gemma.read(theirs, config, where)
     return Weights(
         KIND, str(path), tensors | projection, encoder,
         usage=tokenizer.read(folder, _GEMMA_TOKENS), left_out=left_out,
-        max_length=gemma.max_length(config),
+        max_length=gemma_config.max_length(config),
     ).check()
   activations = config_lib.read_activations(config, where)
   table, left_out = _read_table(theirs, config, folder)
@@ -276,7 +277,7 @@ def _read_table(
 
 
 def _has_config(folder: pathlib.Path) -> bool:
-  known = *config_lib.MODEL_TYPES, *gemma.MODEL_TYPES
+  known = *config_lib.MODEL_TYPES, *gemma_config.MODEL_TYPES
   return config_lib.model_type(folder) in known
 
 
