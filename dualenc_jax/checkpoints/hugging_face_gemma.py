@@ -1,4 +1,4 @@
-"""Hugging Face's Gemma encoders: their tensors read, tensors and config written.
+"""Hugging Face's Gemma encoders: tensors read, tensors and config written.
 
 They are those of `gemma_config`. Linear maps are [output, input] there.
 """
