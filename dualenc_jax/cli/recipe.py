@@ -171,10 +171,12 @@ def _explain_macros(
     args: argparse.Namespace, recipe: Recipe, failed: Collection[str]
 ) -> Iterator[str]:
   """Returns what the recipe calls the macros that errors of stages name."""
-  places = recipe_macros.places(gin.config_str())
+  by_own = recipe_macros.of_stages(gin.config_str())
+  macros = sorted({macro for each in by_own.values() for macro in each})
+  places = [f"{name} = '{{{name}}}'" for name in macros]
   plain = _build(args, [*args.gin_bindings, *places])
   names = [n for n, each in recipe.copies.items() if {*each} & {*failed}]
-  return recipe_macros.explain(plain.stages, names)
+  return recipe_macros.explain(plain.stages, names, macros)
 
 
 def _given(

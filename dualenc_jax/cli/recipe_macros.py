@@ -24,24 +24,19 @@ def hint(name: str, text: str) -> str:
   )
 
 
-def places(text: str) -> list[str]:
-  """Bindings that put '{MACRO}' where a macro sets one of a stage."""
-  names = {name for macros in of_stages(text).values() for name in macros}
-  return [f"{name} = '{{{name}}}'" for name in sorted(names)]
-
-
 def explain(
-    stages: Mapping[str, Stage], failed: Collection[str]
+    stages: Mapping[str, Stage], failed: Collection[str], names: Collection[str]
 ) -> Iterator[str]:
   """Yields what the macros are called that the errors of stages name.
 
-  The stages are of a recipe that was built with `places`.
+  The stages are of a recipe that has '{NAME}' in place of the macros `names`.
   """
+  named = {f'{{{name}}}' for name in names}
   for name, stage in stages.items():
     found = {
         flag.removeprefix('gin.'): value[1:-1]
         for flag, value in stage.flags.items()
-        if isinstance(value, str) and re.fullmatch(r'{[A-Z]\w*}', value)
+        if isinstance(value, str) and value in named
     }
     words = [f'{a} is {b}' for a, b in found.items() if a != b]
     if name in failed and words:

@@ -117,7 +117,7 @@ def test_models_of_a_set_each_are_a_row_by_their_name(tmp_path, capsys):
   assert rows == [
       ['MRR', '50.00', '100.00', '+50.00'], ['MRR', '20.00', '40.00', '+20.00']
   ]
-  assert 'Each model is trained anew for each set.' in printed
+  assert 'Trained anew for each set: DE, SamToNe.' in printed
   assert 'training runs' not in '\n'.join(printed)
   table = (tmp_path / 'out' / 'tables.md').read_text()
   assert table.count('| DE ') == table.count('| SamToNe ') == 1

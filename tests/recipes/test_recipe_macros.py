@@ -74,6 +74,8 @@ def test_a_recipe_has_its_own_names_of_macros(tmp_path, capfd, monkeypatch):
   assert 'STEPS is ALIGNMENT_STEPS' in of_aligned
   assert 'training.UntilAligned.share is SHARE' in of_aligned
   assert 'SEED' not in of_aligned
+  # A place of a sweep is no macro.
+  assert 'QUERY_LAYERS' not in of_aligned
   for flag, told in (
       ('STEPS', 'calls it ALIGNMENT_STEPS or FINETUNE_STEPS or MATCHING_STEPS'),
       ('CLIP_NORM', """.Stage.overrides="{'gin.CLIP_NORM': VALUE}"."""),

@@ -313,7 +313,7 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
 
   There is a sentence for each model whose results are of several checkpoints or
   training runs, for each relevance level above 1, and for each BM25. Models of
-  a grid, whose results are of a run each, have one sentence for all.
+  a grid, whose results are of a run each, have one for all of them.
   """
   notes = []
 
@@ -321,19 +321,19 @@ def mixed_notes(results: Mapping[str, Sequence[Result]]) -> tuple[str, ...]:
     # Results without a step or run may be of the others'.
     return sorted({r.provenance[name] for r in group if r.provenance.get(name)})
 
-  is_grid = len(results) > 1 and all(
-      len(values(group, 'run_id')) == len(group) > 1
-      for group in results.values()
-  )
-  if is_grid:
-    notes.append('Each model is trained anew for each set.')
+  anew = [
+      name for name, group in results.items()
+      if len(results) > 1 and len(values(group, 'run_id')) == len(group) > 1
+  ]
+  if anew:
+    notes.append(f'Trained anew for each set: {", ".join(anew)}.')
   for name, group in results.items():
     model = f' of {name}' if len(results) > 1 else ''
     steps, runs = (values(group, n) for n in ('checkpoint_step', 'run_id'))
     if len(steps) > 1:
       words = ', '.join(f'{step:,}' for step in steps)
       notes.append(f'Figures{model} are of steps {words}.')
-    if len(runs) > 1 and not is_grid:
+    if len(runs) > 1 and name not in anew:
       notes.append(f'Figures{model} are of {len(runs)} training runs.')
   every = [r.provenance for group in results.values() for r in group]
   for level in sorted({facts.get('relevance_level') or 1 for facts in every}):
