@@ -5,6 +5,7 @@ Activations, dtype and whatever else no tensor shows are saved beside them.
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
+import importlib
 import logging
 import os
 import pathlib
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from dualenc_jax import models
-from dualenc_jax.checkpoints import weights as weights_lib
+from dualenc_jax.checkpoints import adapters, weights as weights_lib
 from dualenc_jax.checkpoints.weights import infer_encoder, Weights
 from dualenc_jax.data.text.tokenizer import (
   SPECIAL_TOKENS,
@@ -61,6 +62,7 @@ _META = {
         'template?': {'text': str, 'length': int, 'eos?': bool},
         f'{model_codec.GROUP}?': {'name': str, 'dim': int, 'normalise': [bool]},
     },
+    f'{adapters.GROUP}?': adapters.FACTS,
 }
 _LOG = logging.getLogger(__name__)
 _T = TypeVar('_T')
@@ -75,7 +77,7 @@ class Checkpoint:
     folder: that of the checkpoint in it.
     meta: JSON that was saved beside the tensors.
     tensors: the model's, one for each layer, by the names of `DualEncoder` or
-      of another model.
+      of another model; adapters are folded in.
     loss: those of the loss, 'loss/log_temperature'.
     codec_tensors: those of the model's codec, without 'codec/'.
   """
@@ -211,6 +213,10 @@ def open_checkpoint(path: pathlib.Path, step: int) -> Checkpoint:
   meta |= {'model': models.current_names(meta['model'])}
   checkpoint_meta.check_item(folder / 'params', known)
   tensors = unstack(zarr_files.read_tree(folder / 'params'))
+  if lora := meta.get(adapters.GROUP):
+    # The reader of all forms imports this module.
+    forms = importlib.import_module('dualenc_jax.checkpoints')
+    tensors = adapters.fold(tensors, lora, path, forms.read)
   loss, codec, others = _partition(tensors, 'loss', model_codec.GROUP)
   codec = {n.partition('/')[2]: t for n, t in codec.items()}
   return Checkpoint(path, folder, meta, others, loss, codec)

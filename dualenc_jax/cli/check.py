@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(line)
   if start := experiment_lib.make_start(plan, experiment):
     print(start)
-  params = plan.abstract.params
+  params = plan.all_params(plan.abstract)
   for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params)):
     print(f'  {path} {list(leaf.shape)} {leaf.sharding.spec}')
   if args.fit_batch:
@@ -79,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   parts = memory.memory_parts(experiment, compiled)
   for line in memory.format_table(parts, available):
     print(f'  {line}')
+  gradients = memory.mib(memory.device_bytes(plan.abstract.params))
+  print(f'  The temporaries have gradients of at most {gradients}.')
   if on:
     peak = memory.peak_of(compiled)
     if peak > available:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import itertools
 from typing import Any
 
-from flax import linen as nn
+from flax import linen as nn, traverse_util
 import jax
 import jax.numpy as jnp
 
@@ -61,17 +61,26 @@ def row_lengths(
   return lengths, None if numbers is None else numbers[:, None]
 
 
-def abstract_params(model: nn.Module) -> Any:
+def abstract_params(model: nn.Module, adapted: Any = None) -> Any:
   """The parameters as ShapeDtypeStruct, in their boxes of logical axes.
 
-  The model is a dual encoder, or any other module over tokens.
+  The model is a dual encoder, or any other module over tokens; with parameters
+  that are `adapted`, their adapters have boxes, too.
   """
   tokens = [jnp.ones((1, 2), jnp.int32)]
   if hasattr(model, 'encode_passage'):
     tokens *= 2
-  return jax.eval_shape(
+  boxed = jax.eval_shape(
       lambda: model.init(jax.random.key(0), *tokens)['params']
   )
+  if adapted is None:
+    return boxed
+  flat = traverse_util.flatten_dict(boxed)
+  for (*where, name), leaf in traverse_util.flatten_dict(adapted).items():
+    if name == layers.ADAPTER[0]:
+      boxes = layers.box_adapter(flat[*where, 'kernel'], leaf.shape[-1])
+      flat |= {(*where, name): box for name, box in boxes.items()}
+  return traverse_util.unflatten_dict(flat)
 
 
 class Projection(nn.Module):

@@ -121,12 +121,13 @@ class _Attention(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: jax.Array, mask: jax.Array, angles: jax.Array
+      self, x: jax.Array, mask: jax.Array, angles: jax.Array,
+      dropout: Segments | None = None,
   ) -> jax.Array:
     def heads(name: str, count: int, axis: str) -> jax.Array:
       y = layers.Dense(
           count * self.head_dim, ('embed', axis), dtype=self.dtype, name=name
-      )(x)
+      )(x, dropout)
       if axis == 'joined_kv':
         y = nn.with_logical_constraint(y, ('batch', 'length', 'heads'))
       return y.reshape(*y.shape[:-1], count, self.head_dim)
@@ -147,7 +148,7 @@ class _Attention(nn.Module):
     )
     return layers.Dense(
         x.shape[-1], ('joined_kv', 'embed'), dtype=self.dtype, name='out'
-    )(y.reshape(*x.shape[:-1], -1))
+    )(y.reshape(*x.shape[:-1], -1), dropout)
 
 
 class _Layer(nn.Module):
@@ -181,7 +182,9 @@ class _Layer(nn.Module):
 
     drop = layers.Dropout(self.dropout_rate)
     y = norm('pre_attention_layer_norm', x)
-    y = _Attention(*self.attention, name='attention')(y, mask, angles)
+    y = _Attention(*self.attention, name='attention')(
+        y, mask, angles, dropout
+    )
     x = x + drop(norm('post_attention_layer_norm', y), dropout)
     y = norm('pre_mlp_layer_norm', x)
     y = layers.Mlp(

@@ -4,7 +4,9 @@ Parameters have T5X's names, shapes and initialisers. Shapes: R rows, S texts a
 row, L tokens, E model dim, F features.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import contextvars
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -18,6 +20,11 @@ from dualenc_jax.utils.errors import expect
 
 Initializer = Callable[..., jax.Array]
 
+
+# Names beside a `Dense` kernel [E, F] of its adapter: A [E, r] and B [r, F],
+# which no module declares (LoRA, Hu et al., 2021).
+ADAPTER = ('lora_a', 'lora_b')
+_adapter_dropout = contextvars.ContextVar('_adapter_dropout', default=0.0)
 
 KERNEL_INIT = nn.initializers.variance_scaling(
     1.0, 'fan_in', 'truncated_normal'
@@ -66,10 +73,43 @@ def parameter(
   return data_axis.gather_param(part, axes, dtype)
 
 
+@contextlib.contextmanager
+def use_adapter_dropout(rate: float) -> Iterator[None]:
+  """A context in which adapters drop entries of their inputs at a rate."""
+  token = _adapter_dropout.set(rate)
+  try:
+    yield
+  finally:
+    _adapter_dropout.reset(token)
+
+
+def box_adapter(
+    kernel: nn.LogicallyPartitioned, rank: int
+) -> dict[str, nn.LogicallyPartitioned]:
+  """The abstract adapter of a kernel, by name, in boxes of its logical axes.
+
+  The kernel is [E, F], or [layers, E, F] of a scan.
+  """
+  *stack, inputs, outputs = kernel.value.shape
+  *stacked, rows, columns = kernel.names
+  parts = (
+      ((*stack, inputs, rank), (*stacked, rows, None)),
+      ((*stack, rank, outputs), (*stacked, None, columns)),
+  )
+  return {
+      name: nn.LogicallyPartitioned(
+          jax.ShapeDtypeStruct(shape, jnp.float32), names
+      )
+      for name, (shape, names) in zip(ADAPTER, parts)
+  }
+
+
 class Dense(nn.Module):
   """Linear map of the last axis, without bias; the kernel is always 2-D.
 
-  `kernel_axes` are logical, [input, output]; the product has `dtype`.
+  `kernel_axes` are logical, [input, output]; the product has `dtype`. Where the
+  parameters have an adapter A, B beside the kernel, x A B is added, so that the
+  kernel needs no gradient to train it.
   """
 
   features: int
@@ -78,20 +118,38 @@ class Dense(nn.Module):
   dtype: str = 'float32'
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [..., E] to [..., F]."""
+  def __call__(
+      self, x: jax.Array, dropout: 'Segments | None' = None
+  ) -> jax.Array:
+    """Maps [..., E] to [..., F]; `dropout` has the texts of x for adapters."""
     kernel = parameter(
         self, 'kernel', self.kernel_init, (x.shape[-1], self.features),
         self.kernel_axes, self.dtype,
     )
     x = x.astype(self.dtype)
-    if current_backend() != 'cpu':
-      return jnp.dot(x, kernel)
-    # XLA for CPUs computes the kernel's gradient 2.7 times faster over one flat
-    # axis of tokens than over (B, L); a TPU's compiler would not fuse the
-    # product with its neighbours.
-    y = jnp.dot(x.reshape(-1, x.shape[-1]), kernel)
-    return y.reshape(*x.shape[:-1], self.features)
+    y = _product(x, kernel)
+    if not self.has_variable('params', ADAPTER[0]):
+      return y
+    rows, columns = self.kernel_axes
+    a, b = (
+        data_axis.gather_param(
+            self.get_variable('params', name), axes, self.dtype
+        )
+        for name, axes in zip(ADAPTER, ((rows, None), (None, columns)))
+    )
+    x = Dropout(_adapter_dropout.get())(x, dropout)
+    return y + _product(_product(x, a), b)
+
+
+def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+  """The product of [..., E] and [E, F]."""
+  if current_backend() != 'cpu':
+    return jnp.dot(x, kernel)
+  # XLA for CPUs computes the kernel's gradient 2.7 times faster over one flat
+  # axis of tokens than over (B, L); a TPU's compiler would not fuse the product
+  # with its neighbours.
+  y = jnp.dot(x.reshape(-1, x.shape[-1]), kernel)
+  return y.reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 class RMSNorm(nn.Module):
@@ -276,7 +334,7 @@ class Mlp(nn.Module):
     for i, activation in enumerate(self.activations):
       name = 'wi' if len(self.activations) == 1 else f'wi_{i}'
       y = Dense(self.hidden_dim, ('embed', 'mlp'), dtype=self.dtype, name=name)(
-          x
+          x, dropout
       )
       if activation != 'linear':
         y = getattr(nn, activation)(y)
@@ -289,4 +347,4 @@ class Mlp(nn.Module):
         kernel_init=scaled(KERNEL_INIT, self.out_init),
         dtype=self.dtype,
         name='wo',
-    )(hidden)
+    )(hidden, dropout)

@@ -66,10 +66,13 @@ class DecoderLayer(nn.Module):
     """Maps [R, T, E] to [R, T, E]; see `T5Decoder` for the arguments."""
     y = self.pre_self_attention_layer_norm(x)
     y = self.self_attention(
-        y, *self.self_attention.keys_and_values(y), bias, mask, dropout[0]
+        y, *self.self_attention.keys_and_values(y, dropout[0]), bias, mask,
+        dropout[0], dropout[0],
     )
     x = x + self.dropout(y, dropout[0])
-    source = self.encoder_decoder_attention.keys_and_values(encoded)
+    source = self.encoder_decoder_attention.keys_and_values(
+        encoded, dropout[1]
+    )
     return self._after(x, source, source_mask, dropout)
 
   def cached(
@@ -96,7 +99,7 @@ class DecoderLayer(nn.Module):
     y = self.pre_cross_attention_layer_norm(x)
     no_bias = jnp.zeros((1, 1, 1, 1), jnp.float32)
     y = self.encoder_decoder_attention(
-        y, *source, no_bias, source_mask, dropout[1]
+        y, *source, no_bias, source_mask, dropout[1], dropout[0]
     )
     x = x + self.dropout(y, dropout[0])
     y = self.mlp(self.pre_mlp_layer_norm(x), dropout[0])

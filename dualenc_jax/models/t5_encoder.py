@@ -209,25 +209,30 @@ class Attention(nn.Module):
     y = nn.with_logical_constraint(y, ('batch', 'length', 'heads'))
     return y.reshape(*y.shape[:-1], self.num_heads, self.head_dim)
 
-  def keys_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  def keys_and_values(
+      self, x: jax.Array, dropout: Segments | None = None
+  ) -> tuple[jax.Array, jax.Array]:
     """Keys and values: [R, T, E] -> [R, T, H, K] each."""
-    return self._heads(self.key(x)), self._heads(self.value(x))
+    keys, values = self.key(x, dropout), self.value(x, dropout)
+    return self._heads(keys), self._heads(values)
 
   def __call__(
       self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array,
       mask: jax.Array, dropout: Segments | None = None,
+      own: Segments | None = None,
   ) -> jax.Array:
     """Attends from [R, T, E] to keys and values [R, S, H, K]: [R, T, E].
 
     For bias and mask see `einsum_attention`. `dropout`, the texts of the keys,
-    switches dropout of the attention weights on.
+    switches dropout of the attention weights on; `own`, those of x, that of
+    adapters.
     """
     keep = keep_weights(self, dropout)
     y = self.attention_fn(
-        self._heads(self.query(x)), keys, values, bias, mask,
+        self._heads(self.query(x, own)), keys, values, bias, mask,
         self.dropout_rate, keep,
     )
-    return self.out(y.reshape(*x.shape[:-1], -1))
+    return self.out(y.reshape(*x.shape[:-1], -1), own)
 
 
 class EncoderLayer(nn.Module):
@@ -262,7 +267,9 @@ class EncoderLayer(nn.Module):
         x.shape[-1], self.num_heads, self.head_dim, self.dropout_rate,
         self.dtype, self.attention_fn, self.residual_init, name='attention',
     )
-    y = attention(y, *attention.keys_and_values(y), bias, mask, dropout)
+    y = attention(
+        y, *attention.keys_and_values(y, dropout), bias, mask, dropout, dropout
+    )
     x = x + layers.Dropout(self.dropout_rate)(y, dropout)
     y = layers.RMSNorm(dtype=self.dtype, name='pre_mlp_layer_norm')(x)
     y = layers.Mlp(

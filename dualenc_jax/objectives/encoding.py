@@ -95,8 +95,8 @@ def map_cells(
     data_axis.check_micro_batch_size(micro_batch_size, size)
     at_once = micro_batch_size // (size // cells)
   return data_axis.map_rows(
-      function, at_once, functools.partial(abstract_params, model), params,
-      numbers.reshape(cells, -1), texts, *trees,
+      function, at_once, functools.partial(abstract_params, model, params),
+      params, numbers.reshape(cells, -1), texts, *trees,
   )
 
 

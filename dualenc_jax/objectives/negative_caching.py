@@ -235,8 +235,9 @@ class CachedNegatives(PairObjective):
 
     texts = padded_rows(tokens)
     encoded = data_axis.map_rows(
-        encode_cells, at_once, functools.partial(abstract_params, self.model),
-        params, texts, numbers,
+        encode_cells, at_once,
+        functools.partial(abstract_params, self.model, params), params, texts,
+        numbers,
     )
     return encoded.astype(jnp.float32)
 

@@ -10,10 +10,11 @@ from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.training.initial_checkpoint import InitialCheckpoint
 from dualenc_jax.training.loop import train
+from dualenc_jax.training.lora import Lora
 from dualenc_jax.training.step import Optimizer
 from dualenc_jax.training.stopping import UntilAligned
 
 __all__ = [
-    'Experiment', 'InitialCheckpoint', 'Optimizer', 'Partitioner', 'train',
-    'UntilAligned',
+    'Experiment', 'InitialCheckpoint', 'Lora', 'Optimizer', 'Partitioner',
+    'train', 'UntilAligned',
 ]

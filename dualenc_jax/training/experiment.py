@@ -17,6 +17,7 @@ import uuid
 import jax
 
 from dualenc_jax import data
+from dualenc_jax.checkpoints.adapters import GROUP
 from dualenc_jax.checkpoints.vocabulary import check_lengths
 from dualenc_jax.data import Cache, columns, dataset
 from dualenc_jax.objectives import Batches, Objective
@@ -29,6 +30,7 @@ from dualenc_jax.training import (
   step as step_lib,
 )
 from dualenc_jax.training.checkpoints import Checkpoints
+from dualenc_jax.training.lora import Lora
 from dualenc_jax.training.reporting import TRACKERS
 from dualenc_jax.training.step import Optimizer, Plan, TrainState
 from dualenc_jax.training.stopping import UntilAligned
@@ -70,6 +72,8 @@ class Experiment:
     tracker: 'wandb' or 'trackio', which get the metrics, too.
     passage_tokenizer: tokenizer of splits whose passages alone are used, where
       `tokenizer` has another prompt of queries; None for `tokenizer`.
+    lora: adapters to train in place of the kernels of `initial_checkpoint`;
+      None, or those without a rank, train the whole model.
   """
 
   model_dir: str
@@ -93,6 +97,7 @@ class Experiment:
   cache_dir: str | None = None
   tracker: str | None = None
   passage_tokenizer: data.Tokenizer | None = None
+  lora: Lora | None = None
 
   def __post_init__(self):
     dataset.check_dataset('Experiment.task', self.task)
@@ -171,6 +176,12 @@ class Experiment:
     extra = columns.collect_extra(task for task, _ in self.task.parts())
     return tuple(column for column in extra if column.per)
 
+  @property
+  def adapters(self) -> Lora | None:
+    """The adapters of the run; None if it trains the whole model."""
+    given = self.lora is not None and self.lora.rank is not None
+    return self.lora if given else None
+
   def _prepare(self, task: data.Dataset, split: str) -> Cache:
     folder = self.cache_dir or default_cache_dir() / 'tokens'
     tokenizer = self.tokenizer.prompted(self.task.prompt_of(task))
@@ -183,12 +194,12 @@ def make_plan(experiment: Experiment) -> Plan:
   objective.check_mesh(partitioner)
   return step_lib.plan(
       objective, experiment.optimizer, partitioner, experiment.seed,
-      objective.extra_state(experiment),
+      objective.extra_state(experiment), experiment.adapters,
   )
 
 
 def make_start(plan: Plan, experiment: Experiment) -> initial_lib.Start | None:
-  """Plans the start of a run without a checkpoint; None is from scratch."""
+  """Plans the start of a run, or its base; None is from scratch."""
   source = experiment.initial_checkpoint
   if source is None or getattr(source, 'path', source) is None:
     if experiment.objective.needs_start:
@@ -197,14 +208,36 @@ def make_start(plan: Plan, experiment: Experiment) -> initial_lib.Start | None:
           ' tower, but INITIAL_CHECKPOINT_PATH is None. Expected the model_dir,'
           ' or any checkpoint, of the teacher.'
       )
+    if plan.lora is not None:
+      raise UserError(
+          f'LORA_RANK is {plan.lora.rank}, but INITIAL_CHECKPOINT_PATH is None:'
+          ' expected the checkpoint whose parameters stay beside the adapters.'
+          ' Give it, or leave LORA_RANK out.'
+      )
     _warn_of_random(plan, experiment, {})
     return None
+  if plan.lora is not None and getattr(source, 'query_path', None):
+    raise UserError(
+        'LORA_RANK and QUERY_CHECKPOINT_PATH are given, but adapters have one'
+        ' base. Leave one of them out.'
+    )
+  params = plan.abstract.params
+  if plan.lora is not None:
+    heads = {name: tree for name, tree in params.items() if name != GROUP}
+    params = plan.lora.combine(plan.abstract.base, heads)
   start = initial_lib.plan_start(
       source, experiment.objective.facts, experiment.tokenizer.vocabulary,
-      plan.abstract.params,
+      params,
   )
   check_lengths(start.weights, experiment.tokenizer)
-  _warn_of_random(plan, experiment, start.sources)
+  if plan.lora is None:
+    _warn_of_random(plan, experiment, start.sources)
+  elif fresh := _find_fresh(plan.abstract.base, start.sources):
+    raise UserError(
+        f'{", ".join(fresh)}: random, and never trained: LORA_RANK trains'
+        ' adapters alone, and these are not from the checkpoint. Give one that'
+        ' has them.'
+    )
   prompts = dict(start.weights.usage.prompts)
   embeds = experiment.objective.outputs == 'embeddings'
   if prompts and embeds and not experiment.tokenizer.prompts:
@@ -225,13 +258,13 @@ def _warn_of_random(
   `sources` are those of a `Start`. Parameters of a codec are never random.
   """
   params, objective = plan.abstract.params, experiment.objective
-  paths = leaf_paths(params)
-  frozen = experiment.optimizer.frozen_paths(paths, objective.frozen)
+  frozen = experiment.optimizer.frozen_paths(
+      leaf_paths(params), objective.frozen
+  )
   fresh = [
       path
-      for path, leaf in zip(paths, jax.tree.leaves(params))
+      for path in _find_fresh(params, sources)
       if path in frozen and not path.startswith(f'{model_codec.GROUP}/')
-      and None in map(sources.get, layer_names(path, leaf.shape))
   ]
   if fresh:
     _LOG.warning(
@@ -240,6 +273,15 @@ def _warn_of_random(
         ' leave them out of FREEZE.',
         ', '.join(fresh),
     )
+
+
+def _find_fresh(params: Any, sources: Mapping[str, str | None]) -> list[str]:
+  """Returns paths of parameters that no checkpoint has, or not all layers."""
+  return [
+      path
+      for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params))
+      if None in map(sources.get, layer_names(path, leaf.shape))
+  ]
 
 
 def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
@@ -251,9 +293,11 @@ def describe(experiment: Experiment, plan: Plan) -> Iterator[str]:
       f' {jax.process_count()} host(s), mesh data {mesh.shape["data"]} x model'
       f' {mesh.shape["model"]}.'
   )
-  params = jax.tree.leaves(plan.abstract.params)
+  params = jax.tree.leaves(plan.all_params(plan.abstract))
   count = sum(math.prod(leaf.shape) for leaf in params)
   yield f'Parameters: {count:,} in {len(params)} arrays.'
+  if plan.lora is not None:
+    yield plan.lora.describe(plan.abstract)
   rate = experiment.optimizer.describe(experiment.steps)
   yield f'Steps: {experiment.steps}, {rate}.'
   yield from experiment.objective.describe(experiment)
@@ -265,16 +309,25 @@ def restore_or_init(
   """Returns the first state and its `meta`.
 
   The state is the newest readable checkpoint of this run, else the parameters
-  of `start`, else random ones.
+  of `start`, else random ones. The base of adapters is always that of `start`;
+  its facts are in `meta`.
   """
   restored = checkpoints.restore(plan.abstract)
   if restored is not None:
-    _LOG.info('Resuming from step %d.', restored[1]['step'])
-    return restored
-  state = plan.init()
-  if start is not None:
-    state = initial_lib.load_start(start, state)
-  return state, {'step': 0, 'run_id': uuid.uuid4().hex}
+    state, meta = restored
+    _LOG.info('Resuming from step %d.', meta['step'])
+  else:
+    state, meta = plan.init(), {'step': 0, 'run_id': uuid.uuid4().hex}
+    if start is not None:
+      state = initial_lib.load_start(start, state)
+  if plan.lora is not None:
+    assert start is not None
+    base, meta[GROUP] = initial_lib.load_base(
+        start, plan.abstract.base, plan.lora, checkpoints.folder.parent,
+        meta.get(GROUP),
+    )
+    state = state._replace(base=base)
+  return state, meta
 
 
 def describe_data(experiment: Experiment) -> dict[str, Any]:
@@ -336,6 +389,7 @@ def describe_settings(experiment: Experiment) -> dict[str, Any]:
       'clip_norm': optimizer.clip_norm,
       'freeze': optimizer.freeze,
       'multipliers': optimizer.multipliers,
+      **({'lora': experiment.adapters} if experiment.adapters else {}),
   }
   # The addresses of functions are others in each process.
   return {

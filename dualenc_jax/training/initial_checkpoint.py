@@ -6,13 +6,21 @@ al., 2022), or from layers of the passage tower (Wang and Lyu, 2023).
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import logging
+import pathlib
 from typing import Any
 
 import jax
 
 from dualenc_jax import models
-from dualenc_jax.checkpoints import assignment, formats, loading
+from dualenc_jax.checkpoints import (
+  adapters,
+  assignment,
+  checkpoint_reader,
+  formats,
+  loading,
+)
 from dualenc_jax.checkpoints.assignment import Rule
 from dualenc_jax.checkpoints.vocabulary import check_same_vocabulary
 from dualenc_jax.checkpoints.weights import (
@@ -69,10 +77,12 @@ class Start:
     weights: those of the checkpoint, or of two.
     sources: the name in the checkpoint, or None, of every parameter, one a
       layer.
+    path: the checkpoint as the run names it.
   """
 
   weights: Weights
   sources: Sources
+  path: str = ''
 
   def __str__(self) -> str:
     """One line: how much is taken, fresh and left out."""
@@ -135,7 +145,7 @@ def plan_start(
       rules, drop = rules + more[0], drop + more[1]
     sources = assignment.assign(shapes, weights, rules, drop)
     check_activations(weights, facts, sources)
-    return Start(weights, sources)
+    return Start(weights, sources, str(initial.path))
   query = formats.read(query_path)
   check_same_vocabulary(query, vocabulary)
   more = _query_rules(facts, weights, query)
@@ -165,10 +175,62 @@ def load_start(start: Start, state: TrainState) -> TrainState:
   names = partitioning.leaf_paths(state.params)
   leaves, treedef = jax.tree.flatten(state.params)
   for i, (name, leaf) in enumerate(zip(names, leaves)):
-    sources = [start.sources[part] for part in layer_names(name, leaf.shape)]
+    # Adapters have no source.
+    parts = layer_names(name, leaf.shape)
+    sources = [start.sources.get(part) for part in parts]
     leaves[i] = _load_array(leaf, name, sources, tensors)
   _LOG.info('%s', start)
   return state._replace(params=jax.tree.unflatten(treedef, leaves))
+
+
+def load_base(
+    start: Start, abstract: Any, lora: Any, model_dir: pathlib.Path,
+    known: Mapping[str, Any] | None = None,
+) -> tuple[Any, dict[str, Any]]:
+  """Loads the base of adapters, tensor by tensor.
+
+  Args:
+    start: the checkpoint.
+    abstract: the base, with shardings.
+    lora: the run's `Lora`.
+    model_dir: that of the run, for messages.
+    known: the facts of the run's own checkpoint, whose base must be this one.
+
+  Returns:
+    The base on the mesh, and its facts, `adapters.FACTS`.
+
+  Raises:
+    UserError: a tensor cannot be read, or is not that of `known`.
+  """
+  weights, found = start.weights, {}
+  tensors = {**weights.tensors, **weights.loss}
+
+  def place(path, leaf):
+    layers = []
+    for name in layer_names(partitioning.path_string(path), leaf.shape):
+      source = start.sources[name]
+      assert source is not None
+      found[name] = {'source': source}
+      see = functools.partial(found[name].__setitem__, 'sha256')
+      if known is not None:
+        facts = known['tensors'].get(name, {'source': source, 'sha256': ''})
+        see = adapters.checker(model_dir, start.path, **facts)
+      layers.append(adapters.watch(tensors[source], see))
+    return loading.place_array(leaf.shape, leaf.sharding, layers)
+
+  base = jax.tree_util.tree_map_with_path(place, abstract)
+  is_run = weights.kind == checkpoint_reader.KIND
+  path = start.path
+  if '://' not in path:
+    path = str(pathlib.Path(path).expanduser().absolute())
+  facts = {
+      'rank': lora.rank,
+      'factor': lora.factor,
+      'base': path,
+      'step': weights.step if is_run else None,
+      'tensors': found if known is None else known['tensors'],
+  }
+  return base, facts
 
 
 def _load_array(

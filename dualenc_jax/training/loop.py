@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dualenc_jax.checkpoints.adapters import GROUP
 from dualenc_jax.parallel.partitioning import leaf_paths
 from dualenc_jax.training import experiment as experiment_lib, monitors
 from dualenc_jax.training.checkpoints import Checkpoints, write_vocabulary
@@ -68,7 +69,7 @@ def train(
   # Each part is checked before the next, which takes longer.
   checkpoints = Checkpoints(experiment.model_dir, experiment.keep_checkpoints)
   start = None
-  if not checkpoints.steps():
+  if plan.lora is not None or not checkpoints.steps():
     start = experiment_lib.make_start(plan, experiment)
   batches = experiment.batches
   state, meta = experiment_lib.restore_or_init(plan, checkpoints, start)
@@ -93,15 +94,16 @@ def train(
     return Outcome(first, notes['ended'], notes.get('best', {}))
 
   if not first:
-    extra = objective.init_extra_state(experiment, state.params)
+    extra = objective.init_extra_state(experiment, plan.all_params(state))
     state = state._replace(memory=extra)
-  complete = objective.make_completion(experiment, state.params)
+  complete = objective.make_completion(experiment, plan.all_params(state))
   meta = {
       'run_id': meta['run_id'],
       'data': data | experiment.tokenizer.own_facts,
       'model': objective.facts,
       'config': config,
       **({'settings': settings} if settings else {}),
+      **({GROUP: meta[GROUP]} if plan.lora is not None else {}),
   }
   steps, cells = experiment.steps, partitioner.host_rows(batches.cells)
   reporter = Reporter(
@@ -144,7 +146,7 @@ def train(
       if run.metrics:
         late.append(run.metrics['loss'].is_ready())
       if complete is not None:
-        batch = complete(run.state.params, batch)
+        batch = complete(plan.all_params(run.state), batch)
       with shapes.step(run.step + 1, batch), jax.transfer_guard('disallow'):
         run.state, run.metrics = plan.train_step(run.state, batch)
       run.step += 1

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dualenc_jax.checkpoints.adapters import GROUP
 from dualenc_jax.training.experiment import Experiment, make_plan
 from dualenc_jax.utils.errors import UserError
 
@@ -53,16 +54,24 @@ def memory_parts(
 ) -> dict[str, int]:
   """Returns bytes a device of a compiled step, by name; the sum is its peak.
 
-  The first are the step's inputs, by shapes and shardings; new parameters,
-  optimizer state and memory of the objective (such as a negative cache, absent
+  The first are the step's inputs, by shapes and shardings; with LoRA base,
+  adapters and heads stand in place of the parameters. New parameters, optimizer
+  state and memory of the objective (such as a negative cache, absent
   if it has none) take the place of the old. `temporaries` are activations that
   wait for the backward pass, gradients, updates, the loss's matrices and
   buffers of collectives. `other` is metrics, the program where it lies in the
   device's memory, and padding of inputs to the device's tiles.
   """
   state = make_plan(experiment).abstract
-  sizes = {
-      'parameters': device_bytes(state.params),
+  sizes = {'parameters': device_bytes(state.params)}
+  if jax.tree.leaves(state.base):
+    adapters = device_bytes(state.params[GROUP])
+    sizes = {
+        'base': device_bytes(state.base),
+        'adapters': adapters,
+        'heads': sizes['parameters'] - adapters,
+    }
+  sizes |= {
       'optimizer state': device_bytes((state.opt_state, state.step)),
       'memory': device_bytes(state.memory),
       'batch': device_bytes(_abstract_batch(experiment)),

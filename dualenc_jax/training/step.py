@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -13,9 +14,11 @@ import jax.numpy as jnp
 import optax
 
 from dualenc_jax.data.columns import STEP
+from dualenc_jax.models import layers
 from dualenc_jax.objectives import Objective
 from dualenc_jax.parallel import partitioning
 from dualenc_jax.parallel.partitioning import Partitioner
+from dualenc_jax.training.lora import Lora
 from dualenc_jax.utils.errors import expect, UserError
 
 # Parts of a run after which a description looks at the learning rate.
@@ -136,12 +139,17 @@ class Optimizer:
 
 
 class TrainState(NamedTuple):
-  """All that a step changes; the memory of most objectives is ()."""
+  """All that a step needs, and changes except the base.
+
+  The memory of most objectives is (), and so is the base, parameters that stay,
+  of runs without LoRA.
+  """
 
   step: Any
   params: Any
   opt_state: Any
   memory: Any = ()
+  base: Any = ()
 
 
 class Plan(NamedTuple):
@@ -149,18 +157,26 @@ class Plan(NamedTuple):
 
   Attributes:
     abstract: the state, of ShapeDtypeStruct with shardings.
-    init: makes the state on the mesh.
+    init: makes the state on the mesh, without a base.
     train_step: (state, batch) -> (state, metrics), which donates the state.
+    lora: the adapters of the run, if it has some.
   """
 
   abstract: TrainState
   init: Callable[[], TrainState]
   train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
+  lora: Lora | None = None
+
+  def all_params(self, state: TrainState) -> Any:
+    """Returns what the objective takes: the base, too; maybe abstract."""
+    if self.lora is None:
+      return state.params
+    return self.lora.combine(state.base, state.params)
 
 
 def plan(
     objective: Objective, optimizer: Optimizer, partitioner: Partitioner,
-    seed: int, memory: Any = (),
+    seed: int, memory: Any = (), lora: Lora | None = None,
 ) -> Plan:
   """Traces parameters and optimizer state; computes nothing.
 
@@ -178,6 +194,7 @@ def plan(
     partitioner: the mesh and its rules.
     seed: seed of parameters and dropout.
     memory: the objective's, abstract; at first it is zeros.
+    lora: adapters, of a rank, to train in place of their kernels.
 
   Raises:
     UserError: sizes that do not divide, rules that match nothing.
@@ -185,12 +202,26 @@ def plan(
   key = functools.partial(jax.random.key, seed)
   # Traced once, for its shapes and as a part of `init`.
   make_params = jax.jit(lambda: objective.init(key()))
-  boxed = jax.eval_shape(make_params)
+  boxed = whole = jax.eval_shape(make_params)
+  base: Any = ()
+  frozen = objective.frozen
+  if lora is not None:
+    paths = partitioning.leaf_paths(nn.unbox(whole))
+    fixed = optimizer.frozen_paths(paths, frozen)
+    lora.check_optimizer(optimizer.transform)
+    base, boxed = lora.split(lambda: objective.init(key()), whole, fixed)
+    optimizer = dataclasses.replace(optimizer, freeze=())
+    own = partitioning.leaf_paths(nn.unbox(boxed))
+    frozen = [re.escape(path) for path in sorted(fixed & {*own})]
   abstract_params = nn.unbox(boxed)
-  transform = optimizer.build(abstract_params, objective.frozen)
+  transform = optimizer.build(abstract_params, frozen)
 
   def init() -> TrainState:
     params = nn.unbox(make_params())
+    if lora is not None:
+      params = lora.init(
+          jax.random.fold_in(key(), 1), params, abstract_params
+      )
     return TrainState(
         jnp.zeros((), jnp.int32),
         params,
@@ -205,7 +236,10 @@ def plan(
       batch = {STEP: state.step, **batch}
 
     def value(params):
-      value, *rest = objective.step(params, state.memory, batch, dropout)
+      if lora is not None:
+        params = lora.combine(state.base, params)
+      with layers.use_adapter_dropout(lora.dropout if lora else 0.0):
+        value, *rest = objective.step(params, state.memory, batch, dropout)
       return value, rest
 
     (loss, (metrics, memory)), grads = jax.value_and_grad(value, has_aux=True)(
@@ -233,7 +267,10 @@ def plan(
         'finite': finite,
         'learning_rate': rate,
     }
-    return TrainState(state.step + 1, params, opt_state, memory), metrics
+    state = TrainState(
+        state.step + 1, params, opt_state, memory, state.base
+    )
+    return state, metrics
 
   def scoped_step(state, batch):
     with partitioner.scope():
@@ -250,13 +287,18 @@ def plan(
       ),
       jax.tree.map(lambda _: partitioner.rows, memory),
   )
+  make_state = jax.jit(init, out_shardings=shardings)
+  if lora is not None:
+    abstract = abstract._replace(base=nn.unbox(base))
+    shardings = shardings._replace(base=partitioner.param_shardings(base))
   return Plan(
       add_shardings(abstract, shardings),
-      jax.jit(init, out_shardings=shardings),
+      make_state,
       jax.jit(
           scoped_step, in_shardings=(shardings, partitioner.rows),
           out_shardings=(shardings, partitioner.replicated), donate_argnums=0,
       ),
+      lora,
   )
 
 

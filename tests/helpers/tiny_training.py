@@ -165,7 +165,7 @@ def make_state(abstract, separate_towers=False, params=None):
   )
   shardings = tuple(jax.tree.map(lambda a: a.sharding, abstract))
   return step_lib.TrainState(
-      *jax.device_put((np.int32(0), params, zeros, ()), shardings)
+      *jax.device_put((np.int32(0), params, zeros, (), ()), shardings)
   )
 
 

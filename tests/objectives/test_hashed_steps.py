@@ -21,7 +21,7 @@ LOSS = Hashed(gamma=0.5)
 def trained(micro_batch_size, implementation, steps=3):
   """Metrics of the first steps, and the gradients of the last."""
   model, partitioner = tiny_training.make_model(), Partitioner(2)
-  abstract, _, step = tiny_training.plan(
+  abstract, _, step, _ = tiny_training.plan(
       partitioner, model=model, loss=LOSS,
       similarity=dataclasses.replace(
           SIMILARITY, implementation=implementation

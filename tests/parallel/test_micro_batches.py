@@ -53,7 +53,7 @@ class Product(Loss):
 
 
 def trace_step(partitioner, size, batch_size, **options):
-  abstract, _, step = tiny_training.plan(
+  abstract, _, step, _ = tiny_training.plan(
       partitioner, model=make_model(**options), loss=Product(),
       micro_batch_size=size,
   )

@@ -123,7 +123,7 @@ def test_round_trip_of_a_model_and_its_optimizer(tmp_path):
       freeze=('token_embedder/.*',),
       multipliers=(('.*/scale', 0.5),),
   )
-  abstract, _, _ = tiny_training.plan(Partitioner(2), optimizer)
+  abstract, *_ = tiny_training.plan(Partitioner(2), optimizer)
   save_all(tmp_path, abstract, [9])
   assert_restores(Checkpoints(tmp_path), abstract, 9)
 

@@ -94,7 +94,7 @@ def test_embeddings_equal_each_text_alone(layout, cells, micro):
 
 def one_step(partitioner, layout, micro):
   cells = partitioner.mesh.shape['data'] * (SIZE // (micro or SIZE))
-  abstract, _, step = tiny_training.plan(
+  abstract, _, step, _ = tiny_training.plan(
       partitioner, model=make_model(), micro_batch_size=micro
   )
   state = tiny_training.make_state(abstract, params=make_params())

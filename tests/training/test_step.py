@@ -58,7 +58,7 @@ def shard_shapes(tree):
 )
 def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner, wi):
   model = tiny_training.make_model(separate_towers)
-  abstract, _, step = tiny_training.plan(partitioner, model=model)
+  abstract, _, step, _ = tiny_training.plan(partitioner, model=model)
   state = tiny_training.make_state(abstract, separate_towers)
   batch = tiny_training.make_batch(num_negatives=num_negatives)
   batch = partitioner.to_device(batch)
@@ -91,7 +91,7 @@ def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner, wi):
   assert trace['encoder/layers_0/mlp/wi_0/kernel'] == wi
   if partitioner.shard_optimizer:
     plain = dataclasses.replace(partitioner, shard_optimizer=False)
-    wanted, _, _ = tiny_training.plan(plain, model=model)
+    wanted, *_ = tiny_training.plan(plain, model=model)
     assert [*shard_shapes(state.params).values()] == [
         leaf.sharding.shard_shape(leaf.shape)
         for leaf in jax.tree.leaves(wanted.params)
@@ -104,7 +104,7 @@ def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner, wi):
 
 def test_fresh_parameters_are_split_and_the_same_on_every_mesh():
   optimizer = Optimizer(optax.adamw(1e-3), lambda step: 1e-3)
-  _, init, _ = tiny_training.plan(Partitioner(2, FSDP), optimizer)
+  _, init, *_ = tiny_training.plan(Partitioner(2, FSDP), optimizer)
   state = init()
   adam = state.opt_state[0]
   for tree in (state.params, adam.mu, adam.nu):

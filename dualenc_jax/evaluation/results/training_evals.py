@@ -77,7 +77,9 @@ def _evaluations(experiment: Experiment, plan: Plan) -> list[Hook]:
   evaluate = _evaluator(experiment, plan)
   if not experiment.eval_every or evaluate is None:
     return []
-  parts = [_hook(experiment, evaluate, *part) for part in _parts(experiment)]
+  parts = [
+      _hook(experiment, plan, evaluate, *part) for part in _parts(experiment)
+  ]
   warn = functools.partial(_warn_of_overlap, experiment)
   return [Hook(warn, at_start=True, at_end=False), *parts]
 
@@ -87,7 +89,7 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
   if objective.outputs is None:
     return None
   on_mesh = (
-      objective.model, plan.abstract.params, experiment.partitioner,
+      objective.model, plan.all_params(plan.abstract), experiment.partitioner,
       experiment.eval_batch_size,
   )
   if objective.outputs == 'embeddings':
@@ -234,7 +236,7 @@ def _parts(experiment: Experiment) -> Iterator[tuple[str, RetrievalSet]]:
 
 
 def _hook(
-    experiment: Experiment, evaluate: Evaluate, group: str,
+    experiment: Experiment, plan: Plan, evaluate: Evaluate, group: str,
     everything: RetrievalSet,
 ) -> Hook:
   part = everything.subset(_QUERIES, _PASSAGES)
@@ -249,7 +251,7 @@ def _hook(
 
   def measure(run: Training) -> dict[str, float]:
     assert run.state is not None
-    means, scores = evaluate(run.state.params, part)
+    means, scores = evaluate(plan.all_params(run.state), part)
     if jax.process_index() == 0:
       files.make_folder(folder, 'another MODEL_DIR')
       write(result_files.AFTER if run.step else result_files.BEFORE, scores)
@@ -295,12 +297,12 @@ def _alignment(experiment: Experiment, plan: Plan) -> list[Hook]:
         ' nothing to align. Give --gin_file=architectures/light_query.gin.'
     )
   embedder = Embedder.for_params(
-      model, plan.abstract.params, experiment.partitioner,
+      model, plan.all_params(plan.abstract), experiment.partitioner,
       experiment.eval_batch_size,
   )
   # Its errors come before passages are encoded.
   _query_rows(experiment)
-  measure = functools.partial(_measure_alignment, experiment, embedder)
+  measure = functools.partial(_measure_alignment, experiment, plan, embedder)
   every = experiment.eval_every
   return [Hook(measure, every, at_start=True, group='alignment')]
 
@@ -321,11 +323,11 @@ def _query_rows(experiment: Any) -> np.ndarray:
 
 
 def _measure_alignment(
-    experiment: Any, embedder: Embedder, run: Any
+    experiment: Any, plan: Plan, embedder: Embedder, run: Any
 ) -> dict[str, float]:
   until, rows = experiment.until, _query_rows(experiment)
   tokens = experiment.cache(VALIDATION).query_tokens
-  params: Any = model_params(run.state.params)
+  params: Any = model_params(plan.all_params(run.state))
   passage = embedder.passages(params, tokens, rows).astype(np.float64)
   query = embedder.queries(params, tokens, rows).astype(np.float64)
   if not run.step and np.abs(passage - query).max() < _SAME:

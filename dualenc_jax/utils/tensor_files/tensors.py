@@ -56,7 +56,7 @@ class Tensor:
       if array.dtype.kind in 'cOSUmM':
         raise ValueError(f'it holds {array.dtype}, not floating numbers')
       shape, array = array.shape, np.asarray(array, np.float32)
-    except DamageError:
+    except UserError:
       raise
     except (OSError, TypeError, ValueError) as e:
       cause = (str(e).splitlines() or [type(e).__name__])[0]
