@@ -173,6 +173,10 @@ def lengths_of(rng, rows, length):
 def test_states_and_gradients_are_those_of_transformers(
     kind, layers, heads, kv_heads, window, length
 ):
+  check_equal(kind, layers, heads, kv_heads, window, length)
+
+
+def check_equal(kind, layers, heads, kv_heads, window, length):
   theirs, ours = kind(layers, heads, kv_heads, window)
   draw(theirs, seed=length)
   params, table = ours_of(theirs.state_dict())
@@ -212,6 +216,21 @@ def test_states_and_gradients_are_those_of_transformers(
   ):
     scale = max(1.0, float(jnp.abs(other).max()))
     np.testing.assert_allclose(one / scale, other / scale, atol=1e-4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    'kind', [t5gemma, gemma3, t5gemma2, embedding_gemma2]
+)
+def test_twenty_random_sizes(kind):
+  rng = np.random.default_rng(0)
+  for _ in range(20):
+    heads = int(rng.choice([1, 2, 3, 4, 6]))
+    kv_heads = int(rng.choice([n for n in range(1, 7) if heads % n == 0]))
+    check_equal(
+        kind, int(rng.integers(1, 5)), heads, kv_heads,
+        int(rng.integers(1, 20)), int(rng.integers(1, 18)),
+    )
 
 
 def make(**changes):
