@@ -31,12 +31,12 @@ def explain(
 
   The stages are of a recipe that has '{NAME}' in place of the macros `names`.
   """
-  named = {f'{{{name}}}' for name in names}
+  named = [f'{{{name}}}' for name in names]
   for name, stage in stages.items():
     found = {
         flag.removeprefix('gin.'): value[1:-1]
         for flag, value in stage.flags.items()
-        if isinstance(value, str) and value in named
+        if flag.startswith('gin.') and value in named
     }
     words = [f'{a} is {b}' for a, b in found.items() if a != b]
     if name in failed and words:
