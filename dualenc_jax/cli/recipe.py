@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   )
   expect(
       args.until is None or until and {*until} <= recipe.stages.keys(),
-      '--until', args.until, f'one of {", ".join(recipe.copies)}',
+      '--until', args.until,
+      f'one of {", ".join(n for n, x in recipe.copies.items() if x)}',
   )
   given, work_dir = _given(args, recipe), pathlib.Path(args.output_dir)
   lines = runner.command_lines(recipe, work_dir, given, until)
