@@ -34,6 +34,24 @@ SIZES = {
     'head_dim': 'head_dim',
     'intermediate_size': 'mlp_dim',
 }
+# Keys that transformers 4 wrote into every config, of a config's part too: most
+# are about generation.
+_OF_ALL_MODELS = (
+    '_attn_implementation_autoset _name_or_path add_cross_attention'
+    ' architectures bad_words_ids begin_suppress_tokens chunk_size_feed_forward'
+    ' cross_attention_hidden_size decoder_start_token_id diversity_penalty'
+    ' do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id'
+    ' exponential_decay_length_penalty finetuning_task forced_bos_token_id'
+    ' forced_eos_token_id id2label is_encoder_decoder label2id length_penalty'
+    ' max_length min_length no_repeat_ngram_size num_beam_groups num_beams'
+    ' num_return_sequences output_attentions output_hidden_states output_scores'
+    ' pad_token_id prefix problem_type remove_invalid_values repetition_penalty'
+    ' return_dict return_dict_in_generate sep_token_id suppress_tokens'
+    ' task_specific_params temperature tf_legacy_loss tie_encoder_decoder'
+    ' tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript'
+    ' transformers_version typical_p use_bfloat16 use_cache use_return_dict'
+    ' bos_token_id'
+).split()
 # Every key of an encoder with the values that GemmaEncoder computes; ANY for
 # those that are read elsewhere, or that no state depends on.
 _ACCEPTED = {
@@ -42,6 +60,7 @@ _ACCEPTED = {
     'rms_norm_eps': (1e-6,),
     'attention_bias': (False,),
     'is_decoder': (False,),
+    'pruned_heads': ({}, None),
     'use_bidirectional_attention': (True,),
     **dict.fromkeys((
         *SIZES, 'model_type', 'hidden_size', 'vocab_size', 'layer_types',
@@ -49,14 +68,9 @@ _ACCEPTED = {
         'sliding_window', 'sliding_window_pattern', '_sliding_window_pattern',
         'rope_parameters', 'rope_theta', 'rope_local_base_freq', 'rope_scaling',
         'query_pre_attn_scalar', 'attn_logit_softcapping',
-        'final_logit_softcapping', 'max_position_embeddings', 'architectures',
+        'final_logit_softcapping', 'max_position_embeddings',
         'attention_dropout', 'dropout_rate', 'classifier_dropout_rate',
-        'initializer_range', 'use_cache', 'cache_implementation', 'dtype',
-        'torch_dtype', 'transformers_version', 'pad_token_id', 'eos_token_id',
-        'bos_token_id', 'tie_word_embeddings', 'is_encoder_decoder',
-        'cross_attention_hidden_size', 'chunk_size_feed_forward', 'id2label',
-        'label2id', 'output_attentions', 'output_hidden_states', 'problem_type',
-        'return_dict', '_name_or_path', 'use_return_dict',
+        'initializer_range', 'cache_implementation', *_OF_ALL_MODELS,
     ), ANY),
 }
 _TYPES: dict[str, Any] = {

@@ -236,6 +236,23 @@ def test_another_config(saved, tmp_path, changes, expected):
     make_tokenizer(hugging_face.read(folder))
 
 
+def test_the_keys_of_older_files(saved, tmp_path):
+  """A window by its pattern, positions by their bases, keys of generation."""
+  folder = shutil.copytree(saved, tmp_path / 'model')
+  path = folder / 'config.json'
+  config = json.loads(path.read_text())
+  for name in 'layer_types', 'rope_parameters':
+    del config[name]
+  config |= {
+      'sliding_window_pattern': 2, 'rope_theta': 1e6, 'top_k': 50,
+      'rope_local_base_freq': 5e3, 'pruned_heads': {}, 'dtype': 'bfloat16',
+      'rope_scaling': {'type': 'linear', 'factor': 8.0},
+  }
+  path.write_text(json.dumps(config))
+  settings = [hugging_face.read(x).settings() for x in (folder, saved)]
+  assert settings[0] == settings[1]
+
+
 def test_other_tokens(saved, tmp_path):
   folder = shutil.copytree(saved, tmp_path / 'model')
   gemma_models.write_vocabulary(
