@@ -5,7 +5,7 @@ text parts of T5Gemma 2 and EmbeddingGemma 2, whose projection is among its
 encoder's tensors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
 
@@ -54,7 +54,7 @@ _OF_ALL_MODELS = (
 ).split()
 # Every key of an encoder with the values that GemmaEncoder computes; ANY for
 # those that are read elsewhere, or that no state depends on.
-_ACCEPTED = {
+_ACCEPTED: dict[str, Sequence[Any] | None] = {
     'hidden_activation': ('gelu_pytorch_tanh',),
     'hidden_act': ('gelu_pytorch_tanh', None),
     'rms_norm_eps': (1e-6,),
