@@ -132,16 +132,18 @@ def test_a_base_that_is_gone_is_named(runs, tmp_path):
 @pytest.mark.parametrize(
     'make, more, run, kernels, heads',
     [
-        (
+        pytest.param(
             shared_runs.cross_encoder,
             ('--gin_file=architectures/cross_encoder.gin',
              '--gin.PAIR_LENGTH=48', '--gin.NUM_NEGATIVES=1'),
-            'runs/finetune.gin', 5, {'head'},
+            'runs/finetune.gin', 5, {'head'}, id='cross-encoder',
         ),
         # Attention to the source has a query and values, too.
-        (shared_runs.generator, (), 'runs/doc2query.gin', 12, set()),
+        pytest.param(
+            shared_runs.generator, (), 'runs/doc2query.gin', 12, set(),
+            id='generator', marks=pytest.mark.slow,
+        ),
     ],
-    ids=['cross-encoder', 'generator'],
 )
 def test_other_models_have_adapters(make, more, run, kernels, heads, tmp_path):
   base, model = make(), tmp_path / 'model'
