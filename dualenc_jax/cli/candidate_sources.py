@@ -27,7 +27,7 @@ from dualenc_jax.evaluation.results import evaluate
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.pipelines.mining import candidates as sources
 from dualenc_jax.pipelines.mining.candidates import Candidates, Score
-from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.utils import folder_lock, json_file
 from dualenc_jax.utils.errors import UserError
 
@@ -42,7 +42,8 @@ class CandidateRequest(NamedTuple):
   """The task, queries, models and teacher of a command line.
 
   Attributes:
-    inputs: a task with tokenizer and caches, those of the first model.
+    inputs: a task with tokenizer and caches, those of the first model that
+      has a task.
     split: of the queries.
     ranked: queries and corpus.
     models: dual encoders that search, by name.
@@ -54,7 +55,7 @@ class CandidateRequest(NamedTuple):
   split: str
   ranked: RetrievalSet
   models: Mapping[str, saved_run.TrainedModel]
-  teacher: Teacher | pathlib.Path | None
+  teacher: PairScorer | pathlib.Path | None
   score: Score | None
 
   def facts(self) -> dict[str, Any]:
@@ -78,10 +79,11 @@ class CandidateRequest(NamedTuple):
   def candidates(self, args: argparse.Namespace) -> Iterator[Candidates]:
     """The candidates of each source."""
     index_dir = args.index_dir and pathlib.Path(args.index_dir)
-    for number, (name, model) in enumerate(self.models.items()):
-      ranked = self.ranked
-      if number:  # The same texts, in tokens of its own.
-        own = dataclasses.replace(model.experiment, task=self.inputs.task)
+    for name, model in self.models.items():
+      ranked, own = self.ranked, model.experiment
+      # The same texts, in tokens of its own.
+      if own.tokenizer is not self.inputs.tokenizer:
+        own = dataclasses.replace(own, task=self.inputs.task)
         ranked = _ranked(args, own, self.split)
       found = sources.find_by_model(model, ranked, args.depth, index_dir)
       yield dataclasses.replace(found, name=name)
@@ -143,8 +145,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   data_command.add_flags(parser)
   add = parser.add_argument
   add('--model_dir', action='append', default=[],
-      help='search with this dual encoder; repeatable. The task of the first is'
-      ' the default task')
+      help='search with this dual encoder, or st:FOLDER, a model of'
+      ' sentence-transformers; repeatable. The task of the first that has one'
+      ' is the default task')
   add('--step', type=flags.whole(0),
       help='checkpoint of --model_dir (default the best kept, else the newest)')
   flags.add_dim(parser)
@@ -211,7 +214,8 @@ def _inputs(
         name: saved_run.load_from_args(args, before=gin_files, folder=folder)
         for name, folder in zip(_model_names(args), args.model_dir)
     }
-    inputs: Any = next(iter(models.values())).experiment
+    every = [model.experiment for model in models.values()]
+    inputs = next((e for e in every if e.task is not None), every[0])
     chosen = task_selection.select(inputs, names, args.split)
   else:
     inputs, chosen = task_selection.inputs_without_model(args)

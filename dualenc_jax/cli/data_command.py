@@ -65,10 +65,10 @@ def build(args: argparse.Namespace, needs_task: bool = True) -> DataInputs:
     needs_task: refuse a command line that names none.
   """
   files, bindings = _named(args.what)
-  # runs/base.gin requires it; a data command has no use for it.
-  bindings = ["MODEL_DIR = 'unused'", *bindings, *args.gin_bindings]
-  config.load([_FILE, *args.gin_file, *files], bindings, args.gin_search_paths)
-  inputs = config.build(DataInputs)
+  inputs = read(
+      [*args.gin_file, *files], [*bindings, *args.gin_bindings],
+      args.gin_search_paths,
+  )
   if inputs.task is None and needs_task:
     raise UserError(
         'Give a task, or files of pairs such as train.jsonl, or a --gin_file'
@@ -76,9 +76,20 @@ def build(args: argparse.Namespace, needs_task: bool = True) -> DataInputs:
     )
   if needs_task:
     dataset.check_dataset('TASK', inputs.task)
+  return inputs
+
+
+def read(
+    files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str]
+) -> DataInputs:
+  """The same of gin files and bindings; the task is None if they name none."""
+  # runs/base.gin requires it; a data command has no use for it.
+  given = ["MODEL_DIR = 'unused'", *bindings]
+  config.load([_FILE, *files], given, search_paths)
+  inputs = config.build(DataInputs)
   # Bindings of a model or loss may come along from a training command line.
   of_data = re.compile(r'(.*/)?(data|readers)\.')
-  config.check_effect([b for b in args.gin_bindings if of_data.match(b)])
+  config.check_effect([b for b in bindings if of_data.match(b)])
   return inputs
 
 

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     experiment = dataclasses.replace(experiment, task=texts)
     split = 'queries' if args.tower == 'query' else 'corpus'
   else:
-    if names:
+    if names or experiment.task is None:
       task, _ = task_selection.select_one(
           task_selection.select(experiment, names, split)
       )
@@ -63,16 +63,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     split = split or default
     # The model's own index follows the model.
     is_own = args.index_dir is None and split == default and not names
-  home = saved_run.results_dir(args.model_dir, args.dim, args.passage_prompt)
-  codec, own = args.codec, build_for_model.default_index_dir(home)
+  codec, folder = args.codec, args.index_dir
+  if folder is None:
+    home = saved_run.results_dir(args.model_dir, args.dim, args.passage_prompt)
+    folder = build_for_model.default_index_dir(home)
   if is_own and not args.overwrite:
-    codec = build_for_model.keep_codec(model, own, codec)
+    codec = build_for_model.keep_codec(model, folder, codec)
   is_query = args.tower == 'query'
   texts_of = TextSource.queries if is_query else TextSource.passages
   build = build_for_model.encode(
       model,
       texts_of(experiment.cache(split)),
-      args.index_dir or own,
+      folder,
       codec,
       args.shard_size,
       args.overwrite or is_own,

@@ -49,15 +49,18 @@ def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
   runtime.start()
+  if args.output_dir is None:
+    home = saved_run.results_dir(
+        args.model_dir, args.dim, args.prompt, args.passage_prompt
+    )
+    output = evaluate.default_output(home)
+  else:
+    output = pathlib.Path(args.output_dir)
   names = args.tasks or ()
   model = saved_run.load_from_args(args, before=task_selection.gin_files(names))
   chosen = task_selection.select(model.experiment, names, args.split)
   if names:
     chosen = task_selection.keep_available(chosen, args.skip_missing)
-  home = saved_run.results_dir(
-      args.model_dir, args.dim, args.prompt, args.passage_prompt
-  )
-  output = pathlib.Path(args.output_dir or evaluate.default_output(home))
   measured = _codecs(args)
   for codec in measured:
     transforms.warn_untrained_codec(codec, model, args.model_dir)

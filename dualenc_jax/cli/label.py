@@ -32,7 +32,7 @@ from dualenc_jax.cli import candidate_sources, config, flags, rerank
 from dualenc_jax.cli.candidate_sources import CandidateRequest
 from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.pipelines.mining import filters, labels
-from dualenc_jax.retrieval.encoding.teacher import Calibration, Teacher
+from dualenc_jax.retrieval.encoding.teacher import Calibration, PairScorer
 from dualenc_jax.utils import files, untrusted
 from dualenc_jax.utils.errors import expect, SourceUnavailable, UserError
 
@@ -104,7 +104,7 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('label', __doc__)
   candidate_sources.add_flags(parser)
   add = parser.add_argument
-  add('--teacher', required=True, metavar='MODEL_DIR | FILE',
+  add('--teacher', required=True, metavar=rerank.TEACHER,
       help='a cross-encoder, or a file of query id, passage id and logit')
   rerank.add_form(parser)
   add('--calibration', metavar='SLOPE,INTERCEPT',
@@ -125,12 +125,12 @@ def make_parser() -> flags.Parser:
 
 
 def _calibration(
-    args: argparse.Namespace, teacher: Teacher | pathlib.Path | None
+    args: argparse.Namespace, teacher: PairScorer | pathlib.Path | None
 ) -> Calibration:
   """The map from scores to probabilities, by a flag or the teacher's own."""
   if args.calibration is not None:
     calibration = _parse_calibration(args.calibration)
-  elif isinstance(teacher, Teacher) and teacher.calibration is not None:
+  elif isinstance(teacher, PairScorer) and teacher.calibration is not None:
     calibration = teacher.calibration
   else:
     raise UserError(

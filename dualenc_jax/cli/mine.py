@@ -134,7 +134,7 @@ def make_parser() -> flags.Parser:
       ' %(default)s)')
   add('--seed', type=flags.whole(0), default=0,
       help='seed of --sampling=random (default %(default)s)')
-  add('--teacher', metavar='MODEL_DIR | FILE',
+  add('--teacher', metavar=rerank.TEACHER,
       help='a cross-encoder, or a file of query id, passage id and logit, whose'
       ' scores replace those of the search and are written as labels')
   rerank.add_form(parser)

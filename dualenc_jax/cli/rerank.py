@@ -4,8 +4,9 @@
     --tasks=beir/scifact --gin.DATA_ROOT=/data
 
 The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin, a
-released monoT5 or RankT5 (--teacher_form), or a file of query id, passage id
-and score from any other scorer. The run may come from a retriever, `dualenc
+released monoT5 or RankT5 (--teacher_form), st:FOLDER, a CrossEncoder of
+sentence-transformers, or a file of query id, passage id and score from any
+other scorer. The run may come from a retriever, `dualenc
 bm25` or another library, over the corpus of the task.
 
 Writes the files of `dualenc evaluate` to OUTPUT_DIR, and the scores of all
@@ -21,14 +22,20 @@ import shlex
 
 import numpy as np
 
-from dualenc_jax.checkpoints import checkpoint_reader, loading, released_models
+from dualenc_jax.checkpoints import (
+  checkpoint_reader,
+  foreign_models,
+  loading,
+  released_models,
+)
 from dualenc_jax.cli import config, data_command, flags, runtime, task_selection
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.results import evaluate, significance, tables
-from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.retriever import Hit
 from dualenc_jax.utils.errors import UserError
 
+TEACHER = 'MODEL_DIR | st:FOLDER | FILE'
 _LOG = logging.getLogger(__name__)
 
 
@@ -71,7 +78,7 @@ def make_parser() -> flags.Parser:
   parser = config.make_parser('rerank', __doc__)
   data_command.add_flags(parser)
   add = parser.add_argument
-  add('--teacher', required=True, metavar='MODEL_DIR | FILE',
+  add('--teacher', required=True, metavar=TEACHER,
       help='a cross-encoder, or a file of query id, passage id and score')
   add('--run', required=True, metavar='FILE', help='TREC run to re-rank')
   add('--tasks', type=flags.listed, help=flags.ONE_TASK)
@@ -95,7 +102,7 @@ def make_parser() -> flags.Parser:
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of a command that re-ranks what it finds."""
   add = parser.add_argument
-  add('--rerank', metavar='MODEL_DIR | FILE',
+  add('--rerank', metavar=TEACHER,
       help='re-rank the best hits by this cross-encoder or, in evaluate only,'
       ' by a file of query id, passage id and score')
   add('--rerank_depth', type=flags.whole(), default=100,
@@ -117,7 +124,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
 
 def load_teacher(
     path: str | None, args: argparse.Namespace, *prompts: str | None
-) -> Teacher | pathlib.Path | None:
+) -> PairScorer | pathlib.Path | None:
   """A cross-encoder with `prompts` of its own, or the path of its scores."""
   if path is None:
     return None
@@ -133,8 +140,17 @@ def load_teacher(
 
 def load_cross_encoder(
     path: str, args: argparse.Namespace, *prompts: str | None
-) -> Teacher:
-  """The cross-encoder of a model_dir, or a released one."""
+) -> PairScorer:
+  """The cross-encoder of a model_dir, a released one, or st:FOLDER."""
+  if foreign_models.is_named(path):
+    names = 'teacher_form', 'teacher_vocabulary', 'teacher_length'
+    given = [name for name in names if getattr(args, name) is not None]
+    if given or any(prompts):
+      raise UserError(
+          f'{path} has its own vocabulary, length and prompts. Leave out'
+          f' --{(*given, "prompt and --passage_prompt")[0]}.'
+      )
+    return foreign_models.load_teacher(path)
   if args.teacher_form is not None:
     if any(prompts):
       raise UserError(
@@ -165,7 +181,7 @@ def load_cross_encoder(
 
 
 def reorder(
-    teacher: Teacher, query: str, hits: Sequence[Hit], depth: int
+    teacher: PairScorer, query: str, hits: Sequence[Hit], depth: int
 ) -> list[Hit]:
   """Reorders the first `depth` hits of one query by the teacher's scores.
   The scores of the hits below fall by one each, from the lowest score above.

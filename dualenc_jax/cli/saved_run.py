@@ -8,10 +8,16 @@ import pathlib
 import re
 from typing import Any
 
-from dualenc_jax.checkpoints import checkpoint_reader, loading, transforms
+from dualenc_jax.checkpoints import (
+  checkpoint_reader,
+  foreign_models,
+  loading,
+  transforms,
+)
 from dualenc_jax.checkpoints.weights import VOCABULARY
-from dualenc_jax.cli import config, flags, saved_config
+from dualenc_jax.cli import config, data_command, flags, saved_config
 from dualenc_jax.data.cache import Cache
+from dualenc_jax.data.text.whole_texts import WholeTexts
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index.build_for_model import default_split
@@ -26,9 +32,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel(LoadedModel):
-  """A model as its best, newest or chosen checkpoint has it, and its run."""
+  """A model as its best, newest or chosen checkpoint has it, and its run.
 
-  experiment: Experiment
+  A model of another library has `DataInputs`, maybe without a task, in place of
+  an `Experiment`.
+  """
+
+  experiment: Any
 
   def own_passages(self) -> Cache:
     """The token cache of all passages of its task."""
@@ -71,7 +81,7 @@ def load(
   """Rebuilds the model of a model_dir and restores its parameters.
 
   Args:
-    folder: the model_dir.
+    folder: the model_dir, or st:FOLDER.
     step: of the checkpoint; None for the best that the run has kept, else the
       newest.
     files: gin files applied after the saved config, then `bindings`.
@@ -84,6 +94,13 @@ def load(
     prompt: name of the prompt before queries; None for their prefix.
     passage_prompt: name of the prompt before passages; None for their prefix.
   """
+  if foreign_models.is_named(folder):
+    if step is not None:
+      raise UserError(f'--step: {folder} has no checkpoints. Leave it out.')
+    inputs = data_command.read([*before, *files], bindings, search_paths)
+    inputs = dataclasses.replace(inputs, tokenizer=WholeTexts())
+    towers = foreign_models.load(folder, dim, prompt, passage_prompt)
+    return TrainedModel(**vars(towers), experiment=inputs)
   check_is_one(folder)
   # A config is a program: beside another checkpoint it is a stranger's.
   checkpoint_reader.candidate_steps(pathlib.Path(folder), step)
@@ -197,7 +214,13 @@ def results_dir(
   """The folder for indexes and results: MODEL_DIR/dim-<dim>/prompt-<name>.
 
   A part is left out where embeddings have all components, or no prompt.
+  UserError for st:FOLDER, to which nothing is written.
   """
+  if foreign_models.is_named(folder):
+    raise UserError(
+        f'{folder} has no place for indexes and results: give --index_dir to'
+        ' encode and search, --output_dir to evaluate.'
+    )
   path = pathlib.Path(folder)
   path = path if dim is None else path / f'dim-{dim}'
   for name in filter(None, prompts):
@@ -219,8 +242,9 @@ def build_experiment(
 
 
 def add_flags(
-    parser: argparse.ArgumentParser, help: str = 'folder of a trained model',
-    **options: Any,
+    parser: argparse.ArgumentParser,
+    help: str = 'folder of a trained model, or st:FOLDER, a model of'
+    ' sentence-transformers', **options: Any,
 ) -> None:
   """Adds the flags of a command that reads a trained model.
 

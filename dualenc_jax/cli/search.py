@@ -55,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.index_dir is not None:
     index = open_index(model, args.index_dir)
   else:
+    home = saved_run.results_dir(
+        args.model_dir, args.dim, args.passage_prompt
+    )
     try:
       passages = model.own_passages()
     except UserError as e:
@@ -62,11 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           f'{e} An index that exists is searched without the data: give'
           ' --index_dir.'
       ) from e
-    index = build_for_model.open_task_index(
-        model,
-        passages,
-        saved_run.results_dir(args.model_dir, args.dim, args.passage_prompt),
-    )
+    index = build_for_model.open_task_index(model, passages, home)
   retriever = Retriever(model, index, args.candidates)
   words = bm25.words(args)
   if args.hybrid is not None:

@@ -50,6 +50,11 @@ def select(
   """
   if not names:
     task = inputs.task
+    if task is None:
+      raise UserError(
+          'A model of another library has no task of its own. Give --tasks, or'
+          ' --gin_file=tasks/pairs.gin with --gin.TEST_FILE=FILE.'
+      )
     # A mixture has no split of its own to be measured on.
     if isinstance(task, Dataset):
       split = split or task.evaluated

@@ -18,7 +18,7 @@ from dualenc_jax.data.readers import qrels, rows
 from dualenc_jax.data.readers.files import lines as text_lines
 from dualenc_jax.evaluation import trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.progress import Progress
@@ -29,7 +29,7 @@ BLOCK = 2**11
 # Provenance fields that affect scores.
 _PROVENANCE = (
     'run_id', 'checkpoint_step', 'template', 'vocabulary', 'query_length',
-    'passage_length', 'query_prefix', 'passage_prefix', 'dtype',
+    'passage_length', 'query_prefix', 'passage_prefix', 'dtype', 'library',
 )
 # Computes float32 [n], the scores of pairs int64 [n, 2], numbers of a query and
 # a passage.
@@ -39,7 +39,7 @@ Entry = tuple[str, str, float]
 
 
 def open_scores(
-    teacher: Teacher | pathlib.Path | None,
+    teacher: PairScorer | pathlib.Path | None,
     retrieval_set: RetrievalSet,
     folder: pathlib.Path,
 ) -> Score | None:
@@ -54,7 +54,7 @@ def open_scores(
   """
   if teacher is None:
     return None
-  if isinstance(teacher, Teacher):
+  if isinstance(teacher, PairScorer):
     return _scores_of_teacher(teacher, retrieval_set, folder)
   if (kept := folder / _FILE) != teacher and kept.exists():
     raise UserError(
@@ -85,10 +85,11 @@ def _scores_of_file(path: pathlib.Path, retrieval_set: RetrievalSet) -> Score:
 
 
 def _scores_of_teacher(
-    teacher: Teacher, retrieval_set: RetrievalSet, folder: pathlib.Path
+    teacher: PairScorer, retrieval_set: RetrievalSet, folder: pathlib.Path
 ) -> Score:
   path, header = folder / _FILE, folder / 'scores.json'
-  facts = {name: teacher.provenance[name] for name in _PROVENANCE} | {
+  own = teacher.provenance
+  facts = {name: own[name] for name in _PROVENANCE if name in own} | {
       'scores': 'logit',
       # Ids alone do not tell data sets apart.
       'queries': retrieval_set.cache.header['source'],

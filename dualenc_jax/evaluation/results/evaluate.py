@@ -34,7 +34,7 @@ from dualenc_jax.evaluation.results.result_files import (
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
 from dualenc_jax.retrieval.compression import Coded, Spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
-from dualenc_jax.retrieval.encoding.teacher import Teacher
+from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index.build_for_model import corpus_embeddings
 from dualenc_jax.retrieval.search.exact_search import make_search
@@ -85,7 +85,7 @@ class Options:
   index_dir: pathlib.Path | None = None
   document_separator: str | None = None
   baselines: Baselines = Baselines()
-  teacher: Teacher | pathlib.Path | None = None
+  teacher: PairScorer | pathlib.Path | None = None
   rerank_depth: int = 100
   codecs: Sequence[Spec | Graph] = ()
   candidates: int | None = None
@@ -306,7 +306,7 @@ def rerank_facts(options: Options) -> dict[str, Any]:
 
 def teacher_facts(teacher: Any) -> dict[str, Any]:
   """The facts that a teacher's scores depend on."""
-  if not isinstance(teacher, Teacher):
+  if not isinstance(teacher, PairScorer):
     return {'teacher': {'scores': teacher.name}}
   own = teacher.provenance
   return {'teacher': {n: own[n] for n in _OF_TEACHER if own.get(n, '') != ''}}

@@ -11,6 +11,7 @@ _MODULES = {
     'Artifact': 'artifact',
     'Embedder': 'embedder',
     'LoadedModel': 'towers',
+    'PairScorer': 'teacher',
     'Scorer': 'embedder',
     'Teacher': 'teacher',
 }

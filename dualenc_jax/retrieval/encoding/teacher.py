@@ -1,5 +1,6 @@
-"""`Teacher`, a loaded cross-encoder; its calibration and its saved scores."""
+"""`PairScorer` and `Teacher`, a cross-encoder; calibration; saved scores."""
 
+import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import os
@@ -16,7 +17,7 @@ from dualenc_jax.utils import files, json_file, untrusted
 from dualenc_jax.utils.errors import UserError
 
 CALIBRATION = 'calibration.json'
-# Pairs whose tokens are in memory at once.
+# Pairs whose texts are in memory at once.
 _BLOCK = 2**16
 # Bytes of a file of scores, of more pairs than memory holds.
 _LARGEST = 2**36
@@ -109,25 +110,16 @@ def load_calibration(folder: pathlib.Path, step: int) -> Calibration | None:
   return found if found.step == step else None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Teacher:
-  """A cross-encoder with its parameters and tokenizer.
+class PairScorer(abc.ABC):
+  """A model that scores pairs of a query and a passage.
 
   Attributes:
-    params: parameters of `scorer` on the devices.
-    tokenizer: vocabulary and lengths.
-    template: tokens that join a query and a passage.
-    scorer: the compiled model.
     provenance: JSON that determines its scores.
     calibration: from scores to probabilities, or None.
   """
 
-  params: Any
-  tokenizer: Tokenizer
-  template: TokenTemplate
-  scorer: Scorer
   provenance: Mapping[str, Any]
-  calibration: Calibration | None = None
+  calibration: Calibration | None
 
   def scores(
       self,
@@ -139,6 +131,7 @@ class Teacher:
     blocks = [found for _, found in self.blocks(queries, passages, pairs)]
     return np.concatenate([np.zeros(0, np.float32), *blocks])
 
+  @abc.abstractmethod
   def blocks(
       self,
       queries: Sequence[str],
@@ -147,6 +140,33 @@ class Teacher:
       size: int = _BLOCK,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields blocks of pairs [b, 2] with their scores [b], in order."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Teacher(PairScorer):
+  """A cross-encoder with its parameters and tokenizer.
+
+  Attributes:
+    params: parameters of `scorer` on the devices.
+    tokenizer: vocabulary and lengths.
+    template: tokens that join a query and a passage.
+    scorer: the compiled model.
+  """
+
+  params: Any
+  tokenizer: Tokenizer
+  template: TokenTemplate
+  scorer: Scorer
+  provenance: Mapping[str, Any]
+  calibration: Calibration | None = None
+
+  def blocks(
+      self,
+      queries: Sequence[str],
+      passages: Sequence[str],
+      pairs: np.ndarray,
+      size: int = _BLOCK,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     # Each text that takes part is tokenised once.
     rows = np.empty_like(pairs)
     pools = []

@@ -182,7 +182,13 @@ def _fetch(
 
 
 class Towers(abc.ABC):
-  """Two compiled towers."""
+  """Two towers.
+
+  Attributes:
+    normalised: whether embeddings have length one.
+  """
+
+  normalised = True
 
   @property
   @abc.abstractmethod
