@@ -16,6 +16,10 @@ from dualenc_jax.utils.errors import expect, UserError
 TEXT = 'text'
 # Names of the texts of a batch; `batch_arrays` has the others.
 ROWS = ('queries', 'passages', 'pairs')
+# Names of the vectors of a teacher in a batch, by the side of their texts.
+TEACHER_VECTORS = {
+    'queries': 'teacher_queries', 'passages': 'teacher_passages'
+}
 # The train step adds it: optimizer steps taken so far, int32 [].
 STEP = 'step'
 
@@ -114,7 +118,8 @@ def collect_extra(datasets: Iterable[Any]) -> tuple[Column, ...]:
   for dataset in datasets:
     for column in dataset.extra_columns:
       other = by_name.setdefault(column.name, column)
-      if column.name in (*used, *ROWS, STEP) or column.form != other.form:
+      taken = *used, *ROWS, *TEACHER_VECTORS.values(), STEP
+      if column.name in taken or column.form != other.form:
         raise UserError(
             f'extra_columns of {type(dataset).__name__}: the name'
             f' {column.name!r} is in use. Expected a name of its own.'

@@ -12,7 +12,9 @@ computed. Models, batches and what is trained are in `objectives`.
 
 from dualenc_jax.losses.compose import AtTemperature, Sum
 from dualenc_jax.losses.distill import Distill, MarginMSE
+from dualenc_jax.losses.embed_distill import EmbedDistill
 from dualenc_jax.losses.hashed import Hashed
+from dualenc_jax.losses.in_batch_distill import InBatchDistill
 from dualenc_jax.losses.in_batch_softmax import InBatchSoftmax
 from dualenc_jax.losses.lists import (
     ListLoss,
@@ -23,10 +25,10 @@ from dualenc_jax.losses.lists import (
 )
 from dualenc_jax.losses.loss import (
     check,
+    Dims,
     Embeddings,
     evaluate,
     init,
-    LearnableTemperature,
     Loss,
     LossWrapper,
     Similarity,
@@ -36,11 +38,12 @@ from dualenc_jax.losses.matryoshka import Matryoshka
 from dualenc_jax.losses.pair import PAIR
 from dualenc_jax.losses.samtone import SamToNe
 from dualenc_jax.losses.spread_out import SpreadOut
+from dualenc_jax.losses.temperature import LearnableTemperature
 
 __all__ = [
-    'AtTemperature', 'check', 'Distill', 'Embeddings', 'evaluate', 'Hashed',
-    'InBatchSoftmax', 'init', 'LearnableTemperature', 'ListLoss', 'Lists',
-    'Listwise', 'Loss', 'LossWrapper', 'MarginMSE', 'Matryoshka', 'PAIR',
-    'Pairwise', 'Pointwise', 'SamToNe', 'Similarity', 'SpreadOut', 'Sum',
-    'validate_columns',
+    'AtTemperature', 'check', 'Dims', 'Distill', 'EmbedDistill', 'Embeddings',
+    'evaluate', 'Hashed', 'InBatchDistill', 'InBatchSoftmax', 'init',
+    'LearnableTemperature', 'ListLoss', 'Lists', 'Listwise', 'Loss',
+    'LossWrapper', 'MarginMSE', 'Matryoshka', 'PAIR', 'Pairwise', 'Pointwise',
+    'SamToNe', 'Similarity', 'SpreadOut', 'Sum', 'validate_columns',
 ]

@@ -72,11 +72,15 @@ _ORDER = ('negatives', 'query', 'passage')
 def partitions(
     batch: Embeddings, blocks: Iterable[Block], similarity: Similarity,
     totals: bool = False, hardness: Mapping[Block, Hardness] | None = None,
+    teacher_temperature: float | None = None,
 ) -> Mapping[Block, Partition]:
   """Computes the log-partitions [B] of blocks.
 
   `totals` asks for the sums of the scores, too; `hardness` are weights of hard
-  candidates, by block, none of it within a tower. The devices of the ring are
+  candidates, by block, none of it within a tower. `teacher_temperature` asks
+  for what compares scores with those of `batch.teacher`, which it divides;
+  candidates without a vector are masked out then, and no others by the teacher.
+  The devices of the ring are
   those of the mesh in scope (`jax.set_mesh` or, under `jit`,
   `jax.sharding.use_abstract_mesh`, which `Partitioner.scope` enters): rows and
   columns are sharded over its axis `data`, or over all its axes where these
@@ -107,12 +111,18 @@ def partitions(
       for pair in pairs for name in pair
   }
   vectors = {name: x.astype(jnp.float32) for name, x in vectors.items()}
-  masks = [_masks(batch, matrix, similarity) for matrix in matrices]
+  distils = teacher_temperature is not None
+  masks = [
+      _masks(batch, matrix, similarity, teacher_temperature)
+      for matrix in matrices
+  ]
   temperature = jnp.asarray(similarity.temperature, jnp.float32)
   mesh = shared_mesh()
-  if _is_dense(similarity.implementation, matrices, vectors, mesh):
+  has_teacher = any(rows.teacher is not None for rows, _ in masks)
+  scored = matrices * (2 if has_teacher else 1)
+  if _is_dense(similarity.implementation, scored, vectors, mesh):
     both = score_matrix.dense_log_partitions(
-        matrices, totals, vectors, masks, temperature
+        matrices, totals, distils, vectors, masks, temperature
     )
   else:
     axes = _axes(mesh, [x.shape[0] for x in vectors.values()])
@@ -121,8 +131,8 @@ def partitions(
         min(x.size for x in vectors.values()) // shards
     )
     both = ring.log_partitions(
-        ring.Ring(mesh, axes, tile, totals), tuple(matrices), vectors, masks,
-        temperature,
+        ring.Ring(mesh, axes, tile, totals, distils), tuple(matrices),
+        vectors, masks, temperature,
     )
   result: dict[Block, Any] = {}
   for pair, (of_rows, of_columns) in zip(pairs, both, strict=True):
@@ -146,7 +156,8 @@ def _is_dense(
 
 
 def _masks(
-    batch: Embeddings, matrix: Matrix, similarity: Similarity
+    batch: Embeddings, matrix: Matrix, similarity: Similarity,
+    teacher_temperature: float | None,
 ) -> tuple[NegativeMask, NegativeMask]:
   """Returns the masks of rows and columns of the matrix of two towers."""
   pair = matrix.rows, matrix.columns
@@ -158,7 +169,7 @@ def _masks(
     ids = ('negative',), ('passage',)
   else:
     ids = pair[:1], pair[:1]
-  valid, texts, positives, limits = {}, {}, {}, {}
+  valid, texts, positives, limits, teacher, guards = {}, {}, {}, {}, {}, {}
   if batch.negative_valid is not None:
     valid['negatives'] = batch.negative_valid.reshape(-1)
   masked = similarity.mask_duplicates
@@ -175,16 +186,41 @@ def _masks(
     limit = cosines + similarity.false_negative_margin
     limit /= jax.lax.stop_gradient(similarity.temperature)
     limits = {'query': limit, 'passage': limit}
+  if teacher_temperature is not None or similarity.guard_margin is not None:
+    vectors = batch.check_teacher()
+    teacher = {x: vectors[x].reshape(-1, vectors[x].shape[-1]) for x in pair}
+  if teacher_temperature is not None:
+    for tower, x in teacher.items():
+      known = jnp.any(x != 0.0, axis=1)
+      valid[tower] = known & valid.get(tower, jnp.ones_like(known))
+  elif similarity.guard_margin is not None:
+    guard = _guard(batch, similarity)
+    guards = {'query': guard, 'passage': guard}
   rows, columns = (
       NegativeMask(
           tuple(_ids(batch, name) for name in names if masked),
           valid.get(tower), texts.get(tower), positives.get(tower),
           limits.get(tower),
           _pair_numbers(batch, tower) if matrix.needs_pairs else None,
+          teacher.get(tower), guards.get(tower),
       )
       for tower, names in zip(pair, ids, strict=True)
   )
+  if teacher_temperature is not None:
+    assert rows.teacher is not None
+    rows = rows._replace(teacher=rows.teacher / teacher_temperature)
   return rows, columns
+
+
+def _guard(batch: Embeddings, similarity: Similarity) -> jax.Array:
+  """Returns the teacher's greatest score of a negative of each pair, [B]."""
+  query, passage = batch.teacher['query'], batch.teacher['passage']
+  positive = jnp.sum(query * passage, axis=1)
+  margin: Any = similarity.guard_margin
+  if similarity.guard_strategy == 'relative':
+    margin *= jnp.abs(positive)
+  known = jnp.any(query != 0.0, axis=1) & jnp.any(passage != 0.0, axis=1)
+  return jnp.where(known, positive - margin, jnp.inf)
 
 
 def _pair_numbers(batch: Embeddings, tower: str) -> jax.Array:

@@ -9,14 +9,15 @@ import numpy as np
 
 from dualenc_jax.losses import loss as loss_lib
 from dualenc_jax.losses.loss import (
+  Dims,
   Embeddings,
-  LearnableTemperature,
   Loss,
   LossWrapper,
   Params,
   Result,
   Similarity,
 )
+from dualenc_jax.losses.temperature import LearnableTemperature
 from dualenc_jax.utils.errors import expect
 
 
@@ -53,9 +54,13 @@ class Sum(Loss):
   def reads_teacher(self) -> bool:
     return any(loss.reads_teacher for loss, _ in self.parts)
 
-  def init(self) -> Params:
-    params = {n: loss.init() for n, (loss, _) in zip(self.names, self.parts)}
-    return {name: tree for name, tree in params.items() if tree}
+  @property
+  def reads_vectors(self) -> bool:
+    return any(loss.reads_vectors for loss, _ in self.parts)
+
+  def init(self, dims: Dims | None = None) -> Params:
+    params = [loss.init(dims) for loss, _ in self.parts]
+    return {name: tree for name, tree in zip(self.names, params) if tree}
 
   def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
     for loss, _ in self.parts:
@@ -95,8 +100,8 @@ class AtTemperature(LossWrapper):
     loss_lib.check('AtTemperature.loss', self.loss)
     Similarity(self.temperature)
 
-  def init(self) -> Params:
-    return loss_lib.init(self.loss, Similarity(self.temperature))
+  def init(self, dims: Dims | None = None) -> Params:
+    return loss_lib.init(self.loss, Similarity(self.temperature), dims)
 
   def trained_dims(self, dim: int) -> tuple[int, ...]:
     return self.loss.trained_dims(dim)

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +10,7 @@ from jax.sharding import AxisType, PartitionSpec
 import numpy as np
 
 from dualenc_jax.data import columns as columns_lib
+from dualenc_jax.losses.temperature import LearnableTemperature, Params
 from dualenc_jax.utils.errors import (
   check_one_of,
   check_positive,
@@ -19,11 +18,17 @@ from dualenc_jax.utils.errors import (
   UserError,
 )
 
-Params = Mapping[str, Any]
 # The loss, float32 [], and metrics, each float32 [].
 Result = tuple[jax.Array, dict[str, jax.Array]]
 
 IMPLEMENTATIONS = ('auto', 'dense', 'ring')
+
+
+class Dims(NamedTuple):
+  """Components of the embeddings, D, and of a teacher's vectors, D'."""
+
+  student: int
+  teacher: int
 
 
 class Embeddings(NamedTuple):
@@ -43,6 +48,9 @@ class Embeddings(NamedTuple):
     columns: the other columns of the batch by name, see `data.columns`: [B] of
       pairs, [B, 1 + K] of passages and their hard negatives.
     step: optimizer steps taken so far, int32 []; None outside a train step.
+    teacher: vectors of another model by the name of their texts, as of
+      `vectors`: float32 [..., D'], rows of norm one, zeros for a text that has
+      none.
   """
 
   query: jax.Array
@@ -55,6 +63,7 @@ class Embeddings(NamedTuple):
   positive_ids: jax.Array | None = None
   columns: Mapping[str, jax.Array] = {}
   step: jax.Array | None = None
+  teacher: Mapping[str, jax.Array] = {}
 
   @classmethod
   def from_batch(
@@ -63,14 +72,23 @@ class Embeddings(NamedTuple):
     """Joins embeddings [B, D] and [B, 1 + K, D] to the rest of their batch."""
     fields = (*columns_lib.batch_arrays(1, 1, (), 1), columns_lib.STEP)
     known = {n: batch[n] for n in cls._fields if n in fields and n in batch}
+    of_teacher = columns_lib.TEACHER_VECTORS
     known['columns'] = {
         name: values
         for name, values in batch.items()
-        if name not in (*fields, *columns_lib.ROWS)
+        if name not in (*fields, *columns_lib.ROWS, *of_teacher.values())
     }
+    teacher = {}
+    if of_teacher['queries'] in batch:
+      teacher['query'] = batch[of_teacher['queries']]
+    if of_teacher['passages'] in batch:
+      vectors = batch[of_teacher['passages']]
+      teacher['passage'] = vectors[:, 0]
+      if passages.shape[1] > 1:
+        teacher['negatives'] = vectors[:, 1:]
     if passages.shape[1] > 1:
       known['negatives'] = passages[:, 1:]
-    return cls(query, passages[:, 0], **known)
+    return cls(query, passages[:, 0], teacher=teacher, **known)
 
   @property
   def weights(self) -> jax.Array | None:
@@ -99,6 +117,16 @@ class Embeddings(NamedTuple):
       vectors['negatives'] = self.negatives
     return vectors
 
+  def check_teacher(self) -> Mapping[str, jax.Array]:
+    """Returns `teacher`; raises UserError unless all texts have vectors."""
+    if self.vectors().keys() - self.teacher.keys():
+      raise UserError(
+          "The loss compares a teacher's scores of queries and passages, but"
+          ' the batch lacks vectors. Give both TEACHER_QUERIES and'
+          ' TEACHER_PASSAGES.'
+      )
+    return self.teacher
+
   def map_vectors(self, function: Callable[[jax.Array], Any]) -> 'Embeddings':
     """Returns a copy with function(x) in place of each array of vectors."""
     return self._replace(**{n: function(x) for n, x in self.vectors().items()})
@@ -120,7 +148,11 @@ class Embeddings(NamedTuple):
         'weights': [(size,)],
     }
     arrays = {**self._asdict(), **self.columns}
-    del arrays['query'], arrays['columns'], arrays['step']
+    del arrays['query'], arrays['columns'], arrays['step'], arrays['teacher']
+    for name, array in self.teacher.items():
+      of_text = getattr(self, name).shape[:-1], array.shape[-1]
+      expected[f'teacher[{name!r}]'] = [(*of_text[0], of_text[1])]
+      arrays[f'teacher[{name!r}]'] = array
     for name, array in arrays.items():
       shapes = expected.get(name, [(size,), (size, 1 + self.num_negatives)])
       if array is not None and array.shape not in shapes:
@@ -129,54 +161,6 @@ class Embeddings(NamedTuple):
             f' {" or ".join(map(str, shapes))}, since Embeddings.query has'
             f' {self.query.shape}.'
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class LearnableTemperature:
-  """A temperature learnt in log space and clamped.
-
-  At a bound the gradient is 0 if a step along it would lead further out.
-  Adafactor's steps are proportional to the parameter: near temperature 1, whose
-  log is 0, they are small.
-  """
-
-  initial: float = 0.05
-  minimum: float = 0.005
-  maximum: float = 1.0
-
-  def __post_init__(self):
-    check_positive('LearnableTemperature.minimum', self.minimum)
-    expect(
-        self.minimum <= self.initial <= self.maximum,
-        'LearnableTemperature.initial', self.initial,
-        f'a value from minimum {self.minimum} to maximum {self.maximum}',
-    )
-
-  def init(self) -> dict[str, jax.Array]:
-    """Returns the parameter: {'log_temperature': float32 []}."""
-    return {'log_temperature': jnp.asarray(math.log(self.initial), jnp.float32)}
-
-  def __call__(self, params: Params) -> jax.Array:
-    """Returns the clamped temperature, float32 []."""
-    low, high = math.log(self.minimum), math.log(self.maximum)
-    return jnp.exp(_clamped(params['log_temperature'], low, high))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _clamped(x: jax.Array, low: float, high: float) -> jax.Array:
-  """Clips x [] to the bounds; gradients that lead back to them pass."""
-  return jnp.clip(x, low, high)
-
-
-def _gradient_of_clamped(low, high, x, gradient):
-  # A step is against the gradient.
-  outwards = (x <= low) & (gradient > 0.0) | (x >= high) & (gradient < 0.0)
-  return (jnp.where(outwards, 0.0, gradient),)
-
-
-_clamped.defvjp(
-    lambda x, low, high: (_clamped(x, low, high), x), _gradient_of_clamped
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,6 +190,11 @@ class Similarity:
       that of the anchor's positive by more than this is taken for an unlabelled
       positive and masked out (Solatorio 2024; 0.1 in Qwen3-Embedding, 2025).
       None masks none.
+    guard_margin: a candidate whose score by a teacher, the cosine of
+      `Embeddings.teacher`, is above the positive's score t less this is masked
+      out (GISTEmbed, Solatorio 2024); less |t| times this if `guard_strategy`
+      is 'relative' and not 'absolute'. A pair without vectors masks none, and a
+      candidate without one stays. None masks none.
   """
 
   temperature: Any = 0.01
@@ -213,6 +202,8 @@ class Similarity:
   tile: int | None = None
   mask_duplicates: bool = True
   false_negative_margin: float | None = None
+  guard_margin: float | None = None
+  guard_strategy: str = 'absolute'
 
   def __post_init__(self):
     temperature = self.temperature
@@ -225,6 +216,10 @@ class Similarity:
       check_positive('Similarity.temperature', temperature)
     check_one_of(
         'Similarity.implementation', self.implementation, IMPLEMENTATIONS
+    )
+    check_one_of(
+        'Similarity.guard_strategy', self.guard_strategy,
+        ('absolute', 'relative'),
     )
     expect(
         self.tile is None or self.tile > 0, 'Similarity.tile', self.tile,
@@ -252,8 +247,13 @@ class Loss:
     """Whether the loss learns from the column `teacher_scores`."""
     return False
 
-  def init(self) -> Params:
-    """Returns fresh parameters by name."""
+  @property
+  def reads_vectors(self) -> bool:
+    """Whether the loss learns from `Embeddings.teacher`."""
+    return False
+
+  def init(self, dims: Dims | None = None) -> Params:
+    """Returns fresh parameters by name; `dims` are None if not known."""
     return {}
 
   def __call__(
@@ -286,8 +286,12 @@ class LossWrapper(Loss):
   def reads_teacher(self) -> bool:
     return self.loss.reads_teacher
 
-  def init(self) -> Params:
-    return self.loss.init()
+  @property
+  def reads_vectors(self) -> bool:
+    return self.loss.reads_vectors
+
+  def init(self, dims: Dims | None = None) -> Params:
+    return self.loss.init(dims)
 
   def check_columns(self, columns: Mapping[str, np.ndarray]) -> None:
     self.loss.check_columns(columns)
@@ -323,9 +327,11 @@ def check(name: str, loss: Any) -> None:
     )
 
 
-def init(loss: Loss, similarity: Similarity) -> dict[str, Any]:
+def init(
+    loss: Loss, similarity: Similarity, dims: Dims | None = None
+) -> dict[str, Any]:
   """Returns the parameters of a loss and of a learnt temperature, by name."""
-  shared, learnt = similarity.init(), loss.init()
+  shared, learnt = similarity.init(), loss.init(dims)
   if clash := shared.keys() & learnt.keys():
     raise UserError(
         f'{type(loss).__name__} and Similarity both learn {", ".join(clash)}.'

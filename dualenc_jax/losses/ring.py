@@ -47,6 +47,7 @@ class Ring:
   axes: tuple[str, ...]
   tile: int
   totals: bool = False
+  distils: bool = False
 
   @property
   def devices(self) -> int:
@@ -186,7 +187,7 @@ def log_partitions(
 
 def _log_partitions_fwd(ring, matrices, vectors, masks, temperature):
   result = log_partitions(ring, matrices, vectors, masks, temperature)
-  lse = [tuple(p and p.lse for p in both) for both in result]
+  lse = [tuple(p and (p.lse, p.teacher_lse) for p in both) for both in result]
   return result, (vectors, masks, temperature, lse)
 
 
@@ -194,7 +195,7 @@ def _log_partitions_bwd(ring, matrices, residuals, cotangents):
   vectors, masks, temperature, lse = residuals
   bars = [
       tuple(
-          d and tiles.Cotangent(value, d.lse, d.total)
+          d and tiles.Cotangent(value[0], d.lse, d.total, value[1], d.gap)
           for value, d in zip(*both, strict=True)
       ) for both in zip(lse, cotangents, strict=True)
   ]
@@ -236,13 +237,15 @@ def _sides(ring, matrix, vectors, masks):
 def _forward(ring, matrix, rows, columns, temperature):
   """Returns statistics of the rows and columns of one device."""
   step = functools.partial(tiles.forward, matrix, rows)
+  start = functools.partial(
+      tiles.start, totals=ring.totals, distils=ring.distils
+  )
 
   def start_columns():
-    return tiles.start(columns, ring.totals, matrix.column_hardness)
+    return start(columns, hardness=matrix.column_hardness)
 
   row_sums, column_sums = step(
-      columns, temperature,
-      tiles.start(rows, ring.totals, matrix.row_hardness)
+      columns, temperature, start(rows, hardness=matrix.row_hardness)
       if matrix.of_rows else None,
       start_columns() if matrix.symmetric or matrix.of_columns else None,
       same_shard=True,

@@ -36,6 +36,10 @@ class NegativeMask(NamedTuple):
     limits: float32 [A], the greatest score of a negative of this anchor; a
       candidate above it is a false negative. None for no limit.
     pairs: the number of a row's pair, uint32 [A]; None unless `Hardness` asks.
+    teacher: vectors of another model, float32 [A, D'], zeros for none. Their
+      products are the teacher's scores; None if nothing needs them.
+    guard: float32 [A], the greatest score that the teacher gives a negative of
+      this anchor; None for no limit.
   """
 
   ids: Sequence[tuple[jax.Array, jax.Array]] = ()
@@ -44,6 +48,8 @@ class NegativeMask(NamedTuple):
   positives: tuple[jax.Array, jax.Array] | None = None
   limits: jax.Array | None = None
   pairs: jax.Array | None = None
+  teacher: jax.Array | None = None
+  guard: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +100,9 @@ class Partition(NamedTuple):
 
   `Hardness` is in the log-sum-exp alone. `total` is the sum of the scores, None
   unless it is wanted, and `above` the number of candidates above the limit. The
-  count and the maximum have no gradients.
+  count, the maximum and the log-sum-exp of the teacher's scores t have no
+  gradients. `gap` is the mean of t - s, weighted by softmax(t); both are None
+  unless they are wanted.
   """
 
   lse: jax.Array
@@ -102,23 +110,40 @@ class Partition(NamedTuple):
   maximum: jax.Array
   total: Any
   above: Any = None
+  teacher_lse: Any = None
+  gap: Any = None
 
 
 def combine(partitions: Sequence[Partition]) -> Partition:
   """Returns the partition over the union of their candidates."""
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *partitions)
+  teacher_lse = gap = None
+  if stacked.gap is not None:
+    teacher_lse = jax.nn.logsumexp(stacked.teacher_lse, axis=0)
+    shares = jnp.exp(stacked.teacher_lse - teacher_lse[None])
+    gap = jnp.sum(shares * stacked.gap, axis=0)
   return Partition(
       lse=jax.nn.logsumexp(stacked.lse, axis=0),
       count=jnp.sum(stacked.count, axis=0),
       maximum=jnp.max(stacked.maximum, axis=0),
       total=None if stacked.total is None else jnp.sum(stacked.total, axis=0),
       above=None if stacked.above is None else jnp.sum(stacked.above, axis=0),
+      teacher_lse=teacher_lse, gap=gap,
   )
 
 
 def scores(rows: jax.Array, columns: jax.Array) -> jax.Array:
   """Returns dot products [A, D] x [C, D] -> float32 [A, C]."""
   return jnp.einsum('ad,cd->ac', rows, columns, precision=PRECISION)
+
+
+def teacher_scores(
+    rows: NegativeMask, columns: NegativeMask
+) -> jax.Array | None:
+  """Returns the teacher's scores, float32 [A, C], if anything needs them."""
+  if rows.teacher is None or columns.teacher is None:
+    return None
+  return scores(rows.teacher, columns.teacher)
 
 
 def negatives(
@@ -159,6 +184,18 @@ def above_limit(
   return None if limits is None else s > jnp.expand_dims(limits, axis)
 
 
+def guarded(
+    t: jax.Array | None, guard: jax.Array | None, axis: int
+) -> jax.Array | None:
+  """Returns which candidates the teacher scores above the limit, [A, C].
+
+  A candidate without a vector has a score of exactly 0, and is never one.
+  """
+  if t is None or guard is None:
+    return None
+  return (t > jnp.expand_dims(guard, axis)) & (t != 0.0)
+
+
 Hardened = Callable[[jax.Array], jax.Array]
 
 
@@ -189,11 +226,15 @@ def hardened(
 
 
 def dense_log_partitions(
-    matrices: Sequence[Matrix], totals: bool,
+    matrices: Sequence[Matrix], totals: bool, distils: bool,
     vectors: Mapping[str, jax.Array],
     masks: Sequence[tuple[NegativeMask, NegativeMask]], temperature: jax.Array,
 ) -> list[tuple[Partition | None, Partition | None]]:
-  """Computes partitions of rows and columns of whole matrices."""
+  """Computes partitions of rows and columns of whole matrices.
+
+  `totals` and `distils` ask for the sums of scores, and for what compares them
+  with the teacher's.
+  """
 
   def both(matrix, rows, columns):
     s = scores(vectors[matrix.rows], vectors[matrix.columns])
@@ -203,25 +244,32 @@ def dense_log_partitions(
     mask = jnp.broadcast_to(True if mask is None else mask, s.shape)
     of_columns = matrix.of_columns and not matrix.symmetric
     harden = hardened(matrix, temperature, rows, columns)
+    t = teacher_scores(rows, columns)
     return (
-        partition(s, mask, 1, rows.limits, harden[0])
-        if matrix.of_rows else None,
-        partition(s, mask, 0, columns.limits, harden[1])
-        if of_columns else None,
+        partition(s, t, mask, 1, rows, harden[0]) if matrix.of_rows else None,
+        partition(s, t, mask, 0, columns, harden[1]) if of_columns else None,
     )
 
-  def partition(s, mask, axis, limits, harden):
+  def partition(s, t, mask, axis, side, harden):
+    false = guarded(t, side.guard, axis)
+    mask = mask if false is None else mask & ~false
     masked = jnp.where(mask, s, MASKED)
-    above = above_limit(masked, limits, axis)
+    above = above_limit(masked, side.limits, axis)
     if above is not None:
       mask, masked = mask & ~above, jnp.where(above, MASKED, masked)
       above = jnp.sum(above.astype(jnp.float32), axis)
     total = jnp.sum(jnp.where(mask, s, 0.0), axis) if totals else None
+    teacher_lse = gap = None
+    if distils:
+      known = jnp.where(mask, t, MASKED)
+      teacher_lse = jax.nn.logsumexp(known, axis)
+      shares = jnp.exp(known - jnp.expand_dims(teacher_lse, axis))
+      gap = jnp.sum(jnp.where(mask, shares * (t - s), 0.0), axis)
     return Partition(
         lse=jax.nn.logsumexp(harden(masked), axis),
         count=jnp.sum(mask.astype(jnp.float32), axis),
         maximum=jax.lax.stop_gradient(jnp.max(masked, axis)), total=total,
-        above=above,
+        above=above, teacher_lse=teacher_lse, gap=gap,
     )
 
   return [both(m, *of) for m, of in zip(matrices, masks, strict=True)]

@@ -28,11 +28,24 @@ class Side(NamedTuple):
   mask: NegativeMask
 
 
+class TeacherSums(NamedTuple):
+  """Statistics of a teacher's scores t, float32 [T, t].
+
+  `exponentials` is the sum of exp(t - maximum), `gaps` that of exp(t - maximum)
+  (t - s) over real negatives.
+  """
+
+  maximum: jax.Array
+  exponentials: jax.Array
+  gaps: jax.Array
+
+
 class Running(NamedTuple):
   """Statistics of the scores seen so far, float32 [T, t], see `Partition`.
 
   `exponentials` is the sum of exp(score - maximum). With `Hardness` both are of
   scores with its weights, and `best` is the maximum without; else it is None.
+  So is `teacher` unless its `TeacherSums` are wanted.
   """
 
   maximum: jax.Array
@@ -41,6 +54,7 @@ class Running(NamedTuple):
   total: Any
   above: Any
   best: Any
+  teacher: Any
 
 
 class Cotangent(NamedTuple):
@@ -49,6 +63,8 @@ class Cotangent(NamedTuple):
   lse: jax.Array
   d_lse: jax.Array
   d_total: jax.Array | None
+  teacher_lse: jax.Array | None
+  d_gap: jax.Array | None
 
 
 def cut(side: Side, tile: int) -> Side:
@@ -74,38 +90,53 @@ def join(x: jax.Array, size: int) -> jax.Array:
   return x.reshape(-1, *x.shape[2:])[:size]
 
 
-def start(side: Side, totals: bool, hardness: Hardness | None) -> Running:
+def start(
+    side: Side, totals: bool, distils: bool, hardness: Hardness | None
+) -> Running:
   """Returns statistics of no scores at all."""
   zero = jnp.zeros_like(side.vectors[:, :, 0])
   return Running(
       zero + MASKED, zero, zero, zero if totals else None,
       None if side.mask.limits is None else zero,
       None if hardness is None else zero + MASKED,
+      TeacherSums(zero + MASKED, zero, zero) if distils else None,
   )
 
 
 def merge(a: Running, b: Running) -> Running:
   """Merges the statistics of two sets of scores."""
-  maximum = jnp.maximum(a.maximum, b.maximum)
+  maximum, teacher = jnp.maximum(a.maximum, b.maximum), None
+  if a.teacher is not None:
+    most = jnp.maximum(a.teacher.maximum, b.teacher.maximum)
+    shares = [jnp.exp(x.teacher.maximum - most) for x in (a, b)]
+    teacher = TeacherSums(
+        most,
+        shares[0] * a.teacher.exponentials + shares[1] * b.teacher.exponentials,
+        shares[0] * a.teacher.gaps + shares[1] * b.teacher.gaps,
+    )
   return Running(
       maximum,
       a.exponentials * jnp.exp(a.maximum - maximum)
       + b.exponentials * jnp.exp(b.maximum - maximum),
       a.count + b.count, None if a.total is None else a.total + b.total,
       None if a.above is None else a.above + b.above,
-      None if a.best is None else jnp.maximum(a.best, b.best),
+      None if a.best is None else jnp.maximum(a.best, b.best), teacher,
   )
 
 
 def finish(running: Running, size: int) -> Partition:
   """Returns the partitions of `size` anchors."""
-  maximum, exponentials, count, total, above, best = jax.tree.map(
+  maximum, exponentials, count, total, above, best, teacher = jax.tree.map(
       lambda x: join(x, size), running
   )
+  of_teacher: tuple[Any, ...] = ()
+  if teacher is not None:
+    lse = teacher.maximum + jnp.log(teacher.exponentials)
+    of_teacher = lse, teacher.gaps / teacher.exponentials
   # The sum is never zero: exp(MASKED - MASKED) is 1 if all are masked.
   return Partition(
       maximum + jnp.log(exponentials), count,
-      maximum if best is None else best, total, above,
+      maximum if best is None else best, total, above, *of_teacher
   )
 
 
@@ -131,12 +162,13 @@ def forward(
       column_side = _pick(columns, b)
       s, _ = _scores(matrix, x, row_side, column_side, a, b, same_shard)
       masks = row_side.mask, column_side.mask
+      t = score_matrix.teacher_scores(*masks)
       harden = score_matrix.hardened(matrix, temperature, *masks)
       if row_sum is not None:
-        row_sum = _include(row_sum, s, 1, masks[0].limits, harden[0])
+        row_sum = _include(row_sum, s, t, 1, masks[0], harden[0])
       if column_sums is not None:
         column_sum = _pick(column_sums, b)
-        column_sum = _include(column_sum, s, 0, masks[1].limits, harden[1])
+        column_sum = _include(column_sum, s, t, 0, masks[1], harden[1])
         column_sums = _put(column_sums, b, column_sum)
       return row_sum, column_sums
 
@@ -177,10 +209,11 @@ def backward(
       column_side = _pick(columns, b)
       s, mask = _scores(matrix, x, row_side, column_side, a, b, same_shard)
       masks = row_side.mask, column_side.mask
+      t = score_matrix.teacher_scores(*masks)
       harden = score_matrix.hardened(matrix, temperature, *masks)
       d_s = _d_scores(
-          s, mask, (row_bar_a, masks[0].limits, harden[0]),
-          (_pick(column_bar, b), masks[1].limits, harden[1]),
+          s, t, mask, (row_bar_a, masks[0], harden[0]),
+          (_pick(column_bar, b), masks[1], harden[1]),
       )
       d_x += jnp.einsum(
           'tu,ud->td', d_s, column_side.vectors, precision=PRECISION
@@ -218,8 +251,13 @@ def _scores(matrix, x, rows, columns, a, b, same_shard):
   return (s if mask is None else jnp.where(mask, s, MASKED)), mask
 
 
-def _include(running: Running, s, axis, limits, harden) -> Running:
-  above = score_matrix.above_limit(s, limits, axis)
+def _include(
+    running: Running, s, t, axis, side: NegativeMask, harden
+) -> Running:
+  false = score_matrix.guarded(t, side.guard, axis)
+  if false is not None:
+    s = jnp.where(false, MASKED, s)
+  above = score_matrix.above_limit(s, side.limits, axis)
   if above is not None:
     s = jnp.where(above, MASKED, s)
     above = running.above + jnp.sum(above.astype(jnp.float32), axis)
@@ -229,6 +267,17 @@ def _include(running: Running, s, axis, limits, harden) -> Running:
   maximum = jnp.maximum(running.maximum, jnp.max(hardened, axis))
   exponentials = jnp.exp(hardened - jnp.expand_dims(maximum, axis))
   real = s > 0.5 * MASKED
+  teacher = running.teacher
+  if teacher is not None:
+    t = jnp.where(real, t, MASKED)
+    most = jnp.maximum(teacher.maximum, jnp.max(t, axis))
+    shares = jnp.exp(t - jnp.expand_dims(most, axis))
+    gaps = jnp.sum(jnp.where(real, shares * (t - s), 0.0), axis)
+    before = jnp.exp(teacher.maximum - most)
+    teacher = TeacherSums(
+        most, before * teacher.exponentials + jnp.sum(shares, axis),
+        before * teacher.gaps + gaps,
+    )
   total = running.total
   if total is not None:
     total += jnp.sum(jnp.where(real, s, 0.0), axis)
@@ -237,24 +286,31 @@ def _include(running: Running, s, axis, limits, harden) -> Running:
       running.exponentials * jnp.exp(running.maximum - maximum)
       + jnp.sum(exponentials, axis),
       running.count + jnp.sum(real.astype(jnp.float32), axis), total, above,
-      best,
+      best, teacher,
   )
 
 
-def _d_scores(s, mask, of_rows, of_columns):
+def _d_scores(s, t, mask, of_rows, of_columns):
   """Returns the gradient of the scores of a tile, [t, u].
 
-  Rows and columns have triples (cotangent, limits, what adds hardness).
+  Rows and columns have triples (cotangent, mask, what adds hardness).
   """
   gradient = jnp.zeros_like(s)
-  for (bar, limits, harden), axis in ((of_rows, 1), (of_columns, 0)):
+  for (bar, side, harden), axis in ((of_rows, 1), (of_columns, 0)):
     if bar is not None:
       lse, d_lse = (jnp.expand_dims(x, axis) for x in bar[:2])
       term = jnp.exp(harden(s) - lse) * d_lse
       if bar.d_total is not None:
         term += jnp.expand_dims(bar.d_total, axis)
-      above = score_matrix.above_limit(s, limits, axis)
-      gradient += term if above is None else jnp.where(above, 0.0, term)
+      if bar.d_gap is not None:
+        shares = jnp.exp(t - jnp.expand_dims(bar.teacher_lse, axis))
+        term -= shares * jnp.expand_dims(bar.d_gap, axis)
+      for left_out in (
+          score_matrix.above_limit(s, side.limits, axis),
+          score_matrix.guarded(t, side.guard, axis),
+      ):
+        term = term if left_out is None else jnp.where(left_out, 0.0, term)
+      gradient += term
   return gradient if mask is None else jnp.where(mask, gradient, 0.0)
 
 

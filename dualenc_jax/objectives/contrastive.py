@@ -12,6 +12,7 @@ from dualenc_jax.models import DualEncoder
 from dualenc_jax.objectives import encoding, pairs
 from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.pairs import PairObjective
+from dualenc_jax.objectives.teacher_vectors import TeacherVectors
 from dualenc_jax.utils.errors import expect
 
 
@@ -25,6 +26,8 @@ class Contrastive(PairObjective):
   num_negatives: int = 0
   micro_batch_size: int | None = None
   layout: Layout = Packed()
+  teacher_vectors: TeacherVectors = TeacherVectors()
+  reads_vectors = True
 
   def __post_init__(self):
     losses.check('Contrastive.loss', self.loss)
@@ -36,7 +39,10 @@ class Contrastive(PairObjective):
     self.check_options()
 
   def loss_params(self) -> dict[str, Any]:
-    return losses.init(self.loss, self.similarity)
+    dims, student = None, self.model.projection.features
+    if self.loss.reads_vectors and (teacher := self.teacher_vectors.dim):
+      dims = losses.Dims(student, teacher)
+    return losses.init(self.loss, self.similarity, dims)
 
   def __call__(self, params: Any, batch: Any, key: Key = None) -> Result:
     embeddings = encoding.embed(
@@ -50,6 +56,11 @@ class Contrastive(PairObjective):
 
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
+    guards = self.similarity.guard_margin is not None
+    self.teacher_vectors.check_use(
+        self.loss.reads_vectors or guards,
+        'GUARD_MARGIN' if guards else type(self.loss).__name__,
+    )
     if TEACHER_SCORES not in run.extra_columns:
       self.loss.check_columns({})
 

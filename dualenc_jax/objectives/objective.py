@@ -77,7 +77,10 @@ class Objective:
   """
 
   outputs: str | None = None
-  needs_start: bool = False
+
+  @property
+  def needs_start(self) -> bool:
+    return False
 
   @property
   def frozen(self) -> Sequence[str]:

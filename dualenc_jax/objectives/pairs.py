@@ -21,6 +21,7 @@ from dualenc_jax.objectives.frozen_passages import (
   FrozenPassages,
 )
 from dualenc_jax.objectives.objective import Objective, Run
+from dualenc_jax.objectives.teacher_vectors import TeacherVectors
 from dualenc_jax.parallel import data_axis
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.utils.errors import expect, UserError
@@ -40,6 +41,8 @@ class PairObjective(Objective):
     needs_passages: whether each query must have a passage.
     joint_rows: whether a query and its passage share a row and segment.
     reads_scores: whether it can learn from a teacher's scores.
+    reads_vectors: whether it can learn from vectors of another model.
+    teacher_vectors: those vectors, which its batches have.
   """
 
   model: Any
@@ -52,6 +55,8 @@ class PairObjective(Objective):
   needs_passages = True
   joint_rows = False
   reads_scores = True
+  reads_vectors = False
+  teacher_vectors: TeacherVectors = TeacherVectors()
 
   def check_options(self) -> None:
     """Raises UserError for attributes that are out of range."""
@@ -72,6 +77,11 @@ class PairObjective(Objective):
           value is None or value >= least, f'{name}.{field}', value,
           f'{least} or more',
       )
+    guard = getattr(getattr(self, 'similarity', None), 'guard_margin', None)
+    expect(
+        guard is None or self.reads_vectors, 'GUARD_MARGIN', guard,
+        f'None, as {name} has no vectors of a teacher',
+    )
     if self.frozen_passages is not None:
       check_separate_encoders(name, self.model)
 
@@ -116,9 +126,9 @@ class PairObjective(Objective):
         self.layout, self._cells(run), run.extra_columns,
         self.token_template(run), self.num_others, self.sides, self.joint_rows,
     )
-    if self.frozen_passages is None:
-      return batches
-    return self.frozen_passages.add_targets(batches, run)
+    if self.frozen_passages is not None:
+      batches = self.frozen_passages.add_targets(batches, run)
+    return self.teacher_vectors.add_to(batches, run)
 
   def abstract_batch(self, run: Run) -> Any:
     """Returns a batch with room for all but the rarest texts.
@@ -151,7 +161,7 @@ class PairObjective(Objective):
     )
     if self.frozen_passages is not None:
       batch = {**batch, **self.frozen_passages.abstract(run, batch)}
-    return batch
+    return {**batch, **self.teacher_vectors.abstract(batch)}
 
   def make_completion(
       self, run: Run, params: Any

@@ -346,6 +346,8 @@ def describe_data(experiment: Experiment) -> dict[str, Any]:
       'global_batch': experiment.batch_size,
       'seed': experiment.seed,
   }
+  # Batches of an objective of one's own may have none.
+  facts |= getattr(experiment.batches, 'facts', {})
   # Tasks of a mixture may have prefixes of their own.
   prefixes = [header.get('query_prefix', '') for header in headers]
   if {*prefixes} != {experiment.tokenizer.query_prefix}:

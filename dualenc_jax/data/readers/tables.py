@@ -238,7 +238,7 @@ def arrow_folder(
 @contextlib.contextmanager
 def _arrow_stream(path: pathlib.Path) -> Iterator[Any]:
   with (
-      _pyarrow(path, 'an Arrow stream', _SAVE_AGAIN) as pyarrow,
+      explained_pyarrow(path, 'an Arrow stream', _SAVE_AGAIN) as pyarrow,
       pyarrow.memory_map(str(path)) as source,
   ):
     yield pyarrow.ipc.open_stream(source)
@@ -251,12 +251,12 @@ def parquet(
   if not untrusted.is_file(path):
     raise UserError(f'{untrusted.explain_path(path)}. Give a file.')
   kind = path, 'a Parquet file', 'Copy or download it again.'
-  with _pyarrow(*kind) as pyarrow:
+  with explained_pyarrow(*kind) as pyarrow:
     names = pyarrow.parquet.read_schema(path).names
 
   def parsed() -> Iterator[dict[str, Any]]:
     # By default a row group, which may be all of the file, is read whole.
-    with _pyarrow(*kind) as pyarrow, pyarrow.parquet.ParquetFile(
+    with explained_pyarrow(*kind) as pyarrow, pyarrow.parquet.ParquetFile(
         path, buffer_size=_BUFFER, pre_buffer=False,
         page_checksum_verification=True,  # Where there are sums, as Spark's.
     ) as file:
@@ -273,7 +273,7 @@ def parquet(
 
 
 @contextlib.contextmanager
-def _pyarrow(
+def explained_pyarrow(
     path: pathlib.Path, kind: str, again: str
 ) -> Iterator[types.ModuleType]:
   """Yields pyarrow to read a file of a kind; its errors are explained."""
