@@ -37,6 +37,7 @@ KIND = 'dualenc_jax model_dir'
 # Saved beside what `models.describe` says of a generator.
 GENERATOR = 'generator'
 CROSS_ENCODER = 'cross-encoder'
+SPLIT_RANKER = 'split re-ranker'
 # By kind: its use, the command that uses it, and a gin file that trains one.
 _KINDS = {
     CROSS_ENCODER: (
@@ -293,7 +294,8 @@ def kind_of(facts: Mapping[str, Any]) -> str:
   if GENERATOR in facts:
     return GENERATOR
   name = str(facts.get('class')).split('.')[-1]
-  return 'dual encoder' if name == 'DualEncoder' else name
+  known = {'DualEncoder': 'dual encoder', 'SplitRanker': SPLIT_RANKER}
+  return known.get(name, name)
 
 
 def read_facts(path: pathlib.Path) -> Mapping[str, Any]:

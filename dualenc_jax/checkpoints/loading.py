@@ -16,6 +16,10 @@ from dualenc_jax.data.text.template import Template
 from dualenc_jax.models import abstract_params, T5Decoder, T5Encoder
 from dualenc_jax.parallel.partitioning import HostPartitioner, Partitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder, Scorer
+from dualenc_jax.retrieval.encoding.split_teacher import (
+  SplitScorer,
+  SplitTeacher,
+)
 from dualenc_jax.retrieval.encoding.teacher import load_calibration, Teacher
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.utils import machine
@@ -91,23 +95,33 @@ def load_model_dir(
 
 def load_teacher(
     path: pathlib.Path, step: int | None = None, *prompts: str | None
-) -> Teacher:
-  """Loads the cross-encoder of a model_dir, as `load_model_dir` does.
+) -> Teacher | SplitTeacher:
+  """Loads the re-ranker of a model_dir, as `load_model_dir` does.
 
-  `prompts` are those of `Tokenizer.prompted`.
+  It is a cross-encoder or a split one. `prompts` are those of
+  `Tokenizer.prompted`.
   """
 
-  def use(checkpoint: checkpoint_reader.Checkpoint) -> Teacher:
+  def use(checkpoint: checkpoint_reader.Checkpoint) -> Teacher | SplitTeacher:
     facts = dict(checkpoint.meta['model'])
-    checkpoint_reader.check_kind(facts, checkpoint_reader.CROSS_ENCODER, path)
-    template = facts.pop('template')
+    kind = checkpoint_reader.kind_of(facts)
+    split, template = kind == checkpoint_reader.SPLIT_RANKER, None
+    if not split:
+      checkpoint_reader.check_kind(facts, checkpoint_reader.CROSS_ENCODER, path)
+      template = facts.pop('template')
     model = checkpoint_reader.build_model(facts, str(path))
     tokenizer = checkpoint.tokenizer().prompted(*prompts)
-    tokens = Template(**template).tokens(tokenizer)
-    params, scorer = place(model, checkpoint.tensors, str(path), make=Scorer)
+    params, scorer = place(
+        model, checkpoint.tensors, str(path),
+        make=SplitScorer if split else Scorer,
+    )
     provenance = checkpoint.provenance(model, tokenizer)
-    provenance['template'] = template
     calibration = load_calibration(path, checkpoint.meta['step'])
+    if template is None:
+      loaded = LoadedModel(params, tokenizer, scorer, provenance)
+      return SplitTeacher(loaded, calibration)
+    provenance['template'] = template
+    tokens = Template(**template).tokens(tokenizer)
     return Teacher(params, tokenizer, tokens, scorer, provenance, calibration)
 
   return checkpoint_reader.restore(path, step, use)

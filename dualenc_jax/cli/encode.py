@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   names = args.tasks or ()
   model = saved_run.load_from_args(
-      args, per_host=True, before=task_selection.gin_files(names)
+      args, per_host=True, before=task_selection.gin_files(names),
+      passages_alone=args.tower == 'passage',
   )
   if args.codec is not None:
     chosen = compression.spec(args.codec)

@@ -3,11 +3,11 @@
   dualenc rerank --teacher=teacher_dir --run=bm25/beir-scifact-test/run.trec
     --tasks=beir/scifact --gin.DATA_ROOT=/data
 
-The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin, a
-released monoT5 or RankT5 (--teacher_form), st:FOLDER, a CrossEncoder of
-sentence-transformers, or a file of query id, passage id and score from any
-other scorer. The run may come from a retriever, `dualenc
-bm25` or another library, over the corpus of the task.
+The teacher is a model_dir of --gin_file=architectures/cross_encoder.gin or
+split_ranker.gin, a released monoT5 or RankT5 (--teacher_form), st:FOLDER, a
+CrossEncoder of sentence-transformers, or a file of query id, passage id and
+score from any other scorer. The run may come from a retriever, `dualenc bm25`
+or another library, over the corpus of the task.
 
 Writes the files of `dualenc evaluate` to OUTPUT_DIR, and the scores of all
 pairs (logits) to scores.tsv there, from which a killed run continues.
@@ -31,6 +31,8 @@ from dualenc_jax.checkpoints import (
 from dualenc_jax.cli import config, data_command, flags, runtime, task_selection
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.results import evaluate, significance, tables
+from dualenc_jax.retrieval import index
+from dualenc_jax.retrieval.encoding.split_teacher import SplitTeacher
 from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.retriever import Hit
 from dualenc_jax.utils.errors import UserError
@@ -120,6 +122,9 @@ def add_form(parser: argparse.ArgumentParser) -> None:
   add('--teacher_length', type=flags.whole(),
       help='maximum tokens of query and passage together for the teacher'
       f' (default {released_models.LENGTH})')
+  add('--teacher_index', metavar='DIR',
+      help='index that `dualenc encode` has made of the corpus by a split'
+      ' re-ranker: no passage is encoded again')
 
 
 def load_teacher(
@@ -129,10 +134,10 @@ def load_teacher(
   if path is None:
     return None
   if args.teacher_form is None and pathlib.Path(path).is_file():
-    if any(prompts):
+    if any(prompts) or args.teacher_index is not None:
       raise UserError(
-          f'{path} is a file of scores, which takes no --prompt or'
-          ' --passage_prompt. Leave them out.'
+          f'{path} is a file of scores, which takes no --prompt,'
+          ' --passage_prompt or --teacher_index. Leave them out.'
       )
     return pathlib.Path(path)
   return load_cross_encoder(path, args, *prompts)
@@ -142,6 +147,21 @@ def load_cross_encoder(
     path: str, args: argparse.Namespace, *prompts: str | None
 ) -> PairScorer:
   """The cross-encoder of a model_dir, a released one, or st:FOLDER."""
+  found = _load_cross_encoder(path, args, *prompts)
+  if args.teacher_index is None:
+    return found
+  if not isinstance(found, SplitTeacher):
+    raise UserError(
+        f'--teacher_index: {path} is no split re-ranker, and keeps nothing of'
+        ' passages. Leave it out.'
+    )
+  stored = index.open_index(found.model, args.teacher_index)
+  return dataclasses.replace(found, stored=stored)
+
+
+def _load_cross_encoder(
+    path: str, args: argparse.Namespace, *prompts: str | None
+) -> PairScorer:
   if foreign_models.is_named(path):
     names = 'teacher_form', 'teacher_vocabulary', 'teacher_length'
     given = [name for name in names if getattr(args, name) is not None]

@@ -18,7 +18,10 @@ from dualenc_jax.checkpoints.weights import VOCABULARY
 from dualenc_jax.cli import config, data_command, flags, saved_config
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.text.whole_texts import WholeTexts
+from dualenc_jax.models import SplitRanker
 from dualenc_jax.parallel.partitioning import HostPartitioner
+from dualenc_jax.retrieval.encoding.embedder import Embedder
+from dualenc_jax.retrieval.encoding.split_teacher import SplitScorer
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index.build_for_model import default_split
 from dualenc_jax.training.experiment import Experiment
@@ -76,7 +79,7 @@ def load(
     bindings: Sequence[str] = (), search_paths: Sequence[str] = (),
     per_host: bool = False, before: Sequence[str] = (),
     dim: int | None = None, prompt: str | None = None,
-    passage_prompt: str | None = None,
+    passage_prompt: str | None = None, passages_alone: bool = False,
 ) -> TrainedModel:
   """Rebuilds the model of a model_dir and restores its parameters.
 
@@ -93,6 +96,7 @@ def load(
     dim: components that embeddings are cut to; None for all.
     prompt: name of the prompt before queries; None for their prefix.
     passage_prompt: name of the prompt before passages; None for their prefix.
+    passages_alone: whether a split re-ranker will do, which embeds no queries.
   """
   if foreign_models.is_named(folder):
     if step is not None:
@@ -120,7 +124,10 @@ def load(
       partitioner=partitioner,
   )
   objective: Any = experiment.objective
-  if objective.outputs != 'embeddings':
+  split = isinstance(objective.model, SplitRanker)
+  if split and passages_alone and dim is not None:
+    raise UserError(f'--dim: {folder} has states, of one length. Leave it out.')
+  if objective.outputs != 'embeddings' and not (split and passages_alone):
     command = 'rerank --teacher='
     if objective.outputs == 'queries':
       command = 'generate --generator='
@@ -146,7 +153,8 @@ def load(
       )
     embedder: Any
     params, embedder = loading.place(
-        model, tensors, folder, partitioner, experiment.eval_batch_size
+        model, tensors, folder, partitioner, experiment.eval_batch_size,
+        SplitScorer if split else Embedder,
     )
     found = checkpoint.provenance(model, tokenizer, experiment.seed)
     found = transforms.truncate_provenance(found, dim)
@@ -196,6 +204,7 @@ def load_from_args(
     per_host: bool = False,
     before: Sequence[str] = (),
     folder: str | None = None,
+    passages_alone: bool = False,
 ) -> TrainedModel:
   """`load` with the flags of `add_flags` and of gin.
 
@@ -204,7 +213,7 @@ def load_from_args(
   return load(
       folder or args.model_dir, args.step, args.gin_file, args.gin_bindings,
       args.gin_search_paths, per_host, before, args.dim, args.prompt,
-      args.passage_prompt,
+      args.passage_prompt, passages_alone,
   )
 
 

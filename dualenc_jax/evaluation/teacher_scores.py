@@ -30,6 +30,7 @@ BLOCK = 2**11
 _PROVENANCE = (
     'run_id', 'checkpoint_step', 'template', 'vocabulary', 'query_length',
     'passage_length', 'query_prefix', 'passage_prefix', 'dtype', 'library',
+    'states',
 )
 # Computes float32 [n], the scores of pairs int64 [n, 2], numbers of a query and
 # a passage.

@@ -20,6 +20,7 @@ from dualenc_jax.models.dual_encoder import (
 from dualenc_jax.models.gemma_encoder import GemmaEncoder
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.seq2seq import encoder_decoder, Seq2Seq
+from dualenc_jax.models.split_ranker import split_ranker, SplitRanker
 from dualenc_jax.models.t5_decoder import T5Decoder
 from dualenc_jax.models.t5_encoder import (
     dot_product_attention,
@@ -29,8 +30,8 @@ from dualenc_jax.models.t5_encoder import (
 
 __all__ = [
     'CrossEncoder', 'DualEncoder', 'GemmaEncoder', 'Projection', 'ScoreHead',
-    'Seq2Seq', 'Seq2SeqRanker', 'T5Decoder', 'T5Encoder', 'TokenEmbedder',
-    'abstract_params', 'class_name', 'current_names', 'describe',
-    'dot_product_attention', 'einsum_attention', 'encoder_decoder',
-    'model_params', 'rebuild',
+    'Seq2Seq', 'Seq2SeqRanker', 'SplitRanker', 'T5Decoder', 'T5Encoder',
+    'TokenEmbedder', 'abstract_params', 'class_name', 'current_names',
+    'describe', 'dot_product_attention', 'einsum_attention', 'encoder_decoder',
+    'model_params', 'rebuild', 'split_ranker',
 ]

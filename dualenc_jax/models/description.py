@@ -16,6 +16,7 @@ from dualenc_jax.models.dual_encoder import DualEncoder, Projection
 from dualenc_jax.models.gemma_encoder import GemmaEncoder
 from dualenc_jax.models.layers import TokenEmbedder
 from dualenc_jax.models.seq2seq import Seq2Seq
+from dualenc_jax.models.split_ranker import SplitRanker
 from dualenc_jax.models.t5_decoder import T5Decoder
 from dualenc_jax.models.t5_encoder import dot_product_attention, T5Encoder
 from dualenc_jax.utils import untrusted
@@ -72,7 +73,8 @@ _CLASSES = {
     class_name(value): value
     for value in (
         CrossEncoder, dot_product_attention, DualEncoder, GemmaEncoder,
-        Projection, ScoreHead, Seq2Seq, T5Decoder, T5Encoder, TokenEmbedder,
+        Projection, ScoreHead, Seq2Seq, SplitRanker, T5Decoder, T5Encoder,
+        TokenEmbedder,
     )
 }
 

@@ -13,10 +13,11 @@ from dualenc_jax.objectives.negative_caching import CachedNegatives
 from dualenc_jax.objectives.objective import Batches, Objective, Run
 from dualenc_jax.objectives.pairs import PairObjective
 from dualenc_jax.objectives.ranking import Ranking
+from dualenc_jax.objectives.split_ranking import SplitRanking
 from dualenc_jax.objectives.teacher_vectors import TeacherVectors
 
 __all__ = [
     'Alignment', 'Batches', 'CachedNegatives', 'Contrastive', 'DistilledPQ',
     'Generation', 'JointPq', 'Matching', 'Objective', 'PairObjective',
-    'Ranking', 'Run', 'TeacherVectors',
+    'Ranking', 'Run', 'SplitRanking', 'TeacherVectors',
 ]

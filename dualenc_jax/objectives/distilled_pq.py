@@ -71,7 +71,13 @@ class DistilledPQ(CodeObjective):
       )
     path = pathlib.Path(self.teacher).expanduser()
     if self.teacher_form is None:
-      return loading.load_teacher(path)
+      found = loading.load_teacher(path)
+      if not isinstance(found, Teacher):
+        raise UserError(
+            f'TEACHER_DIR: {path} is a split re-ranker; expected a'
+            ' cross-encoder, --gin_file=architectures/cross_encoder.gin.'
+        )
+      return found
     return released_models.load_ranker(
         path, self.teacher_form, self.teacher_vocabulary
     )

@@ -36,23 +36,11 @@ class Ranking(PairObjective):
   reads_scores = False
 
   def __post_init__(self):
-    self.check_options()
-    loss = self.loss
-    if isinstance(loss, type) or hasattr(loss, 'init'):
-      name = (loss if isinstance(loss, type) else type(loss)).__name__
-      raise UserError(
-          f'Ranking.loss is {name}; expected a loss over lists, as,'
-          ' in gin, LOSS = @losses.Pointwise().'
-      )
+    check_lists(self)
     expect(
         isinstance(self.template, Template), 'Ranking.template', self.template,
         'a Template, in gin @data.Template()',
     )
-    if not self.num_negatives + self.num_others:
-      raise UserError(
-          'A cross-encoder learns from negatives: set NUM_NEGATIVES to 1 or'
-          ' more, or NUM_OTHERS for passages of other pairs of the batch.'
-      )
 
   def token_template(self, run: Run) -> TokenTemplate:
     return self.template.tokens(run.tokenizer)
@@ -90,6 +78,23 @@ class Ranking(PairObjective):
   def facts(self) -> dict[str, Any]:
     template = dataclasses.asdict(self.template)
     return {**describe(self.model), 'template': template}
+
+
+def check_lists(objective: Any) -> None:
+  """Raises UserError unless an objective has a loss over lists, and lists."""
+  objective.check_options()
+  loss = objective.loss
+  if isinstance(loss, type) or hasattr(loss, 'init'):
+    name = (loss if isinstance(loss, type) else type(loss)).__name__
+    raise UserError(
+        f'{type(objective).__name__}.loss is {name}; expected a loss over'
+        ' lists, as, in gin, LOSS = @losses.Pointwise().'
+    )
+  if not objective.num_negatives + objective.num_others:
+    raise UserError(
+        'A cross-encoder learns from negatives: set NUM_NEGATIVES to 1 or'
+        ' more, or NUM_OTHERS for passages of other pairs of the batch.'
+    )
 
 
 def lists_of(batch: Any, scores: jax.Array) -> lists.Lists:

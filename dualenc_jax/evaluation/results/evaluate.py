@@ -57,7 +57,7 @@ _OF_DATA = 'label', 'split', 'source', 'corpus'
 # Provenance of a teacher that a result has, as far as it is there.
 _OF_TEACHER = (
     'model_dir', 'checkpoint', 'form', 'run_id', 'checkpoint_step', 'template',
-    'query_prefix', 'passage_prefix',
+    'query_prefix', 'passage_prefix', 'states',
 )
 
 

@@ -1,6 +1,6 @@
 """Evaluation in training: before the first step, on validation, alignment."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import logging
@@ -10,20 +10,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from dualenc_jax.data.text.template import TokenTemplate
 from dualenc_jax.evaluation import divergence, evaluation
 from dualenc_jax.evaluation.evaluation import Evaluation
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.results import result_files
 from dualenc_jax.evaluation.results.result_files import VALIDATION
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.models import model_params
+from dualenc_jax.models import model_params, SplitRanker
 from dualenc_jax.retrieval.encoding.embedder import Embedder, Likelihood, Scorer
+from dualenc_jax.retrieval.encoding.split_teacher import (
+  SplitScorer,
+  SplitTeacher,
+)
 from dualenc_jax.retrieval.encoding.teacher import (
   fit_calibration,
+  PairScorer,
   save_calibration,
   Teacher,
 )
+from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.search.bm25 import BM25
 from dualenc_jax.training.checkpoints import note_best
 from dualenc_jax.training.experiment import Experiment
@@ -107,9 +112,24 @@ def _evaluator(experiment: Experiment, plan: Plan) -> Evaluate | None:
   _LOG.info(
       'Evaluation while training re-ranks the %d best hits of BM25.', _DEPTH
   )
-  return _Reranking(
-      experiment, Scorer.for_params(*on_mesh),
-      objective.token_template(experiment),
+  return _Reranking(_teacher_maker(experiment, on_mesh))
+
+
+def _teacher_maker(
+    experiment: Experiment, on_mesh: Sequence[Any]
+) -> Callable[[Any], PairScorer]:
+  """Returns a function from parameters to a teacher, for models of pairs."""
+  objective: Any = experiment.objective
+  tokenizer = experiment.tokenizer
+  if isinstance(objective.model, SplitRanker):
+    split = SplitScorer.for_params(*on_mesh)
+    return lambda params: SplitTeacher(
+        LoadedModel(params, tokenizer, split, {})
+    )
+  return functools.partial(
+      Teacher, tokenizer=tokenizer,
+      template=objective.token_template(experiment),
+      scorer=Scorer.for_params(*on_mesh), provenance={},
   )
 
 
@@ -154,17 +174,10 @@ class _Reranking:
       of relevant pairs, bool [n].
   """
 
-  def __init__(
-      self, experiment: Experiment, scorer: Scorer, template: TokenTemplate
-  ):
+  def __init__(self, make: Callable[[Any], PairScorer]):
+    """Takes what makes a teacher of the model's parameters."""
     self.scored = np.zeros(0), np.zeros(0, bool)
-    self._make = functools.partial(
-        Teacher,
-        tokenizer=experiment.tokenizer,
-        template=template,
-        scorer=scorer,
-        provenance={},
-    )
+    self._make = make
     # By sub-corpus, each of which is ranked once.
     self._bm25: dict[int, Evaluation] = {}
 

@@ -61,12 +61,14 @@ class CompiledModel:
         in_shardings=(param_shardings, partitioner.rows),
         out_shardings=partitioner.replicated,
     )
-    def encode(method, params, tokens):
-      """A chunk for each device of the data axis: [n, R, L] -> [n, R, ...]."""
+    def encode(method, params, inputs):
+      """Chunks for each device of the data axis: [n, R, ...] -> [n, R, ...]."""
 
-      def encode_chunk(params, tokens):
+      def encode_chunk(params, inputs):
         with nn.logical_axis_rules(rules):
-          chunk = model.apply({'params': params}, tokens[0], method=method)
+          chunk = model.apply(
+              {'params': params}, *(x[0] for x in inputs), method=method
+          )
         return chunk[None]
 
       with partitioner.scope():
@@ -76,7 +78,7 @@ class CompiledModel:
             axis_names={'data'},
             in_specs=(PartitionSpec(), PartitionSpec('data')),
             out_specs=PartitionSpec('data'),
-        )(params, tokens)
+        )(params, inputs)
 
     self._encode = encode
 
@@ -97,13 +99,26 @@ class CompiledModel:
       rows: np.ndarray | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Runs any method or function of the model; see `towers.Towers.batches`."""
+    program = functools.partial(self.run, method, params)
+    return self.run_batches(program, tokens, rows)
 
-    def program(host: np.ndarray) -> jax.Array:
-      chunks = jax.make_array_from_callback(
-          host.shape, self._partitioner.rows, lambda i: host[i]
-      )
-      return self._encode(method, params, chunks)
+  def run(
+      self, method: str | Callable[..., Any], params: Any, *inputs: np.ndarray
+  ) -> jax.Array:
+    """Runs a method on a chunk for each device, [n, R, ...] -> [n, R, ...]."""
+    chunks = tuple(
+        jax.make_array_from_callback(
+            x.shape, self._partitioner.rows, x.__getitem__
+        )
+        for x in inputs
+    )
+    return self._encode(method, params, chunks)
 
+  def run_batches(
+      self, program: Callable[[np.ndarray], Any], tokens: Ragged,
+      rows: np.ndarray | None = None,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Runs a program of chunks of tokens; see `towers.batches`."""
     return towers.batches(
         program,
         tokens,
