@@ -31,17 +31,11 @@ from dualenc_jax.utils.errors import (
   UserError,
 )
 
-_PREFIX = 'st:'
 _PACKAGES = 'torch', 'sentence_transformers'
 # Classes of models, as config_sentence_transformers.json names them.
 _EMBEDS, _SCORES = 'SentenceTransformer', 'CrossEncoder'
 # Texts or pairs that the library sorts by length and encodes at once.
-_BLOCK = 2**11
-
-
-def is_named(path: object) -> bool:
-  """Whether a path is st:FOLDER."""
-  return isinstance(path, str) and path.startswith(_PREFIX)
+_BLOCK = 2**9
 
 
 class TextTowers(Towers):
@@ -208,8 +202,7 @@ def _prompt(model: Any, name: str, path: str) -> str:
 
 def _open(name: str, kind: str) -> tuple[Any, dict[str, Any]]:
   """The model of st:FOLDER of a class, and the facts that determine it."""
-  path = hub.model(name.removeprefix(_PREFIX))
-  folder = pathlib.Path(path).expanduser()
+  folder = pathlib.Path(hub.model(name.removeprefix('st:'))).expanduser()
   if not folder.is_dir():
     raise UserError(missing(folder))
   _check_kind(folder, name, kind)
@@ -235,7 +228,7 @@ def _open(name: str, kind: str) -> tuple[Any, dict[str, Any]]:
   names = 'sentence-transformers', 'transformers', 'torch'
   own = {each: importlib.metadata.version(each) for each in names}
   return model, {
-      'model_dir': f'{_PREFIX}{folder.resolve().name}',
+      'model_dir': f'st:{folder.resolve().name}',
       'run_id': _digest(folder),
       'library': f'sentence-transformers {own[names[0]].partition(".")[0]}',
       'dtype': str(model.dtype).removeprefix('torch.'),

@@ -39,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     saved_run.check_is_one(folder)
   if args.output_dir:
     files.make_folder(args.output_dir, _ANOTHER)
+  else:
+    home = saved_run.results_dir(
+        args.model_dir[0], args.dim, args.prompt, args.passage_prompt
+    )
   runtime.start()
   analyses: list[Analysis] = []
   for number, name in enumerate(names):
@@ -51,25 +55,22 @@ def main(argv: Sequence[str] | None = None) -> None:
             f' {value!r} and {analysis.data[key]!r}. Name the task for all, as'
             ' by --gin_file=tasks/beir.gin.'
         )
-  home = saved_run.results_dir(
-      args.model_dir[0], args.dim, args.prompt, args.passage_prompt
-  )
-  folder = args.output_dir or home / 'analysis' / result_name
-  files.make_folder(folder, _ANOTHER)
-  figures.write(analyses, folder, args.sample)
+  output = args.output_dir or home / 'analysis' / result_name
+  files.make_folder(output, _ANOTHER)
+  figures.write(analyses, output, args.sample)
   print(table_lib.text(_make_table(analyses)), end='')
   if not analyses[0].sample.has_pairs:
     print(
         'Ratios, alignment and cosines of relevant passages are left out: fewer'
         f' than {vectors.FEWEST} of the queries have a relevant passage.'
     )
-  print(f'Written to {folder}.')
+  print(f'Written to {output}.')
 
 
 def make_parser() -> flags.Parser:
   parser = config.make_parser('analyze', __doc__)
   saved_run.add_flags(
-      parser, 'folder of a trained model; repeatable, to compare models',
+      parser, 'folder of a trained model, or st:FOLDER; repeatable, to compare',
       action='append',
   )
   add = parser.add_argument

@@ -35,6 +35,7 @@ from dualenc_jax.retrieval import index
 from dualenc_jax.retrieval.encoding.split_teacher import SplitTeacher
 from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.retriever import Hit
+from dualenc_jax.utils import hub
 from dualenc_jax.utils.errors import UserError
 
 TEACHER = 'MODEL_DIR | st:FOLDER | FILE'
@@ -162,7 +163,7 @@ def load_cross_encoder(
 def _load_cross_encoder(
     path: str, args: argparse.Namespace, *prompts: str | None
 ) -> PairScorer:
-  if foreign_models.is_named(path):
+  if hub.is_foreign(path):
     names = 'teacher_form', 'teacher_vocabulary', 'teacher_length'
     given = [name for name in names if getattr(args, name) is not None]
     if given or any(prompts):

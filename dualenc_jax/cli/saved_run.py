@@ -50,7 +50,9 @@ class TrainedModel(LoadedModel):
 
 
 def check_is_one(folder: str) -> None:
-  """Raises UserError unless a folder is what training wrote."""
+  """Raises UserError unless a folder is what training wrote, or foreign."""
+  if hub.is_foreign(folder):
+    return
   if hub.is_on_hub(folder):
     raise UserError(
         f'{folder} is not a folder: a config is a program, which is never run'
@@ -98,7 +100,7 @@ def load(
     passage_prompt: name of the prompt before passages; None for their prefix.
     passages_alone: whether a split re-ranker will do, which embeds no queries.
   """
-  if foreign_models.is_named(folder):
+  if hub.is_foreign(folder):
     if step is not None:
       raise UserError(f'--step: {folder} has no checkpoints. Leave it out.')
     inputs = data_command.read([*before, *files], bindings, search_paths)
@@ -225,10 +227,10 @@ def results_dir(
   A part is left out where embeddings have all components, or no prompt.
   UserError for st:FOLDER, to which nothing is written.
   """
-  if foreign_models.is_named(folder):
+  if hub.is_foreign(folder):
     raise UserError(
         f'{folder} has no place for indexes and results: give --index_dir to'
-        ' encode and search, --output_dir to evaluate.'
+        ' encode and search, else --output_dir.'
     )
   path = pathlib.Path(folder)
   path = path if dim is None else path / f'dim-{dim}'

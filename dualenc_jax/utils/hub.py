@@ -1,7 +1,8 @@
-"""Models and data on the Hugging Face hub: hf://org/name."""
+"""Paths that are no files: hf://org/name on the hub, and st:FOLDER."""
 
 import functools
 import os
+import pathlib
 import re
 from typing import Any
 
@@ -9,6 +10,8 @@ from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import SourceUnavailable, UserError
 
 _PREFIX = 'hf://'
+# A model of sentence-transformers, which that library is to run.
+_FOREIGN = 'st:'
 _PART = r'\w[\w.-]*'
 _PLACE = re.compile(
     rf'(?:datasets/)?(?P<repo>{_PART}/{_PART})(?:@(?P<revision>[\w./-]+?))?'
@@ -23,6 +26,16 @@ _OTHERS = [
 def is_on_hub(path: object) -> bool:
   """Whether a path is hf://org/name."""
   return isinstance(path, str) and path.startswith(_PREFIX)
+
+
+def is_foreign(path: object) -> bool:
+  """Whether a path is st:FOLDER."""
+  return str(path).startswith(_FOREIGN)
+
+
+def folder_of(path: object) -> pathlib.Path:
+  """FOLDER of st:FOLDER; other paths as they are."""
+  return pathlib.Path(str(path).removeprefix(_FOREIGN)).expanduser()
 
 
 @functools.cache

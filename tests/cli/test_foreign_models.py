@@ -1,6 +1,7 @@
 """Models of sentence-transformers in commands, against the library alone."""
 
 import json
+import pathlib
 import shutil
 import string
 
@@ -19,13 +20,16 @@ import transformers
 
 from dualenc_jax.checkpoints import foreign_models, verification
 from dualenc_jax.cli import (
+  analyze,
   encode,
   evaluate,
   label,
   mine,
+  recipe,
   rerank,
   search,
 )
+from dualenc_jax.pipelines.recipes import runner
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
 
@@ -39,7 +43,7 @@ class Models:
 
   def __init__(self, folder):
     self.folder = folder
-    made = tiny_beir.make(3, passages=20, queries=8)
+    made = tiny_beir.make(3, passages=20, queries=12)
     # Longer than the passages of our own models; its end decides.
     long = ' '.join([*'ab' * 150, *tiny_run.WORDS])
     self.made = made._replace(corpus={**made.corpus, 'd3': long})
@@ -148,6 +152,43 @@ def test_evaluation(models, tmp_path):
   sizes = [weight.numel() for weight in opened.parameters()]
   assert result['parameters'] == sum(sizes)
   assert result['query_prefix'] == 'ask: ' and result['similarity'] == 'cosine'
+
+
+def test_analysis(models, tmp_path, monkeypatch):
+  found, figures = [], analyze.figures
+  monkeypatch.setattr(figures, 'write', lambda all, *_: found.extend(all))
+  flags = models.flags(models.cosine, tmp_path, '--split=test', '--sample=10')
+  analyze.main(flags)
+  assert 'test; cosine; seed 0.' in figures._describe_source(found)
+  queries, passages = vectors(
+      models.cosine, [*models.made.queries.values()], models.texts()
+  )
+  best = np.median((queries @ passages.T).max(axis=1))
+  top = found[0].numbers['median_top1_cosine']
+  assert top == pytest.approx(best, abs=1e-6)
+
+
+def test_recipes_take_them(models, tmp_path, capsys):
+  corpus, out = models.folder / 'beir', tmp_path / 'out'
+  source = tmp_path / 'source'
+  source.mkdir()
+  (source / 'config.gin').touch()
+  given = [
+      '--gin_file=recipes/gpl.gin', f'--output_dir={out}', '--list',
+      f'--gin.CORPUS={corpus}', f'--gin.CORPUS_FILE={corpus / "corpus.jsonl"}',
+      f'--replace=source={source}',
+      f'--replace=queries={corpus}', '--until=labels',
+      f"--gin.MINERS=['st:{models.cosine}']",
+  ]
+  recipe.main([*given, f'--replace=teacher=st:{models.scorer}'])
+  said = capsys.readouterr().out
+  assert f' --model_dir=st:{models.cosine} ' in said
+  assert f' --teacher=st:{models.scorer} ' in said
+  with pytest.raises(UserError, match='st:absent, in place of teacher.model'):
+    recipe.main([*given, '--replace=teacher=st:absent'])
+  # A stage runs again if the model changes.
+  path = pathlib.Path(f'st:{models.scorer}')
+  assert runner.content(path) == runner.content(models.scorer)
 
 
 def test_index_and_search(models, tmp_path, capsys, monkeypatch):
@@ -274,8 +315,9 @@ def test_beside_our_own_model(models, tmp_path):
     [
         (evaluate, ['--model_dir=st:{cosine}', '--output_dir=x'],
          'no task of its own. Give --tasks'),
+        (analyze, ['--model_dir=st:{cosine}'], 'else --output_dir'),
         (evaluate, ['--model_dir=st:{cosine}'],
-         'place for indexes and results: give --index_dir to .* --output_dir'),
+         'place for indexes and results: give --index_dir to .* --output'),
         (search, ['--model_dir=st:{cosine}', 'a'], 'give --index_dir to'),
         (encode, ['--model_dir=st:{cosine}', '--index_dir=x'],
          'has no task of its own'),

@@ -65,8 +65,10 @@ def write(
 def _describe_source(analyses: Sequence[Analysis]) -> str:
   """Names data, models and seed, at the end of a caption."""
   data, seed = analyses[0].data, analyses[0].sample.seed
+  steps = (a.provenance.get('checkpoint_step') for a in analyses)
   models = ', '.join(
-      f'{a.name} (step {a.provenance["checkpoint_step"]:,})' for a in analyses
+      a.name if step is None else f'{a.name} (step {step:,})'
+      for a, step in zip(analyses, steps)
   )
   return f'{data["label"]}, split {data["split"]}; {models}; seed {seed}.'
 

@@ -10,7 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 from dualenc_jax.pipelines.recipes.recipe import outputs_in, Recipe, Stage
-from dualenc_jax.utils import files, json_file
+from dualenc_jax.utils import files, hub, json_file
 from dualenc_jax.utils.errors import did_you_mean, UserError
 
 RAN, SAME, GIVEN, UNUSED = 'ran', 'as before', 'given', 'not wanted'
@@ -191,7 +191,7 @@ def _places(recipe: Recipe, work_dir: pathlib.Path, given: Places) -> Places:
           f'No stage makes {name}, for which {path} is'
           f' given.{did_you_mean(name, known)}'
       )
-    if pair in read and not path.exists():
+    if pair in read and not hub.folder_of(path).exists():
       raise UserError(f'{path}, in place of {name}, does not exist.')
   return {**places, **given}
 
@@ -264,7 +264,7 @@ def _parts(
 
 def _inputs(stage: Stage) -> list[pathlib.Path]:
   """The user's files and folders, whether they exist or not."""
-  paths = {x: pathlib.Path(x).expanduser() for x in stage.inputs if x}
+  paths = {x: hub.folder_of(x) for x in stage.inputs if x}
   # A plain word is the name of something shipped, such as a vocabulary; the
   # content of a bucket is known by its name.
   return [
@@ -281,6 +281,7 @@ def content(path: pathlib.Path) -> str:
   In a model_dir only the model's files count, not evaluation results, and its
   tensors count by size alone, as each run has an id in its metadata.
   """
+  path = hub.folder_of(path)
   if path.is_file():
     with path.open('rb') as file:
       return hashlib.file_digest(file, 'sha256').hexdigest()
