@@ -172,7 +172,8 @@ def test_recipes_take_them(models, tmp_path, capsys):
   corpus, out = models.folder / 'beir', tmp_path / 'out'
   source = tmp_path / 'source'
   source.mkdir()
-  (source / 'config.gin').touch()
+  for name in ('config.gin', 'vocabulary.model'):
+    (source / name).touch()
   given = [
       '--gin_file=recipes/gpl.gin', f'--output_dir={out}', '--list',
       f'--gin.CORPUS={corpus}', f'--gin.CORPUS_FILE={corpus / "corpus.jsonl"}',
