@@ -284,7 +284,8 @@ def rebuild_gemma(facts: Mapping[str, Any], where: str) -> GemmaEncoder:
   """The saved encoder, in float32, as it is used and not as it was trained."""
   encoder = models.rebuild(facts, where)
   return encoder.clone(
-      dtype='float32', dropout_rate=0.0, scan_layers=False, remat=False
+      dtype='float32', dropout_rate=0.0, scan_layers=False, remat=False,
+      residual_init=1.0,
   )
 
 

@@ -34,16 +34,17 @@ def rms_norm(x: jax.Array) -> jax.Array:
 
 
 class _Norm(nn.Module):
-  """RMS norm times offset + scale, in float32; the factor starts at 1."""
+  """RMS norm times offset + scale, in float32; the factor starts at `first`."""
 
   axis: str = 'embed'
   dtype: str = 'float32'
   offset: float = 1.0
+  first: float = 1.0
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     scale = layers.parameter(
-        self, 'scale', nn.initializers.constant(1.0 - self.offset),
+        self, 'scale', nn.initializers.constant(self.first - self.offset),
         (x.shape[-1],), (self.axis,),
     )
     scale = jnp.broadcast_to(self.offset + scale, x.shape)
@@ -161,6 +162,7 @@ class _Layer(nn.Module):
   layer_scale: bool
   dropout_rate: float
   dtype: str
+  residual_init: float
 
   @nn.compact
   def __call__(
@@ -178,7 +180,8 @@ class _Layer(nn.Module):
       mask, angles = (jnp.where(is_global, b, a) for a, b in zip(*kinds))
 
     def norm(name: str, y: jax.Array) -> jax.Array:
-      return _Norm('embed', self.dtype, self.norm_offset, name=name)(y)
+      first = self.residual_init if name.startswith('post') else 1.0
+      return _Norm('embed', self.dtype, self.norm_offset, first, name=name)(y)
 
     drop = layers.Dropout(self.dropout_rate)
     y = norm('pre_attention_layer_norm', x)
@@ -242,6 +245,7 @@ class GemmaEncoder(nn.Module):
       embedding: a third block of a layer, down(gelu(gate(x)) * signal), adds
       it. 0 for none.
     layer_scale: whether a constant multiplies the output of each layer.
+    residual_init: factor of what every block adds to the stream at the start.
     activations: of the gated feed-forward block; 'gelu' is the tanh form.
     dropout_rate: dropout of embedded tokens, hidden units, blocks and output;
       none of attention weights.
@@ -270,6 +274,7 @@ class GemmaEncoder(nn.Module):
   norm_offset: float = 1.0
   signal_dim: int = 0
   layer_scale: bool = False
+  residual_init: float = 1.0
   activations: Sequence[str] = ('gelu', 'linear')
   dropout_rate: float = 0.0
   dtype: str = 'float32'
@@ -377,6 +382,7 @@ class GemmaEncoder(nn.Module):
       return (
           attention, self.mlp_dim, tuple(self.activations), self.norm_offset,
           self.layer_scale, self.dropout_rate, self.dtype,
+          self.residual_init,
       )
 
     which = [self.layer_is_global(i) for i in range(self.num_layers)]

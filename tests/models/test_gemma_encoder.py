@@ -3,6 +3,7 @@
 import functools
 import re
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -290,6 +291,18 @@ def test_a_text_has_the_same_states_in_any_row(changes):
     np.testing.assert_allclose(other_value, value, rtol=1e-5, atol=1e-5)
     for one, other in zip(other_grads, grads):
       np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize('changes', [{}, SECOND])
+def test_blocks_begin_with_a_factor(changes):
+  model = make(num_layers=1, residual_init=0.25, **changes)
+  lengths = jnp.array([[3]], jnp.int32)
+  params = model.init(jax.random.key(0), jnp.ones((1, 3, 12)), lengths)
+  layer = nn.unbox(params)['params']['layers_0']
+  for name, tree in layer.items():
+    if name.endswith('layer_norm'):
+      factor = 0.25 if name.startswith('post') else 1.0
+      np.testing.assert_array_equal(tree['scale'], factor - model.norm_offset)
 
 
 def test_a_scan_has_the_same_states():
