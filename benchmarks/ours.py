@@ -82,17 +82,20 @@ def on_host() -> Any:
 def make_model(name: str, dtype: str, dropout_rate: float = 0.0):
   """The SDE as the shipped gin files have it."""
   sizes = workload.MODELS[name]
+  options: dict[str, Any] = {
+      'num_layers': sizes.num_layers, 'num_heads': sizes.num_heads,
+      'head_dim': sizes.head_dim, 'mlp_dim': sizes.mlp_dim,
+      'activations': ('gelu', 'linear'), 'dropout_rate': dropout_rate,
+      'dtype': dtype,
+  }
+  if sizes.num_kv_heads is None:
+    encoder: Any = models.T5Encoder(**options)
+  else:
+    options |= {'num_kv_heads': sizes.num_kv_heads, 'global_every': 1}
+    encoder = models.GemmaEncoder(**options)
   return models.DualEncoder(
       token_embedder=models.TokenEmbedder(sizes.vocab_size, sizes.features),
-      encoder=models.T5Encoder(
-          num_layers=sizes.num_layers,
-          num_heads=sizes.num_heads,
-          head_dim=sizes.head_dim,
-          mlp_dim=sizes.mlp_dim,
-          activations=('gelu', 'linear'),
-          dropout_rate=dropout_rate,
-          dtype=dtype,
-      ),
+      encoder=encoder,
       projection=models.Projection(sizes.embedding_dim),
   )
 

@@ -121,8 +121,23 @@ def t5_tokenizer(vocabulary: str) -> transformers.T5Tokenizer:
 
 def make_encoder(
     sizes: workload.Sizes, dropout_rate: float = 0.0
-) -> transformers.T5EncoderModel:
-  """A T5 encoder of random weights."""
+) -> transformers.PreTrainedModel:
+  """An encoder of random weights."""
+  if sizes.num_kv_heads is not None:
+    # It has no dropout but that of attention weights.
+    return transformers.Gemma3TextModel(
+        transformers.Gemma3TextConfig(
+            vocab_size=sizes.vocab_size,
+            hidden_size=sizes.features,
+            num_hidden_layers=sizes.num_layers,
+            num_attention_heads=sizes.num_heads,
+            num_key_value_heads=sizes.num_kv_heads,
+            head_dim=sizes.head_dim,
+            intermediate_size=sizes.mlp_dim,
+            use_bidirectional_attention=True,
+            sliding_window_pattern=1,
+        )
+    )
   return transformers.T5EncoderModel(
       transformers.T5Config(
           vocab_size=sizes.vocab_size,
@@ -140,7 +155,7 @@ def make_encoder(
 
 def make_model(
     sizes: workload.Sizes,
-    encoder: transformers.T5EncoderModel,
+    encoder: transformers.PreTrainedModel,
     length: int,
 ) -> SentenceTransformer:
   """The encoder, mean pooling, a projection of random weights."""

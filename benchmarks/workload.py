@@ -27,7 +27,10 @@ LAYOUTS = 'padded', 'packed'
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """A T5 encoder and its projection, shared by both towers."""
+  """A T5 encoder and its projection, shared by both towers.
+
+  With `num_kv_heads` it is EmbeddingGemma's, of global layers alone.
+  """
 
   num_layers: int
   features: int
@@ -36,6 +39,7 @@ class Sizes:
   mlp_dim: int
   embedding_dim: int
   vocab_size: int = 32128
+  num_kv_heads: int | None = None
 
 
 # Those of gin/models, T5.1.1, and a tiny one: no side needs gin.
@@ -45,6 +49,8 @@ MODELS = {
     'small': Sizes(8, 512, 6, 64, 1024, 768),
     'base': Sizes(12, 768, 12, 64, 2048, 768),
     'large': Sizes(24, 1024, 16, 64, 2816, 768),
+    # Six layers of EmbeddingGemma 300M, with a T5's vocabulary.
+    'gemma': Sizes(6, 768, 3, 256, 1152, 768, num_kv_heads=1),
 }
 
 
@@ -147,8 +153,9 @@ def step_flops(
     num_blocks: blocks of similarities in the loss.
   """
   joined = sizes.num_heads * sizes.head_dim
+  of_keys = (sizes.num_kv_heads or sizes.num_heads) * sizes.head_dim
   mlp = 3 * sizes.features * sizes.mlp_dim
-  token = 2 * (4 * sizes.features * joined + mlp)
+  token = 2 * (2 * sizes.features * (joined + of_keys) + mlp)
   rows = np.asarray(rows, np.float64)
   layer = np.sum(token * rows + 4 * joined * rows**2)
   projection = 2 * sizes.features * sizes.embedding_dim * 2 * batch
