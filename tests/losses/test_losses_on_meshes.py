@@ -26,17 +26,17 @@ TEMPERATURE = LearnableTemperature(0.05, minimum=0.001)
 SOFTMAX = 'softmax_two_way', 'pair_union_two_way'
 BOTH = 'samtone_both_towers', 'pair_two_way', 'pair_released_two_way'
 SAMTONE = 'samtone_two_way', 'pair_without_positive_two_way'
-# Losses, pairs, hard negatives and the tile, by mesh: numbers of devices and of
-# negatives in pairs; shards that the tile divides, that it does not divide, and
-# of one row each, whose batch does not divide among all eight devices. Two are
-# like eight and, where each has one row, like 4x2: nightly.
+# Losses, pairs, hard negatives and the tile, by mesh: numbers of devices and
+# of negatives in pairs; shards that the tile divides, that it does not divide,
+# and of one row each, whose batch does not divide among all eight devices.
+# Every loss is on a ring, not on each; two devices are like eight.
 RINGS = {
     '1': (meshes.SmallPartitioner(devices=1), SOFTMAX, 15, 0, 4),
     '2': (meshes.SmallPartitioner(devices=2), BOTH, 12, 1, 4),
     '3': (meshes.SmallPartitioner(devices=3), SAMTONE, 12, 0, 2),
-    '8': (Partitioner(), SAMTONE, 24, 3, 2),
-    '4x2': (Partitioner(2), SOFTMAX, 32, 1, 2),
-    '4x2_over_data_of_one_row': (Partitioner(2), BOTH, 4, 3, None),
+    '8': (Partitioner(), BOTH[1:2], 24, 3, 2),
+    '4x2': (Partitioner(2), BOTH[2:], 32, 1, 2),
+    '4x2_over_data_of_one_row': (Partitioner(2), BOTH[:1], 4, 3, None),
 }
 
 
