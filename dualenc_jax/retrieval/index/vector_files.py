@@ -64,7 +64,9 @@ class VectorFile:
     order = np.argsort(found.id_keys, kind='stable')
     ordered = found.id_keys[order]
     if (again := np.flatnonzero(ordered[1:] == ordered[:-1])).size:
-      one, two = order[again[0] : again[0] + 2]
+      # The first in the file of those that come again.
+      first = again[np.argmin(order[again])]
+      one, two = order[first : first + 2]
       raise UserError(
           f'{path}: rows {one + 1} and {two + 1} have the id'
           f' {found.ids.text(one)!r}. Expected a vector per id.'
