@@ -5,6 +5,7 @@ import pyarrow as pa
 from pyarrow import parquet
 import pytest
 
+from dualenc_jax.retrieval.index import vector_files
 from dualenc_jax.retrieval.index.vector_files import VectorFile
 from dualenc_jax.utils.errors import UserError
 
@@ -47,7 +48,8 @@ def test_numpy(tmp_path):
   assert isinstance(file.vectors, np.memmap)
 
 
-def test_bad_files(tmp_path):
+def test_bad_files(tmp_path, monkeypatch):
+  monkeypatch.setattr(vector_files, 'BLOCK', 2)
   name, numpy = tmp_path / 'x.parquet', tmp_path / 'x.npy'
 
   def refuses(path, message):
