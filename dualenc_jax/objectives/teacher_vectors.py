@@ -210,8 +210,10 @@ class VectorTable:
     Raises UserError for a vector of zeros, NaN or infinity.
     """
     distinct, places = np.unique(wanted, return_inverse=True)
-    found = _find(self.keys, distinct)
-    rows = np.where(found >= 0, self.rows[found], -1)
+    # Keys are sorted already, and this is done for every batch.
+    found = np.searchsorted(self.keys, distinct)
+    found = np.minimum(found, len(self.keys) - 1)
+    rows = np.where(self.keys[found] == distinct, self.rows[found], -1)
     out = np.zeros((len(rows), self.files[0].vectors.shape[1]), np.float32)
     start = 0
     for file in self.files:
