@@ -410,7 +410,9 @@ def _explain(error: Exception) -> str:
           ' directory and in PYTHONPATH.'
       )
   if names := _WRONG_NAME.findall(first):
-    return f'{first}{where}{did_you_mean(names[-1], _shipped_names())}'
+    shipped = _shipped_names()
+    whole = {known for known in shipped if known.endswith(f'.{names[-1]}')}
+    return f'{first}{where}{did_you_mean(names[-1], whole or shipped)}'
   return f'{type(error).__name__}: {first}{where}'
 
 
@@ -425,7 +427,8 @@ def _shipped_names() -> set[str]:
   """Shipped gin files, and all names in them."""
   files = shipped_files()
   texts = [(gin_root() / file).read_text() for file in files]
-  return {*files, *(name for x in texts for name in re.findall(r'\w+', x))}
+  name = re.compile(r'(?:[a-z]+\.)?\w+')
+  return {*files, *(found for x in texts for found in name.findall(x))}
 
 
 def _with_macro(message: str) -> str:

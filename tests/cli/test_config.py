@@ -87,6 +87,7 @@ def test_differences_name_the_binding_and_both_values():
         ('LOSS = @loses.SamToNe()', 'loses', 'losses'),
         ('LOSS = @losses.Samtone()', 'losses.Samtone', "'SamToNe'"),
         ('LAYOUT = @data.Paked()', 'data.Paked', "'Packed'"),
+        ('T5Encoder.num_layers = 1', 'T5Encoder', "'models.T5Encoder'"),
         ('losses.Similarity.temprature = 1', 'temprature', 'temperature'),
     ],
 )
