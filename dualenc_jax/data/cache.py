@@ -216,19 +216,29 @@ def _find_unchecked(
     cache_dir: pathlib.Path, key: dict[str, Any], error: SourceUnavailable,
     log: Log,
 ) -> Cache:
-  """The newest complete cache whose key agrees in all but the source."""
+  """The one complete cache whose key agrees in all but the source.
+
+  Keys have a file's name without its folder, so that another file may agree.
+  """
   wanted = {name: value for name, value in key.items() if name != 'source'}
-  paths = cache_dir.glob(f'{glob.escape(_prefix(key))}*/{HEADER}')
-  for path in sorted(paths, key=os.path.getmtime, reverse=True):
+  found = []
+  for path in sorted(cache_dir.glob(f'{glob.escape(_prefix(key))}*/{HEADER}')):
     with contextlib.suppress(DamagedCache):
       cache = Cache.open(path.parent)
-      if any(cache.header.get(n) != value for n, value in wanted.items()):
-        continue
-      log(
-          f'Using the token cache {cache.folder} without checking that its'
-          f' source is unchanged: {error}'
-      )
-      return cache
+      if all(cache.header.get(n) == value for n, value in wanted.items()):
+        found.append(cache)
+  if len(found) > 1:
+    raise UserError(
+        f'{error} Of the token caches in {cache_dir} {len(found)} may be of it,'
+        f' such as {found[0].folder.name} and {found[1].folder.name}. Remove'
+        ' those of other data.'
+    ) from error
+  if found:
+    log(
+        f'Using the token cache {found[0].folder} without checking that its'
+        f' source is unchanged: {error}'
+    )
+    return found[0]
   raise UserError(
       f'{error} Or prepare the token cache where the data is, and copy it to'
       f' {cache_dir}: there is none here for task {key["task"]!r}, split'
