@@ -427,8 +427,7 @@ def _shipped_names() -> set[str]:
   """Shipped gin files, and all names in them."""
   files = shipped_files()
   texts = [(gin_root() / file).read_text() for file in files]
-  name = re.compile(r'(?:[a-z]+\.)?\w+')
-  return {*files, *(found for x in texts for found in name.findall(x))}
+  return {*files}.union(*(re.findall(r'(?:[a-z]+\.)?\w+', x) for x in texts))
 
 
 def _with_macro(message: str) -> str:
