@@ -80,7 +80,8 @@ _ADDED_BEFORE, _ADDED = 250_000_000, 500_000_000
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 # By -m, the marks of modules that have nothing for it.
 _LEFT_OUT = {
-    'not slow and not nightly': ('slow', 'nightly'), 'slow': ('nightly',),
+    'not slow and not nightly': ('slow', 'nightly'),
+    'slow and not nightly': ('nightly',),
 }
 _WHOLE = re.compile(
     r'^pytestmark = (?:\[\s*)?pytest\.mark\.(slow|nightly)\b', re.M

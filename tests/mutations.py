@@ -26,7 +26,10 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FAULTS = ROOT / 'tests' / 'data' / 'faults.toml'
 # Marks of the lines in which a fault may be noticed, by name.
-LINES = {'fast': 'not slow and not nightly', 'slow': 'slow'}
+LINES = {
+    'fast': 'not slow and not nightly', 'slow': 'slow and not nightly',
+    'nightly': 'nightly',
+}
 
 
 @dataclasses.dataclass(frozen=True)

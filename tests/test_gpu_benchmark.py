@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 GPU = pathlib.Path(__file__).parents[1] / 'benchmarks/gpu.py'
 
 

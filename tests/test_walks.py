@@ -8,7 +8,7 @@ import sys
 import pytest
 import tiny_run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 ROOT = pathlib.Path(__file__).parents[1]
 BATCH = (
     'data/cache.py:prepare', 'data/batches.py:__call__',

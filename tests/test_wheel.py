@@ -10,7 +10,7 @@ import pytest
 
 from dualenc_jax.cli import config
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Files that are those of the clone resolve as `cli/test_gin_files` shows.

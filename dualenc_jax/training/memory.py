@@ -26,7 +26,7 @@ _GROWTH = 16
 LESS = (
     'Encode in small micro-batches (--gin.MICRO_BATCH_SIZE=), shard the'
     ' parameters over the devices (--gin_file=partitioning/fsdp.gin), recompute'
-    ' activations (--gin.models.T5Encoder.remat=True), use'
+    ' activations (--gin.models.T5Encoder.remat=True, or GemmaEncoder), use'
     ' --gin.DTYPE=bfloat16, fewer tokens, or a smaller model.'
 )
 FEWER_PAIRS = f'--fit_batch finds the largest batch that fits. {LESS}'

@@ -72,7 +72,7 @@ def test_the_index_holds_the_towers_vectors(model, whole):
   ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sigterm_ends_two_hosts_and_they_go_on(model, tmp_path):
   index, partial = tmp_path / 'index', tmp_path / 'index.partial'
   flags = f'--model_dir={model}', f'--index_dir={index}', '--shard_size=1'

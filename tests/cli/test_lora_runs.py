@@ -141,7 +141,7 @@ def test_a_base_that_is_gone_is_named(runs, tmp_path):
         # Attention to the source has a query and values, too.
         pytest.param(
             shared_runs.generator, (), 'runs/doc2query.gin', 12, set(),
-            id='generator', marks=pytest.mark.slow,
+            id='generator', marks=pytest.mark.nightly,
         ),
     ],
 )

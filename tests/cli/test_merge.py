@@ -19,7 +19,7 @@ def assert_mean(found, arrays):
     np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_models_and_steps_are_merged_and_evaluated(tmp_path):
   two, one = tiny_evaluation.shared_model(), tmp_path / 'one'
   train.main([

@@ -101,7 +101,7 @@ def test_a_dataset_and_a_loss_are_checked_trained_and_evaluated(
     check.main([*flags, own, '--gin_file=tasks/pairs.gin'])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_losses_of_the_page(tmp_path, monkeypatch):
   """As a user runs them: beside the module, by the program itself."""
   page = pathlib.Path(__file__).parents[2] / 'docs/losses.md'

@@ -187,7 +187,7 @@ def dense(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name', [
-    pytest.param(n, marks=[pytest.mark.slow] * (n == 'jpq_gpl'))
+    pytest.param(n, marks=[pytest.mark.nightly] * (n == 'jpq_gpl'))
     for n in NUMBERS
 ])
 def test_a_setting_passes_the_check_at_tiny_size(

@@ -141,7 +141,7 @@ class Hanging(losses.InBatchSoftmax):
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_signal_ends_a_step_that_hangs(tmp_path, monkeypatch):
   """At once, with nothing saved: nothing else could end it."""
   (tmp_path / 'hanging.py').write_text(HANGING)

@@ -28,7 +28,7 @@ def flags(folder, model, *more):
   ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_leg_on_other_hosts_devices_and_layouts(tmp_path, capfd):
   """Nor does the loss's implementation change what is learnt, but rounding."""
   given = [
@@ -117,7 +117,7 @@ def assert_saved_equal(folder, step, *items):
       )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_align_until_and_keep_the_best(tmp_path):
   given = [
       '--gin_file=objectives/alignment.gin', '--gin.QUERY_LAYERS=0',

@@ -64,6 +64,7 @@ def test_no_hop_of_a_ring_is_waited_for():
   assert ' collective-permute(' not in text
 
 
+@pytest.mark.nightly
 def test_scores_of_a_search_are_there_once():
   """No copy of them, in the order of queries or of groups, stands beside."""
   run = Programs(tuple(slices.find_slice('v5e:2x2').devices))

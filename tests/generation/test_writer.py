@@ -88,6 +88,7 @@ def test_greedy_is_that_of_transformers(tiny):
   assert len(lengths) > 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('tiny', ['1.0'], indirect=True)
 def test_samples_do_not_depend_on_mates_or_devices(tiny):
   _, model, params = tiny

@@ -55,7 +55,8 @@ PERMITTED = {'collective-permute', 'all-reduce'}
 @pytest.mark.parametrize(
     'name',
     [
-        'softmax', 'samtone',
+        'softmax',
+        pytest.param('samtone', marks=pytest.mark.nightly),
         # They are made of these two.
         pytest.param('sum', marks=pytest.mark.nightly),
         pytest.param('matryoshka', marks=pytest.mark.nightly),

@@ -32,10 +32,18 @@ CASES = [
 @pytest.mark.parametrize(
     'implementation, partitioner, cases, size, tile',
     [
-        ('dense', None, CASES, 13, None),
-        ('ring', Partitioner(), CASES[:3], 24, 2),
+        pytest.param('dense', None, CASES[:4], 13, None, id='dense'),
+        # What a shard has to know of another's rows.
+        pytest.param('ring', Partitioner(), CASES[1:3], 24, 2, id='ring'),
+        pytest.param(
+            'dense', None, CASES[4:], 13, None, id='union',
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            'ring', Partitioner(), CASES[:1], 24, 2, id='ring, margin',
+            marks=pytest.mark.nightly,
+        ),
     ],
-    ids=['dense', 'ring'],
 )
 def test_options_and_weights(implementation, partitioner, cases, size, tile):
   losses = {

@@ -38,13 +38,14 @@ RINGS = {
     '4x2': (Partitioner(2), BOTH[2:], 32, 1, 2),
     '4x2_over_data_of_one_row': (Partitioner(2), BOTH[:1], 4, 3, None),
 }
+NIGHTLY = '2', '8'
 
 
 @pytest.mark.parametrize(
     'partitioner, names, size, num_negatives, tile',
     [
         pytest.param(
-            *ring, id=name, marks=[pytest.mark.nightly] if name == '2' else []
+            *ring, id=name, marks=[pytest.mark.nightly] * (name in NIGHTLY)
         ) for name, ring in RINGS.items()
     ],
 )

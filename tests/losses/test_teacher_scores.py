@@ -45,7 +45,7 @@ RINGS = {
     'ring_2': (meshes.SmallPartitioner(devices=2), 'ring', 14, 4, ['relative']),
     'ring_8': (Partitioner(), 'ring', 24, 2, {}),
 }
-SLOW = 'ring_2', 'ring_8'
+NIGHTLY = 'ring_2', 'ring_8'
 
 
 def make_batch(size, duplicates=True):
@@ -144,7 +144,7 @@ def gist(embeddings, name):
 
 
 @pytest.mark.parametrize('case', [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+    pytest.param(name, marks=[pytest.mark.nightly] * (name in NIGHTLY))
     for name in RINGS
 ])
 def test_values_and_gradients(case):

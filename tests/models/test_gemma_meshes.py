@@ -6,7 +6,7 @@ import tiny_run
 
 from dualenc_jax.cli import train
 
-pytestmark = [pytest.mark.slow, pytest.mark.devices(8)]
+pytestmark = [pytest.mark.nightly, pytest.mark.devices(8)]
 
 
 def test_meshes_and_layouts_have_the_same_losses(tmp_path):

@@ -209,7 +209,7 @@ def assert_frozen_and_trained(light, teacher):
   assert np.any(after[name] != before[name])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   """Killed after the decision and before it is saved, it decides again."""
   given = aligned(

@@ -89,7 +89,7 @@ def test_the_loss_is_that_of_transformers(version, layout):
     np.testing.assert_allclose(metrics['tokens'], wanted[2], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_is_one_on_a_mesh():
   _, parts, _ = tiny_t5.make('1.0')
   two_steps.assert_same(

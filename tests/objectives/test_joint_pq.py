@@ -141,6 +141,7 @@ def train(folder, devices, steps=3):
   return losses, jax.device_get(state), params
 
 
+@pytest.mark.nightly
 def test_eight_devices_train_as_one(tmp_path):
   """And what is frozen stays bit for bit."""
   one, state, before = train(tmp_path, 1)

@@ -20,7 +20,7 @@ from dualenc_jax.retrieval.compression import model_codec
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 faiss_levels.keep_queries()
 BYTES, DEPTH, TEMPERATURE = 8, 6, 0.05
 

@@ -24,7 +24,7 @@ def flags(folder, name, *more):
   ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
   given = (
       '--gin.STEPS=7', '--gin.CHECKPOINT_EVERY=4', '--gin.DROPOUT_RATE=0.1',

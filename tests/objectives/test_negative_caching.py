@@ -114,6 +114,7 @@ def flat(tree, *leading):
   return np.concatenate([x.reshape(*leading, -1) for x in leaves], axis=-1)
 
 
+@pytest.mark.nightly
 def test_the_estimate_of_the_gradient_is_unbiased():
   similarity = Similarity(
       LearnableTemperature(TEMPERATURE), false_negative_margin=0.02

@@ -74,7 +74,7 @@ def test_scores_are_those_of_each_pair_alone():
   np.testing.assert_allclose(found[there], wanted[there], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_is_one_on_a_mesh():
   two_steps.assert_same(
       make_objective(rate=0.2), make_objective(Packed(), 0.2, 8), 2,

@@ -68,6 +68,7 @@ def compile_step(*args, **options):
   return trace_step(*args, **options).lower().compile()
 
 
+@pytest.mark.nightly
 def test_gradients_are_summed_once_and_no_row_leaves_its_device():
   """Of both towers and all three micro-batches together, in float32."""
   compiled = compile_step(Partitioner(), 16, 48, dtype='bfloat16').as_text()

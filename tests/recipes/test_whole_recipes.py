@@ -82,7 +82,7 @@ def test_pair_ends_the_same_if_it_is_killed(tmp_path, capfd):
   ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures('in_process')
 def test_a_grid_of_which_a_cell_fails(tmp_path, capfd, monkeypatch):
   """2 x 2 cells: one is killed by the system, then all by a signal."""
@@ -158,7 +158,7 @@ def test_a_grid_of_which_a_cell_fails(tmp_path, capfd, monkeypatch):
   }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures('in_process')
 def test_daft(tmp_path, capfd):
   """Light query towers of a model; of a few steps, they are not aligned."""
@@ -192,7 +192,7 @@ def test_daft(tmp_path, capfd):
   ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures('in_process')
 def test_embeddinggemma(tmp_path, capfd):
   """A tiny T5 in place of the whole, of two seeds."""
@@ -251,7 +251,7 @@ def test_jpq(tmp_path, capfd):
       assert measured['metrics'][name] == pytest.approx(logged[name], rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures('in_process')
 def test_table_2_of_thakur(tmp_path, capfd):
   corpus, work = tmp_path / 'corpus', tmp_path / 'work'

@@ -132,7 +132,7 @@ def cut_short(path):
   os.truncate(path, path.stat().st_size // 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_damage_of_each_file_is_harmless_or_noticed(copied):
   checkpoint, whole = copied / 'checkpoints/2', copied / 'whole'
   shutil.copytree(checkpoint, whole)

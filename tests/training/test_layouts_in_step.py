@@ -103,7 +103,7 @@ def one_step(partitioner, layout, micro):
   return float(metrics['loss']), jax.device_get(state.opt_state[0].trace)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_loss_and_gradients_equal_the_padded_ones():
   """Packed, in micro-batches, on a mesh with FSDP: as padded on one device."""
   loss, gradients = one_step(Partitioner(2, FSDP), PACKED, 8)

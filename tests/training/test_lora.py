@@ -184,8 +184,11 @@ def test_dropout_of_adapters_is_by_text():
 
 
 @pytest.mark.parametrize(
-    'model', [tiny_training.make_model(), gemma(1)],
-    ids=['T5', 'Gemma'],
+    'model',
+    [
+        pytest.param(tiny_training.make_model(), id='T5'),
+        pytest.param(gemma(1), id='Gemma', marks=pytest.mark.nightly),
+    ],
 )
 def test_dropout_is_at_every_adapter_while_training(model):
   """Without adapters, or without a rate, the values are those of the base."""

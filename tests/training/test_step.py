@@ -51,10 +51,12 @@ def shard_shapes(tree):
 @pytest.mark.parametrize(
     'separate_towers, num_negatives, partitioner, wi',
     [
-        (False, 0, Partitioner(1, (), True), (4, 64)),
-        (True, 2, Partitioner(2, FSDP), (8, 32)),
+        pytest.param(
+            False, 0, Partitioner(1, (), True), (4, 64), id='8x1-ZeRO',
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(True, 2, Partitioner(2, FSDP), (8, 32), id='4x2-FSDP'),
     ],
-    ids=['8x1-ZeRO', '4x2-FSDP'],
 )
 def test_equal_on_every_mesh(separate_towers, num_negatives, partitioner, wi):
   model = tiny_training.make_model(separate_towers)
