@@ -4,6 +4,7 @@ Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
 from collections.abc import Iterator, Sequence
+import functools
 import itertools
 from typing import Any
 
@@ -67,12 +68,7 @@ def abstract_params(model: nn.Module, adapted: Any = None) -> Any:
   The model is a dual encoder, or any other module over tokens; with parameters
   that are `adapted`, their adapters have boxes, too.
   """
-  tokens = [jnp.ones((1, 2), jnp.int32)]
-  if hasattr(model, 'encode_passage'):
-    tokens *= 2
-  boxed = jax.eval_shape(
-      lambda: model.init(jax.random.key(0), *tokens)['params']
-  )
+  boxed = _boxed_params(model)
   if adapted is None:
     return boxed
   flat = traverse_util.flatten_dict(boxed)
@@ -81,6 +77,16 @@ def abstract_params(model: nn.Module, adapted: Any = None) -> Any:
       boxes = layers.box_adapter(flat[*where, 'kernel'], leaf.shape[-1])
       flat |= {(*where, name): box for name, box in boxes.items()}
   return traverse_util.unflatten_dict(flat)
+
+
+@functools.lru_cache(maxsize=16)
+def _boxed_params(model: nn.Module) -> Any:
+  tokens = [jnp.ones((1, 2), jnp.int32)]
+  if hasattr(model, 'encode_passage'):
+    tokens *= 2
+  return jax.eval_shape(
+      lambda: model.init(jax.random.key(0), *tokens)['params']
+  )
 
 
 class Projection(nn.Module):

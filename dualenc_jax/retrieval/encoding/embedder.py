@@ -25,6 +25,49 @@ from dualenc_jax.retrieval.encoding import tower_digest, towers
 _FEWER = 8
 
 
+@functools.lru_cache(maxsize=16)
+def _program(
+    model: nn.Module, partitioner: Partitioner, tree: Any, leaves: tuple
+) -> Callable[..., jax.Array]:
+  """Runs a method of the model on a chunk for each device of the data axis.
+
+  It is made once for equal models on equal shardings, `leaves` of a `tree`, so
+  that another checkpoint of a model is read without compiling again.
+  """
+  # A chunk has no data axis.
+  rules = [
+      (name, None if axis == 'data' else axis)
+      for name, axis in partitioner.logical_rules
+  ]
+
+  @functools.partial(
+      jax.jit,
+      static_argnums=0,
+      in_shardings=(jax.tree.unflatten(tree, leaves), partitioner.rows),
+      out_shardings=partitioner.replicated,
+  )
+  def encode(method, params, inputs):
+    """Chunks for each device of the data axis: [n, R, ...] -> [n, R, ...]."""
+
+    def encode_chunk(params, inputs):
+      with nn.logical_axis_rules(rules):
+        chunk = model.apply(
+            {'params': params}, *(x[0] for x in inputs), method=method
+        )
+      return chunk[None]
+
+    with partitioner.scope():
+      return jax.shard_map(
+          encode_chunk,
+          mesh=partitioner.mesh.abstract_mesh,
+          axis_names={'data'},
+          in_specs=(PartitionSpec(), PartitionSpec('data')),
+          out_specs=PartitionSpec('data'),
+      )(params, inputs)
+
+  return encode
+
+
 class CompiledModel:
   """A model whose methods map tokens [R, L] to [R, ...], compiled."""
 
@@ -49,38 +92,8 @@ class CompiledModel:
     self._batch_size = batch_size
     platform = partitioner.mesh.devices.flat[0].platform
     self._shapes = towers.CPU if platform == 'cpu' else towers.ACCELERATOR
-    # A chunk has no data axis.
-    rules = [
-        (name, None if axis == 'data' else axis)
-        for name, axis in partitioner.logical_rules
-    ]
-
-    @functools.partial(
-        jax.jit,
-        static_argnums=0,
-        in_shardings=(param_shardings, partitioner.rows),
-        out_shardings=partitioner.replicated,
-    )
-    def encode(method, params, inputs):
-      """Chunks for each device of the data axis: [n, R, ...] -> [n, R, ...]."""
-
-      def encode_chunk(params, inputs):
-        with nn.logical_axis_rules(rules):
-          chunk = model.apply(
-              {'params': params}, *(x[0] for x in inputs), method=method
-          )
-        return chunk[None]
-
-      with partitioner.scope():
-        return jax.shard_map(
-            encode_chunk,
-            mesh=partitioner.mesh.abstract_mesh,
-            axis_names={'data'},
-            in_specs=(PartitionSpec(), PartitionSpec('data')),
-            out_specs=PartitionSpec('data'),
-        )(params, inputs)
-
-    self._encode = encode
+    leaves, tree = jax.tree.flatten(param_shardings)
+    self._encode = _program(model, partitioner, tree, tuple(leaves))
 
   @classmethod
   def for_params(
