@@ -82,7 +82,10 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LEFT_OUT = {
     'not slow and not nightly': ('slow', 'nightly'),
     'slow and not nightly': ('nightly',),
+    'nightly': (),
 }
+# And the mark without which a file has nothing for it.
+_WANTED = {'slow and not nightly': 'mark.slow', 'nightly': 'mark.nightly'}
 _WHOLE = re.compile(
     r'^pytestmark = (?:\[\s*)?pytest\.mark\.(slow|nightly)\b', re.M
 )
@@ -98,12 +101,14 @@ def shared() -> pathlib.Path:
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config) -> bool | None:
-  """Leaves files that -m leaves out as a whole unread, with their imports."""
-  left_out = _LEFT_OUT.get(config.option.markexpr)
-  if left_out is None or collection_path.suffix != '.py':
+  """Leaves files unread, with their imports, of which -m wants no test."""
+  markexpr = config.option.markexpr
+  if markexpr not in _LEFT_OUT or collection_path.suffix != '.py':
     return None
-  whole = _WHOLE.search(collection_path.read_text())
-  return True if whole and whole[1] in left_out else None
+  text, wanted = collection_path.read_text(), _WANTED.get(markexpr, '')
+  whole = _WHOLE.search(text)
+  left_out = whole and whole[1] in _LEFT_OUT[markexpr]
+  return True if left_out or wanted not in text else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -66,7 +66,7 @@ def test_train_in_python_and_serve(tmp_path, pairs, monkeypatch):
   assert hits[0]['score'] > hits[1]['score']
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_dir_of_plain_python(tmp_path, pairs, capsys):
   model, converted = tmp_path / 'model', tmp_path / 'converted'
   run('train_in_python.py', pairs, model)

@@ -139,13 +139,17 @@ def fresh(run):
 @pytest.mark.parametrize(
     'files, bindings',
     [
-        (
+        pytest.param(
             ['architectures/ade_spl.gin'],
             [*LEARNT, 'NUM_NEGATIVES = 2', 'LOSS_IMPLEMENTATION = "ring"'],
+            id='ade_spl, learnt temperature, negatives',
+            marks=pytest.mark.nightly,
         ),
-        (['architectures/ade_fte.gin'], ['MICRO_BATCH_SIZE = 8']),
+        pytest.param(
+            ['architectures/ade_fte.gin'], ['MICRO_BATCH_SIZE = 8'],
+            id='ade_fte, cached',
+        ),
     ],
-    ids=['ade_spl, learnt temperature, negatives', 'ade_fte, cached'],
 )
 def test_steps_are_those_of_our_trainer(tmp_path, files, bindings):
   run = experiment(tmp_path, *bindings, files=files)

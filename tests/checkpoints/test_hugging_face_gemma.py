@@ -178,6 +178,7 @@ def test_sentence_transformers_opens_other_kinds(vocabulary, tmp_path, kind):
     convert.main(run)
 
 
+@pytest.mark.nightly
 def test_a_run_from_it_keeps_bos_and_the_chain(published, tmp_path):
   """It trains adapters, which the folder that ships has in its kernels."""
   start = tmp_path / 'start'

@@ -49,6 +49,7 @@ def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
   assert parts == pytest.approx(table['peak'], abs=0.31)
 
 
+@pytest.mark.nightly
 def test_no_more_than_the_examples_that_a_layout_looks_at(tmp_path, capsys):
   flags = tiny_run.flags(
       tmp_path, f'--gin.CACHE_DIR={tmp_path}', '--gin.LAYOUT=@data.Packed()'

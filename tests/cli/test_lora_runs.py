@@ -137,6 +137,7 @@ def test_a_base_that_is_gone_is_named(runs, tmp_path):
             ('--gin_file=architectures/cross_encoder.gin',
              '--gin.PAIR_LENGTH=48', '--gin.NUM_NEGATIVES=1'),
             'runs/finetune.gin', 5, {'head'}, id='cross-encoder',
+            marks=pytest.mark.nightly,
         ),
         # Attention to the source has a query and values, too.
         pytest.param(

@@ -136,6 +136,7 @@ def test_the_losses_of_the_page(tmp_path, monkeypatch):
   assert own == samtone != one['loss']
 
 
+@pytest.mark.nightly
 def test_weights_change_what_is_learnt(tmp_path):
   shared = tiny_evaluation.shared_model()
   rows = shared.with_name('train.jsonl').read_text().splitlines()

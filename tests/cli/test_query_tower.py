@@ -153,6 +153,7 @@ def test_sentence_transformers_routes_by_depth_and_back(runs, tmp_path):
   tiny_weights.assert_same(formats.read(runs / 'light'), formats.read(folder))
 
 
+@pytest.mark.nightly
 def test_a_query_tower_alone_is_read_and_written_again(tmp_path, capsys):
   source = str(tiny_evaluation.shared_model())
   alone, again = tmp_path / 'alone', tmp_path / 'again'

@@ -136,6 +136,7 @@ def test_other_data_is_refused_unless_it_is_allowed(again, tmp_path):
   assert not (fresh / 'config.gin').exists()
 
 
+@pytest.mark.nightly
 def test_a_full_disk_under_the_events_stops_the_run(tmp_path, monkeypatch):
   from tensorboardX import record_writer
 

@@ -42,7 +42,7 @@ def wait_for_steps(process, model_dir, count=3):
     time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
   model = tmp_path / 'model'
   # An evaluation is due wherever it stops: it is left to the next process.
@@ -107,7 +107,11 @@ def stopped(argv, status, capfd):
 
 
 @pytest.mark.parametrize(
-    'number, status', [(signal.SIGINT, 130), (signal.SIGUSR1, 75)]
+    'number, status',
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGUSR1, 75, marks=pytest.mark.nightly),
+    ],
 )
 def test_other_signals(tmp_path, capfd, at_first_save, number, status):
   at_first_save(lambda: os.kill(os.getpid(), number))

@@ -42,7 +42,10 @@ def theirs(batch, loss):
   return value.item(), dict(zip(('query', 'passage'), gradients))
 
 
-@pytest.mark.parametrize('partitioner', [None, Partitioner(2)], ids=['one', 8])
+@pytest.mark.parametrize('partitioner', [
+    pytest.param(None, id='one'),
+    pytest.param(Partitioner(2), id='mesh', marks=pytest.mark.nightly),
+])
 def test_value_and_gradients(partitioner):
   similarity = Similarity(LearnableTemperature(0.1), implementation='ring')
   softmax = InBatchSoftmax()
