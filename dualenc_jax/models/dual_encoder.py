@@ -40,6 +40,15 @@ def mean_pool(x: jax.Array, lengths: jax.Array) -> jax.Array:
   return total / jnp.maximum(lengths, 1).astype(jnp.float32)[:, :, None]
 
 
+def take_places(x: jax.Array, places: jax.Array) -> jax.Array:
+  """Texts of segments: [R, S, D], int32 [c, T] -> [c, T, D].
+
+  A place is the number of a segment among those of its R / c rows.
+  """
+  segments = x.reshape(len(places), -1, x.shape[-1])
+  return jnp.take_along_axis(segments, places[:, :, None], axis=1, mode='clip')
+
+
 def l2_normalize(x: jax.Array, epsilon: float = 1e-12) -> jax.Array:
   """Scales float32 [..., D] to length one; a zero row stays zero."""
   square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
@@ -176,6 +185,7 @@ class DualEncoder(nn.Module):
   def encode_query(
       self, tokens: jax.Array, lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
+      places: jax.Array | None = None,
   ) -> jax.Array:
     """Embeds queries.
 
@@ -186,19 +196,23 @@ class DualEncoder(nn.Module):
         row is one query.
       dropout_numbers: numbers of the queries, uint32, shaped as `lengths`, or
         [R]; None switches dropout off.
+      places: int32 [c, T]; of the segments of the rows, cut into c equal parts,
+        those that are embedded, by number within their part. None for all,
+        which takes longer where many are empty.
 
     Returns:
-      float32 [R, S, D], or [R, D] without `lengths`, of norm one; meaningless
-      where there is no query.
+      float32 [R, S, D], or [R, D] without `lengths`, or [c, T, D] with
+      `places`, of norm one; meaningless where there is no query.
     """
-    return self._encode('query', tokens, lengths, dropout_numbers)
+    return self._encode('query', tokens, lengths, dropout_numbers, places)
 
   def encode_passage(
       self, tokens: jax.Array, lengths: jax.Array | None = None,
       dropout_numbers: jax.Array | None = None,
+      places: jax.Array | None = None,
   ) -> jax.Array:
     """Embeds passages as `encode_query` embeds queries."""
-    return self._encode('passage', tokens, lengths, dropout_numbers)
+    return self._encode('passage', tokens, lengths, dropout_numbers, places)
 
   def pool_passage(self, tokens: jax.Array) -> jax.Array:
     """States for `project_passage`: int32 [R, L], a passage a row -> [R, E]."""
@@ -217,12 +231,15 @@ class DualEncoder(nn.Module):
     """Runs both towers, so that `init` initialises every parameter."""
     return self.encode_query(query_tokens), self.encode_passage(passage_tokens)
 
-  def _encode(self, side, tokens, lengths, numbers):
+  def _encode(self, side, tokens, lengths, numbers, places=None):
     if lengths is None:
       return self._encode(side, tokens, *row_lengths(tokens, numbers))[:, 0]
     token_embedder, encoder, projection = tower(self, side)
     x = encoder(token_embedder(tokens), lengths, numbers)
-    embedding = l2_normalize(projection(mean_pool(x, lengths)))
+    pooled = mean_pool(x, lengths)
+    if places is not None:
+      pooled = take_places(pooled, places)
+    embedding = l2_normalize(projection(pooled))
     axes = ('batch', 'texts', 'embedding_dim')
     return nn.with_logical_constraint(embedding, axes)
 

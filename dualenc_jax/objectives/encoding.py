@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from dualenc_jax.data.layouts import TextRows
 from dualenc_jax.losses import Embeddings
 from dualenc_jax.models import abstract_params, DualEncoder, model_params
+from dualenc_jax.models.dual_encoder import take_places
 from dualenc_jax.parallel import data_axis
 
 Batch = Mapping[str, Any]
@@ -110,14 +111,13 @@ def encode_side(
   it off. Returns [c, T, D].
   """
   variables = {'params': model_params(params)}
-
-  def encode_rows(tokens, lengths, numbers):
-    return model.apply(
-        variables, tokens, lengths, None if key is None else numbers,
-        rngs=None if key is None else {'dropout': key}, method=method,
-    )
-
-  return encode_texts(encode_rows, texts, numbers)
+  tokens, lengths, of_segments = _flat_rows(texts, numbers)
+  encoded = model.apply(
+      variables, tokens, lengths, None if key is None else of_segments,
+      texts.places, method=method,
+      rngs=None if key is None else {'dropout': key},
+  )
+  return encoded.reshape(*numbers.shape, -1)
 
 
 def encode_texts(
@@ -128,19 +128,24 @@ def encode_texts(
   `encode_rows` maps tokens [R, L], lengths and dropout numbers [R, S] to
   [R, S, D]; `numbers` uint32 [c, T] are those of the texts.
   """
+  encoded = encode_rows(*_flat_rows(texts, numbers))
+  if texts.places is None:
+    return encoded.reshape(*numbers.shape, -1)
+  return take_places(encoded, texts.places)
+
+
+def _flat_rows(
+    texts: TextRows, numbers: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Tokens [R, L] of all cells, lengths and numbers [R, S]."""
   cells, rows, segments = texts.lengths.shape
   of_segments = jnp.take_along_axis(
       numbers, texts.texts.reshape(cells, -1), axis=1, mode='clip'
   )
-  encoded = encode_rows(
+  return (
       texts.tokens.reshape(cells * rows, -1),
       texts.lengths.reshape(cells * rows, segments),
       of_segments.reshape(cells * rows, segments),
-  ).reshape(cells, rows * segments, -1)
-  if texts.places is None:
-    return encoded
-  return jnp.take_along_axis(
-      encoded, texts.places[:, :, None], axis=1, mode='clip'
   )
 
 
