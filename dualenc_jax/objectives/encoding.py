@@ -112,7 +112,7 @@ def encode_side(
   """
   variables = {'params': model_params(params)}
   tokens, lengths, of_segments = _flat_rows(texts, numbers)
-  encoded = model.apply(
+  encoded: Any = model.apply(
       variables, tokens, lengths, None if key is None else of_segments,
       texts.places, method=method,
       rngs=None if key is None else {'dropout': key},
