@@ -1,4 +1,4 @@
-"""Claims of the papers that need no pretrained model, measured.
+"""Claims of the papers at a size that a CPU trains in minutes.
 
   python benchmarks/claims.py losses --data=../shared/data --work_dir=claims
 
@@ -10,6 +10,8 @@ randomization test over queries, of values that are means over seeds.
   towers         SamToNe on both towers, with few unique passages, masked or not
   architectures  ADE, ADE-STE, ADE-FTE, ADE-SPL and SDE, grown from one bag
   sizes          SamToNe against softmax by width of a bag
+  students       a bag on the vectors of --teacher, with labels and without
+                 (--sets=squad_nqg,medquad)
 """
 
 import argparse
@@ -34,6 +36,8 @@ _LENGTH = 600
 _TESTED = 3000
 # The bags of the other claims are 1,024 wide.
 _WIDTHS = 128, 512
+# Losses that learn vectors: without labels, and beside the softmax.
+_TAUGHT = 'embed_distill', 'in_batch_distill'
 _RUN = ['--gin.RUN=["runs/from_scratch.gin"]', '--gin.CHECKPOINT=None']
 _BAG = ['--gin.MODEL=models/{SIZE}.gin', '--sweep=SIZE=bag']
 
@@ -49,6 +53,7 @@ def main() -> None:
   parser.add_argument('--seeds', default='0,1,2')
   parser.add_argument('--sets', default='python_code,squad_nqg,medquad')
   parser.add_argument('--steps', type=int, default=300)
+  parser.add_argument('--teacher', help='of `students`: st:FOLDER or a model')
   args = parser.parse_args()
   args.work_dir = args.work_dir.absolute()
   args.work_dir.mkdir(parents=True, exist_ok=True)
@@ -143,10 +148,53 @@ def sizes(args: argparse.Namespace) -> None:
       _report(f'{name}, width {width}', grid.glob(f'losses_*bag_{width}*'))
 
 
+def students(args: argparse.Namespace) -> None:
+  """A teacher's vectors of the training texts against their labels."""
+  for name in args.sets.split(','):
+    files = _prepare(args, name)
+    vectors = {
+        side: _vectors(args, files['TRAIN_FILE'], side)
+        for side in ('query', 'passage')
+    }
+    macros = (
+        f"TEACHER_QUERIES = '{vectors['query']}'\n"
+        f"TEACHER_PASSAGES = '{vectors['passage']}'\n"
+    )
+    folder = args.work_dir / 'gin' / f'students-{name}'
+    _gin(folder / 'softmax.gin', "include 'losses/softmax.gin'\n")
+    for loss in _TAUGHT:
+      _gin(folder / f'{loss}.gin', f"include 'losses/{loss}.gin'\n{macros}")
+    every = ','.join(['softmax', *_TAUGHT])
+    grid = _run(
+        args, 'students', name, 'recipes/samtone.gin',
+        [*_BAG, '--sweep=ARCHITECTURE=sde', f'--sweep=LOSS={every}',
+         f'--gin.LOSS_FILE={folder}/{{LOSS}}.gin', '--until=losses'],
+    )
+    _report(name, grid.glob('losses_*'))
+
+
 _CLAIMS = {
     'losses': losses, 'towers': towers, 'architectures': architectures,
-    'sizes': sizes,
+    'sizes': sizes, 'students': students,
 }
+
+
+def _vectors(
+    args: argparse.Namespace, pairs: pathlib.Path, side: str
+) -> pathlib.Path:
+  """The index of the teacher's vectors of a side of the pairs."""
+  texts = pairs.with_name(f'{side}.jsonl')
+  index = pairs.with_name(f'{side}_vectors')
+  if not index.exists():
+    distinct = dict.fromkeys(row[side] for row in _rows(pairs))
+    _write(texts, (
+        {'_id': str(i), 'text': text} for i, text in enumerate(distinct)
+    ))
+    _dualenc(
+        'encode', f'--model_dir={args.teacher}', f'--corpus={texts}',
+        f'--tower={side}', f'--index_dir={index}',
+    )
+  return index
 
 
 def _run(
