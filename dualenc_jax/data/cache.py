@@ -138,8 +138,9 @@ def prepare(
   `<cache_dir>/<task>-<split>-<16 hex digits of the key>`. Any number of
   processes may prepare it at once: one builds it, the others wait.
 
-  Where the source or seqio is missing, the newest cache that agrees in all but
-  the source serves, and the log says that the source was not checked.
+  Where the source or seqio is missing, the one cache that agrees in all but the
+  source serves, and the log says that the source was not checked; for a missing
+  file not in the default folder, which all projects share.
 
   `threads` tokenise, -1 for one on each core; `progress` is called with the
   examples of every chunk that is done.
@@ -218,7 +219,8 @@ def _find_unchecked(
 ) -> Cache:
   """The one complete cache whose key agrees in all but the source.
 
-  Keys have a file's name without its folder, so that another file may agree.
+  Keys have a file's name without its folder, so that another file may agree;
+  hence a missing file has none in the default folder.
   """
   wanted = {name: value for name, value in key.items() if name != 'source'}
   found = []
@@ -234,6 +236,13 @@ def _find_unchecked(
         ' those of other data.'
     ) from error
   if found:
+    # Every project has a train.jsonl, and all share the default folder.
+    shared = cache_dir == files.default_cache_dir() / 'tokens'
+    if shared and not isinstance(error.__cause__, ImportError):
+      raise UserError(
+          f'{error} The token cache {found[0].folder} is of a file of that'
+          f' name. If of this one, give --gin.CACHE_DIR={cache_dir}.'
+      ) from error
     log(
         f'Using the token cache {found[0].folder} without checking that its'
         f' source is unchanged: {error}'

@@ -1,6 +1,7 @@
 """Token caches: round trip, keys, reuse, damage, a source that is gone."""
 
 import json
+import shutil
 import sys
 
 import cache_words
@@ -153,7 +154,7 @@ def test_a_truncated_file_is_rebuilt_and_that_is_said(task, cache_dir):
 
 
 def test_without_its_source_the_one_matching_cache_serves(
-    task, source, cache_dir
+    task, source, cache_dir, monkeypatch
 ):
   old = prepare(task, 'train', TOKENIZER, cache_dir).folder
   source.write_text(''.join(json.dumps(row) + '\n' for row in ROWS[:2]))
@@ -169,6 +170,11 @@ def test_without_its_source_the_one_matching_cache_serves(
   assert cache.folder == old and 'without checking' in lines[-1]
   with pytest.raises(UserError, match='there is none here'):
     prepare(task, 'train', Tokenizer(VOCABULARY, 8, 99), cache_dir)
+  # In the folder that all projects share, it may be another's.
+  monkeypatch.setenv('DUALENC_CACHE', str(cache_dir))
+  shutil.copytree(old, cache_dir / 'tokens' / old.name)
+  with pytest.raises(UserError, match='If of this one, give --gin.CACHE_DIR='):
+    prepare(task, 'train', TOKENIZER, cache_dir / 'tokens')
 
 
 def test_without_seqio_its_tasks_need_a_cache(cache_dir, monkeypatch):
