@@ -109,6 +109,11 @@ def detect(path: str | os.PathLike[str]) -> str:
   if '://' in str(path):
     return T5X
   folder = _expand(path)
+  if str(path).startswith('st:'):
+    raise UserError(
+        f'{path}: a model by sentence-transformers is for the flags --model_dir'
+        f' and --teacher of commands. Expected here: {_EXPECTED}.'
+    )
   if not folder.exists():
     raise UserError(
         f'{path} does not exist. Expected {_EXPECTED}. hf://org/name is'

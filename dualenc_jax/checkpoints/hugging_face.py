@@ -31,6 +31,7 @@ from dualenc_jax.utils.tensor_files import safetensors_file
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 KIND = 'Hugging Face folder'
+_KNOWN = *config_lib.MODEL_TYPES, *gemma_config.MODEL_TYPES
 PROJECTION_FILE = 'projection.safetensors'
 LINEAR = 'linear.weight'
 _HEAD = 'lm_head.weight'
@@ -114,8 +115,15 @@ def read(path: pathlib.Path) -> Weights:
   """
   folder = path if path.is_dir() else path.parent
   refuse_pickle(path)
-  theirs = safetensors_file.read(path)
   config, where = config_lib.read(folder), folder / config_lib.FILE
+  if not _has_config(folder):
+    raise UserError(
+        f'{where}: model_type is {config.get("model_type")!r}; expected'
+        f' {", ".join(_KNOWN)}. The commands encode, search, evaluate and mine'
+        ' take any other model of sentence-transformers as'
+        ' --model_dir=st:FOLDER.'
+    )
+  theirs = safetensors_file.read(path)
   projection = _read_projection(folder)
   if config.get('model_type') in gemma_config.MODEL_TYPES:
     tensors, encoder, left_out = gemma.read(theirs, config, where)
@@ -277,8 +285,7 @@ def _read_table(
 
 
 def _has_config(folder: pathlib.Path) -> bool:
-  known = *config_lib.MODEL_TYPES, *gemma_config.MODEL_TYPES
-  return config_lib.model_type(folder) in known
+  return config_lib.model_type(folder) in _KNOWN
 
 
 def _to_ours(name: str, config: Mapping[str, Any]) -> str:

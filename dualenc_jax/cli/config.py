@@ -403,15 +403,15 @@ def _explain(error: Exception) -> str:
     selector, module, name = found.groups()
     known = [n for n, x in vars(sys.modules[module]).items() if callable(x)]
     return f'There is no {selector}{where}.{did_you_mean(name, known)}'
-  if found := re.search(r"No module named '(\w+)", first):
-    if found[1] != 'dualenc_jax':
-      return (
-          f'{first}{where} A module of your own is found in the working'
-          ' directory and in PYTHONPATH.'
-      )
+  if re.search(r"No module named '(?!dualenc_jax\b)", first):
+    return (
+        f'{first}{where} A module of your own is found in the working directory'
+        ' and in PYTHONPATH.'
+    )
   if names := _WRONG_NAME.findall(first):
     shipped = _shipped_names()
-    whole = {known for known in shipped if known.endswith(f'.{names[-1]}')}
+    end = '.gin' if names[-1].endswith('.gin') else f'.{names[-1]}'
+    whole = {known for known in shipped if known.endswith(end)}
     return f'{first}{where}{did_you_mean(names[-1], whole or shipped)}'
   return f'{type(error).__name__}: {first}{where}'
 
@@ -426,8 +426,8 @@ _WRONG_NAME = re.compile(r"(?:open file: |named '|^')([\w./]*\w)")
 def _shipped_names() -> set[str]:
   """Shipped gin files, and all names in them."""
   files = shipped_files()
-  texts = [(gin_root() / file).read_text() for file in files]
-  return {*files}.union(*(re.findall(r'(?:[a-z]+\.)?\w+', x) for x in texts))
+  text = '\n'.join((gin_root() / file).read_text() for file in files)
+  return {*files, *re.findall(r'(?:[a-z]+\.)?\w+', text)}
 
 
 def _with_macro(message: str) -> str:

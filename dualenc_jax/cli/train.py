@@ -7,8 +7,8 @@ ends the current step and evaluations that have begun, saves a checkpoint (the
 same step on all hosts) and exits with status 75, after Ctrl-C 130. The same
 command then resumes, bit for bit as if it had not stopped. A
 second signal, a second or more after the first, stops it at once, with status
-128 + number. Before the first step nothing needs saving, and one signal is
-enough (Ctrl-C: 130).
+128 + number. Before the first step begins to compile nothing needs saving, and
+one signal is enough (Ctrl-C: 130).
 """
 
 import argparse

@@ -232,6 +232,12 @@ class PairObjective(Objective):
       )
     yield run.batches.order.describe()
     yield from describe_cuts(run.caches, self.sides)
+    negatives = sum(int(cache.negative_offsets[-1]) for cache in run.caches)
+    if negatives and not self.num_negatives and 'passages' in self.sides:
+      yield (
+          f'NUM_NEGATIVES is 0: the {negatives:,} hard negatives of the'
+          ' examples are not used.'
+      )
     yield _describe_layout(run.batches, step)
     if self.frozen_passages is not None:
       yield self.frozen_passages.describe(run)

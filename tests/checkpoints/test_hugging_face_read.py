@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from dualenc_jax.checkpoints import hugging_face
+from dualenc_jax.checkpoints import formats, hugging_face
 from dualenc_jax.utils.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -105,6 +105,11 @@ def test_is_one_is_told_by_content(tmp_path):
   np.savez(tmp_path / 'weights.npz', a=np.zeros(3))
   for name in ('', 'config.json', 'weights.npz'):
     assert not hugging_face.matches(tmp_path / name)
+  # As in a sentence-transformers folder, whose form is known before.
+  with pytest.raises(UserError, match="'bert'; expected t5.*=st:FOLDER"):
+    hugging_face.read(tmp_path)
+  with pytest.raises(UserError, match='st:x: .*for the flags --model_dir'):
+    formats.read('st:x')
   (tmp_path / 'config.json').write_text('{"model_type": "mt5"}')
   assert hugging_face.matches(tmp_path)
 

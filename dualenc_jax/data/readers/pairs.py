@@ -325,9 +325,11 @@ class Pairs(FilesDataset):
           " one in BEIR's layout."
       )
     if not path.is_file():
+      beside = (file.name for file in path.parent.glob('*'))
+      near = did_you_mean(path.name, beside)
       raise SourceUnavailable(
-          f'pairs, split {split!r}: {untrusted.explain_path(path)}. Give it'
-          f' with {flag}.'
+          f'pairs, split {split!r}: {untrusted.explain_path(path)}.{near} Give'
+          f' it with {flag}.'
       )
     if not self.format:
       tables.format_of(path)
