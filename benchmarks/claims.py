@@ -293,6 +293,8 @@ def _report(title: str, comparisons: Iterable[pathlib.Path]) -> None:
   """Prints MRR of each system by seed, and p of means over seeds."""
   groups: dict[str, dict[str, list[Mapping[str, float]]]] = {}
   for folder in sorted(comparisons):
+    if '.' in folder.name:  # A recipe has set it aside.
+      continue
     seedless = folder.name.rpartition('_')[0]
     by_name = groups.setdefault(seedless, {})
     content = json.loads((folder / 'comparison.json').read_text())
