@@ -46,7 +46,7 @@ def check_finds(retriever):
   assert (ids[:, 0] == [str(i) for i in range(len(TOPICS))]).mean() > 0.7
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_train_in_python_and_serve(tmp_path, pairs, monkeypatch):
   run('train_in_python.py', pairs, tmp_path / 'model')
   # It is trained already.
@@ -85,13 +85,13 @@ def test_a_model_dir_of_plain_python(tmp_path, pairs, capsys):
   assert not cli.main([*find, f'--model_dir={converted}'])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_own_loss(tmp_path, pairs):
   run('own_loss.py', pairs, tmp_path / 'model')
   check_finds(dj.Retriever.from_dir(tmp_path / 'model'))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_own_reader(tmp_path):
   faq = tmp_path / 'faq.txt'
   faq.write_text(

@@ -87,7 +87,7 @@ def test_a_task_of_seqio_says_how_to_get_it(tmp_path):
   assert 'Traceback' not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_base_alone_is_enough_and_says_what_an_extra_is_for(base):
   model, said = base
   for extra in ('data', 'faiss', 'plots', 'convert'):

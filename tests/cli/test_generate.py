@@ -120,7 +120,7 @@ def test_a_killed_run_goes_on_with_the_same_result(
   assert contents(out) == contents(written)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_that_join_write_what_one_writes(
     generator, tmp_path, monkeypatch
 ):

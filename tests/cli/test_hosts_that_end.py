@@ -33,7 +33,10 @@ def flags(folder, name):
     [
         # The first, with which JAX's coordination service dies.
         (0, signal.SIGKILL, 'the leader task was preempted/died/restarted'),
-        (1, signal.SIGSTOP, 'tasks are unhealthy (stopped sending heartbeats'),
+        pytest.param(
+            1, signal.SIGSTOP, 'tasks are unhealthy (stopped sending heartbeats',
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_one_that_dies_or_hangs_ends_the_other(tmp_path, lost, number, said):

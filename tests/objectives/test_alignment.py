@@ -143,7 +143,7 @@ def test_a_copy_has_nothing_to_learn():
   assert all(map(np.all, map(np.isfinite, jax.tree.leaves(gradients))))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_states_of_all_passages_are_encoded_once(
     teacher, tmp_path, monkeypatch
 ):
@@ -250,7 +250,7 @@ def test_a_run_killed_at_the_switch_ends_as_it_would_have(teacher, tmp_path):
   assert len(logged(killed)) == count
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_cannot_be_aligned(teacher, tmp_path):
   for more, message in (
       ('UNTIL=@training.UntilAligned()', 'UNTIL is given, but EVAL_EVERY is 0'),
@@ -270,7 +270,7 @@ def test_towers_of_other_widths_share_no_projection(tmp_path):
     check.main([*given, '--no_compile'])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_queries_without_passages_are_enough(teacher, tmp_path):
   """The very run that pairs give, whose passages are not looked at."""
   of_pairs, alone = tmp_path / 'of_pairs', tmp_path / 'alone'

@@ -56,7 +56,7 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, capsys):
   assert 'embeddings: (64, 128) in the checkpoint, (32, 128) in' in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_towers_learn_from_a_cache(tmp_path):
   train.main(
       flags(
