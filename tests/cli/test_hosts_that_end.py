@@ -34,7 +34,8 @@ def flags(folder, name):
         # The first, with which JAX's coordination service dies.
         (0, signal.SIGKILL, 'the leader task was preempted/died/restarted'),
         pytest.param(
-            1, signal.SIGSTOP, 'tasks are unhealthy (stopped sending heartbeats',
+            1, signal.SIGSTOP,
+            'tasks are unhealthy (stopped sending heartbeats',
             marks=pytest.mark.nightly,
         ),
     ],
