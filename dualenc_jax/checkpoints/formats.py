@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from dualenc_jax.checkpoints import (
   checkpoint_reader,
-  gemma_config,
   hugging_face,
   hugging_face_config,
   loading,
@@ -140,8 +139,7 @@ def _guess_form(folder: pathlib.Path) -> str:
   if untrusted.is_digits(name) and (above.parent / 'config.gin').is_file():
     return f' Give {above.parent}, with --step={name}.'
   if kind := hugging_face_config.model_type(folder):
-    known = *hugging_face_config.MODEL_TYPES, *gemma_config.MODEL_TYPES
-    expected = ', '.join(known)
+    expected = ', '.join(hugging_face.KNOWN)
     return f' Its config.json has model_type {kind!r}; expected {expected}.'
   inside = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
   holds = f' It holds {", ".join(inside[:8])}.' if inside else ''

@@ -31,7 +31,7 @@ from dualenc_jax.utils.tensor_files import safetensors_file
 from dualenc_jax.utils.tensor_files.tensors import Tensor
 
 KIND = 'Hugging Face folder'
-_KNOWN = *config_lib.MODEL_TYPES, *gemma_config.MODEL_TYPES
+KNOWN = *config_lib.MODEL_TYPES, *gemma_config.MODEL_TYPES
 PROJECTION_FILE = 'projection.safetensors'
 LINEAR = 'linear.weight'
 _HEAD = 'lm_head.weight'
@@ -116,10 +116,10 @@ def read(path: pathlib.Path) -> Weights:
   folder = path if path.is_dir() else path.parent
   refuse_pickle(path)
   config, where = config_lib.read(folder), folder / config_lib.FILE
-  if not _has_config(folder):
+  if config.get('model_type') not in KNOWN:
     raise UserError(
         f'{where}: model_type is {config.get("model_type")!r}; expected'
-        f' {", ".join(_KNOWN)}. The commands encode, search, evaluate and mine'
+        f' {", ".join(KNOWN)}. The commands encode, search, evaluate and mine'
         ' take any other model of sentence-transformers as'
         ' --model_dir=st:FOLDER.'
     )
@@ -285,7 +285,7 @@ def _read_table(
 
 
 def _has_config(folder: pathlib.Path) -> bool:
-  return config_lib.model_type(folder) in _KNOWN
+  return config_lib.model_type(folder) in KNOWN
 
 
 def _to_ours(name: str, config: Mapping[str, Any]) -> str:

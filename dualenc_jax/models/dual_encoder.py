@@ -4,7 +4,6 @@ Shapes: R rows, S texts a row, L tokens, E model dim, D embedding dim.
 """
 
 from collections.abc import Iterator, Sequence
-import functools
 import itertools
 from typing import Any
 
@@ -17,6 +16,7 @@ from dualenc_jax.models.gemma_encoder import GemmaEncoder
 from dualenc_jax.models.layers import Segments
 from dualenc_jax.models.t5_encoder import T5Encoder
 from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.memo import keep_by_value
 
 PAD = 0
 # Parameters that are no part of the towers.
@@ -88,7 +88,7 @@ def abstract_params(model: nn.Module, adapted: Any = None) -> Any:
   return traverse_util.unflatten_dict(flat)
 
 
-@functools.lru_cache(maxsize=16)
+@keep_by_value
 def _boxed_params(model: nn.Module) -> Any:
   tokens = [jnp.ones((1, 2), jnp.int32)]
   if hasattr(model, 'encode_passage'):

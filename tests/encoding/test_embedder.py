@@ -74,6 +74,24 @@ def test_an_embedding_is_that_of_the_text_alone(texts):
   np.testing.assert_allclose(passages[rows], alone('encode_passage'), atol=1e-5)
 
 
+def test_equal_models_share_a_program(texts):
+  """Unless one has a list, as a gin file may give it, and no hash."""
+  one, params, model = make(1)
+  assert make(1)[0]._encode is one._encode
+  listed = model.clone(encoder=model.encoder.clone(
+      activations=list(model.encoder.activations)
+  ))
+  found = Embedder.for_params(listed, params, SmallPartitioner(1, (), 1), 8)
+  assert found._encode is not one._encode
+  np.testing.assert_array_equal(
+      found.queries(params, texts, np.arange(2)),
+      one.queries(params, texts, np.arange(2)),
+  )
+  assert jax.tree.structure(models.abstract_params(listed)) == (
+      jax.tree.structure(models.abstract_params(model))
+  )
+
+
 @pytest.mark.parametrize('devices, rules', [(8, ()), (4, FSDP)])
 def test_neither_devices_nor_fsdp_change_a_bit(texts, devices, rules, expected):
   embedder, params, _ = make(devices, rules=rules)

@@ -19,13 +19,14 @@ from dualenc_jax.models import DualEncoder, model_params, Seq2Seq
 from dualenc_jax.models.seq2seq import token_losses
 from dualenc_jax.parallel.partitioning import Partitioner
 from dualenc_jax.retrieval.encoding import tower_digest, towers
+from dualenc_jax.utils.memo import keep_by_value
 
 # The logits of all target tokens are much larger than the output of an encoder,
 # so a device has fewer rows at once.
 _FEWER = 8
 
 
-@functools.lru_cache(maxsize=16)
+@keep_by_value
 def _program(
     model: nn.Module, partitioner: Partitioner, tree: Any, leaves: tuple
 ) -> Callable[..., jax.Array]:
