@@ -82,6 +82,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LEFT_OUT = {
     'not slow and not nightly': ('slow', 'nightly'),
     'slow and not nightly': ('nightly',),
+    'not nightly': ('nightly',),
     'nightly': (),
 }
 # And the mark without which a file has nothing for it.

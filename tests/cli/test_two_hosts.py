@@ -141,7 +141,7 @@ def test_align_until_and_keep_the_best(tmp_path):
   assert_saved_equal(tmp_path, end, 'params', 'optimizer')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_negative_cache(tmp_path):
   run = 'train', *tiny_run.flags(
       tmp_path, '--gin_file=objectives/negative_cache.gin',

@@ -80,7 +80,7 @@ def test_gradients_are_summed_once_and_no_row_leaves_its_device():
   assert parameters <= sent < 1.1 * parameters
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_falls_with_the_micro_batch():
   temporaries = [
       compile_step(tiny_training.OneDevice(), size, batch_size=512)
