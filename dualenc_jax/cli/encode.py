@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       args.overwrite or is_own,
       runtime.host(),
   )
-  runtime.wait_for_shards(build.finish)
+  build_for_model.finish(build)
   what = 'queries' if is_query else 'passages'
   print(f'{build.header.passages:,} {what} in {build.folder}.')
 

@@ -41,6 +41,7 @@ from dualenc_jax.evaluation.results import (
   result_files,
   tables,
 )
+from dualenc_jax.parallel import hosts
 from dualenc_jax.retrieval.search import hybrid
 from dualenc_jax.utils.errors import UserError
 
@@ -48,7 +49,7 @@ from dualenc_jax.utils.errors import UserError
 def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   check_flags(args)
-  runtime.start()
+  runtime.start(args)
   if args.output_dir is None:
     home = saved_run.results_dir(
         args.model_dir, args.dim, args.prompt, args.passage_prompt
@@ -57,7 +58,9 @@ def main(argv: Sequence[str]) -> None:
   else:
     output = pathlib.Path(args.output_dir)
   names = args.tasks or ()
-  model = saved_run.load_from_args(args, before=task_selection.gin_files(names))
+  model = saved_run.load_from_args(
+      args, per_host=True, before=task_selection.gin_files(names)
+  )
   chosen = task_selection.select(model.experiment, names, args.split)
   if names:
     chosen = task_selection.keep_available(chosen, args.skip_missing)
@@ -77,6 +80,7 @@ def main(argv: Sequence[str]) -> None:
       args.equal_texts is not None,
       evaluate.parse_metrics(args.metrics, args.k),
       args.time_codecs,
+      runtime.host(),
   )
   for task, split in chosen:
     options = of_all
@@ -96,6 +100,8 @@ def main(argv: Sequence[str]) -> None:
         shlex.join(['dualenc', 'evaluate', *argv]),
         options,
     )
+    if of_all.host.index:
+      continue
     means = {name or 'model': own.metrics for name, own in found.items()}
     print(tables.metric_lines(means))
     if args.rerank:
@@ -103,9 +109,10 @@ def main(argv: Sequence[str]) -> None:
       for line in rerank.verdict(*both):
         print(line)
     print(f'  Written to {folder}.', flush=True)
-  if args.output_dir is None:
+  if args.output_dir is None and not of_all.host.index:
     tables.write_tables(output, result_files.read_all(home))
     print(f'Tables: {output / "tables.md"}, {output / "tables.tex"}.')
+  hosts.wait_for_all()
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -119,6 +126,7 @@ def check_flags(args: argparse.Namespace) -> None:
     )
   if args.tasks is not None and not args.tasks:
     raise UserError('--tasks names no task; leave it out.')
+  runtime.check_multihost(args, 'codecs', 'rerank')
   evaluate.parse_metrics(args.metrics, args.k)
   if args.time_codecs and not args.codecs:
     raise UserError('--time_codecs needs --codecs: give it, too.')
@@ -170,4 +178,5 @@ def make_parser() -> flags.Parser:
       ' by ranks (default: chosen on the validation split, or'
       f' {hybrid.WEIGHT} where there is no other)')
   rerank.add_flags(parser)
+  runtime.add_flags(parser)
   return parser

@@ -24,6 +24,7 @@ import pathlib
 import shlex
 
 from dualenc_jax.cli import config, flags, runtime
+from dualenc_jax.parallel import hosts
 from dualenc_jax.pipelines.generation import (
   corpus,
   generator as generators,
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         '%s passages have more than %d tokens; what follows is not read.',
         f'{cut:,}', generator.passage_length,
     )
-  runtime.wait_for_shards(lambda: not written.missing())
+  hosts.wait_for_shards(lambda: not written.missing(), written.folder)
   counts: Counter[str] = Counter()
   queries = list(shards.keep_distinct(written.read(), counts))
   if not queries:

@@ -1,12 +1,10 @@
 """Set-up of a command before it computes: logging, JAX, hosts."""
 
 import argparse
-from collections.abc import Callable
 import importlib.metadata
 import logging
 import os
 import sys
-import time
 
 import jax
 
@@ -17,10 +15,12 @@ from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.files import default_cache_dir
 
 _LOG = logging.getLogger(__name__)
-_POLL_SECONDS = 2.0
 _PLACE = 'coordinator_address', 'num_processes', 'process_id'
 # Flags that hosts may differ in: a folder may have another place.
 _OF_A_HOST = {*_PLACE, 'initialization_timeout', 'model_dir'}
+# The number of processes of a job, as each of them finds it. SLURM's batch
+# script and an interactive shell have SLURM_NTASKS, but are no task of a step.
+_LAUNCHED = {'SLURM_STEP_NUM_TASKS': 'srun', 'OMPI_COMM_WORLD_SIZE': 'mpirun'}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,11 @@ def start(
   """
   start_logging()
   if args is not None:
+    _check_place(args)
+  if args is not None and args.multihost:
     _join(args)
+  else:
+    _check_alone(args)
   if jax.default_backend() == 'cpu':
     process.keep_freed_memory()
   if keep_programs:
@@ -73,10 +77,52 @@ def host() -> hosts.Host:
   return hosts.Host(jax.process_index(), jax.process_count())
 
 
-def wait_for_shards(is_done: Callable[[], bool]) -> None:
-  """Waits until all hosts have done their share, by the folder they share."""
-  while not is_done():
-    time.sleep(_POLL_SECONDS)
+def check_multihost(args: argparse.Namespace, *without: str) -> None:
+  """Raises UserError for --multihost without --index_dir, or with others.
+
+  `without` are names of flags that several hosts do not take.
+  """
+  if not args.multihost:
+    return
+  if getattr(args, 'index_dir', '') is None:
+    raise UserError(
+        '--multihost needs --index_dir: a folder that all hosts share, where'
+        ' each keeps its part of the embeddings.'
+    )
+  for name in without:
+    if getattr(args, name):
+      raise UserError(
+          f'--{name} takes one host: leave it or --multihost out.'
+      )
+
+
+def _check_place(args: argparse.Namespace) -> None:
+  """Raises UserError where some of the flags of one host are missing."""
+  given = [f'--{name}' for name in _PLACE if getattr(args, name) is not None]
+  if given and not (args.multihost and len(given) == len(_PLACE)):
+    raise UserError(
+        f'Of the flags that name the hosts only {", ".join(given)} given.'
+        f' Expected --multihost with all of --{", --".join(_PLACE)}, or with'
+        ' none of them where JAX finds the hosts.'
+    )
+
+
+def _check_alone(args: argparse.Namespace | None) -> None:
+  """Raises UserError in one of several processes that have not joined."""
+  found = {name: os.environ.get(name, '') for name in _LAUNCHED}
+  name = next((n for n, v in found.items() if v.isdigit() and int(v) > 1), '')
+  what = f'{name}={found.get(name)}: {_LAUNCHED.get(name)} has started others'
+  slice_ = os.environ.get('TPU_WORKER_HOSTNAMES', '').split(',')
+  if not name and len(slice_) > 1:
+    name = 'TPU_WORKER_HOSTNAMES'
+    what = f'{name} names {len(slice_)} hosts of one TPU slice'
+  if name:
+    advice = 'Give --multihost' if hasattr(args, 'multihost') else (
+        'This command takes one host: run it once'
+    )
+    raise UserError(
+        f'{what}. {advice}; or unset {name} if each is to run alone.'
+    )
 
 
 def use_compilation_cache() -> None:
@@ -96,15 +142,6 @@ def use_compilation_cache() -> None:
 
 
 def _join(args: argparse.Namespace) -> None:
-  given = [f'--{name}' for name in _PLACE if getattr(args, name) is not None]
-  if given and not (args.multihost and len(given) == len(_PLACE)):
-    raise UserError(
-        f'Of the flags that name the hosts only {", ".join(given)} given.'
-        f' Expected --multihost with all of --{", --".join(_PLACE)}, or with'
-        ' none of them where JAX finds the hosts.'
-    )
-  if not args.multihost:
-    return
   # Versions and flags that must be the same on all hosts, a line each.
   lines = [f'{n} {importlib.metadata.version(n)}' for n in ('jax', 'jaxlib')]
   lines.append(f'dualenc_jax {dualenc_jax.__version__}')

@@ -19,6 +19,7 @@ from dualenc_jax.cli import config, data_command, flags, saved_config
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.text.whole_texts import WholeTexts
 from dualenc_jax.models import SplitRanker
+from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.partitioning import HostPartitioner
 from dualenc_jax.retrieval.encoding.embedder import Embedder
 from dualenc_jax.retrieval.encoding.split_teacher import SplitScorer
@@ -210,13 +211,20 @@ def load_from_args(
 ) -> TrainedModel:
   """`load` with the flags of `add_flags` and of gin.
 
-  `folder` is one of several in --model_dir.
+  `folder` is one of several in --model_dir. With `per_host` it raises UserError
+  where hosts that have joined find different models.
   """
-  return load(
+  model = load(
       folder or args.model_dir, args.step, args.gin_file, args.gin_bindings,
       args.gin_search_paths, per_host, before, args.dim, args.prompt,
       args.passage_prompt, passages_alone,
   )
+  if per_host:
+    facts = {**model.provenance, 'model_dir': None}
+    hosts.agree(
+        'models', '\n'.join(f'{n} {v}' for n, v in sorted(facts.items()))
+    )
+  return model
 
 
 def results_dir(

@@ -8,8 +8,10 @@ do nothing.
 """
 
 import atexit
+from collections.abc import Callable
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import socket
@@ -18,6 +20,8 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+
 from dualenc_jax.utils.errors import RUN_AGAIN, UserError
 
 # Seconds without a heartbeat after which JAX gives a host up.
@@ -25,6 +29,9 @@ SILENCE = 60
 # Seconds between checks whether a host has failed.
 _INTERVAL = 1.0
 _DAY = 24 * 3600
+# Seconds in which a shared folder must show what another host has written, and
+# between looks. NFS keeps the list of a folder's files for up to 60 s.
+_APPEARS, _POLL = 120.0, 2.0
 _FAILED = 'dualenc_jax/failed'
 # Exit statuses of a host that would fail again.
 _ERRORS = 1, 2
@@ -127,6 +134,80 @@ def wait_for_all() -> None:
   if _service is not None:
     key, _waits = f'dualenc_jax/wait {_waits}', _waits + 1
     _service.client.wait_at_barrier(key, _DAY * 1000)
+
+
+def wait_for_shards(is_done: Callable[[], bool], folder: Any) -> None:
+  """Waits until all hosts have made their shards in a folder they share.
+
+  All hosts must call it. `is_done` says whether all shards are there.
+
+  Raises:
+    UserError: this host does not see what the others have made.
+  """
+  wait_for_all()
+  last = time.monotonic() + _APPEARS
+  while not is_done():
+    if time.monotonic() > last:
+      raise UserError(
+          f'{folder} lacks shards that the other hosts have made. Give a folder'
+          ' that all hosts share.'
+      )
+    time.sleep(_POLL)
+
+
+def mesh() -> Any:
+  """A mesh of one device of each host, in the order of their numbers."""
+  import jax
+
+  firsts: dict[int, jax.Device] = {}
+  for device in jax.devices():
+    firsts.setdefault(device.process_index, device)
+  return jax.sharding.Mesh(
+      np.array([firsts[i] for i in sorted(firsts)]), ('host',)
+  )
+
+
+def gather(own: np.ndarray) -> np.ndarray:
+  """Gathers arrays of equal shape, one of each host: [hosts, ...].
+
+  They have a dtype of 32 bits. All hosts must call it in the same order.
+  """
+  return _collect(0, own)
+
+
+def from_first(own: np.ndarray) -> np.ndarray:
+  """Returns the first host's array, of the same shape on all; see `gather`."""
+  return _collect(1, own)
+
+
+def _collect(program: int, own: np.ndarray) -> np.ndarray:
+  import jax
+
+  # Collectives of CPUs and GPUs give up where a host is late.
+  wait_for_all()
+  each, *programs = _programs()
+  # As integers all bits come over.
+  found = programs[program](
+      jax.make_array_from_process_local_data(each, own.view(np.int32)[None])
+  )
+  return np.asarray(found.addressable_data(0)).view(own.dtype)
+
+
+@functools.cache
+def _programs() -> tuple[Any, ...]:
+  """The sharding [hosts, ...], and programs for all arrays and the first."""
+  import jax
+
+  over = mesh()
+  each, all_ = (
+      jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec(*axes))
+      for axes in (('host',), ())
+  )
+  return (
+      each,
+      jax.jit(lambda x: x, out_shardings=all_),
+      jax.jit(lambda x: x[0], out_shardings=all_),
+  )
 
 
 def wait_for_verdict(error: BaseException) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
+from dualenc_jax.parallel import hosts
 from dualenc_jax.utils.errors import (
   check_whole,
   expect,
@@ -204,10 +205,7 @@ class AnyHost:
     if jax.process_count() > 1:
       # One device a host: a sum over all of them, beside those of the train
       # step, would have the hosts wait for each other in different orders.
-      firsts: dict[int, jax.Device] = {}
-      for device in jax.devices():
-        firsts.setdefault(device.process_index, device)
-      mesh = Mesh(np.array([firsts[i] for i in sorted(firsts)]), ('host',))
+      mesh = hosts.mesh()
       self._each = NamedSharding(mesh, PartitionSpec('host'))
       self._any = jax.jit(
           jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec())

@@ -11,6 +11,7 @@ import tiny_evaluation
 from dualenc_jax import Retriever
 from dualenc_jax.cli import compare, encode, runtime, search
 from dualenc_jax.evaluation import evaluation
+from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.index import Index
 from dualenc_jax.utils.errors import UserError
@@ -108,7 +109,7 @@ def test_other_candidates_of_the_same_index(model, index_of, capsys):
 def test_it_is_gone_on_with(model, index_of, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(runtime, 'host', lambda: Host(1, 2))
-    patch.setattr(runtime, 'wait_for_shards', lambda is_done: None)
+    patch.setattr(hosts, 'wait_for_shards', lambda *_: None)
     encode.main([
         f'--model_dir={model}', f'--index_dir={tmp_path / "shared"}',
         '--codec=pq:4x2', '--shard_size=20',

@@ -32,6 +32,8 @@ from dualenc_jax.evaluation.results.result_files import (
   write_result,
 )
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.parallel import hosts
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.compression import Coded, Spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
 from dualenc_jax.retrieval.encoding.teacher import PairScorer
@@ -79,6 +81,8 @@ class Options:
     equal_texts: whether passages of one text are ranked as one.
     metrics: names of metrics beside the standard ones.
     candidates: l, of an index that is searched in two steps; None for its own.
+    host: one of those that share the index and call `evaluate`. They search
+      together; the first alone does the rest, and writes.
   """
 
   k: int = 1000
@@ -93,6 +97,7 @@ class Options:
   equal_texts: bool = False
   metrics: tuple[str, ...] = ()
   time_codecs: bool = False
+  host: Host = Host()
 
   @property
   def depth(self) -> int:
@@ -149,7 +154,9 @@ def evaluate(
     codecs.check(options.codecs, model.dim, ranked)
   embedder: Any = model.embedder
   queries = evaluation.encode_queries(embedder, model.params, ranked)
-  passages = corpus_embeddings(model, ranked.corpus, options.index_dir)
+  passages = corpus_embeddings(
+      model, ranked.corpus, options.index_dir, options.host
+  )
   if options.candidates is not None:
     passages = with_candidates(passages, options.candidates)
   if options.codecs and isinstance(passages, Coded):
@@ -158,6 +165,8 @@ def evaluate(
         f' {passages.codec.name}. Give an index of --codec=fp32, or none.'
     )
   results = {'': evaluation.rank(queries, passages, ranked, options.depth)}
+  if options.host.index:
+    return results
   reranked = None
   if options.teacher is not None:
     # Errors of the teacher come before a result is replaced.
@@ -349,6 +358,8 @@ def _open_set(
   """Opens the retrieval set and checks what would fail after the encoding."""
   ranked = _read_set(experiment, split, options)
   files.make_folder(folder, 'another --output_dir')
+  texts = ranked.cache, ranked.corpus.cache
+  hosts.agree('data', '\n'.join(str(c.header['source']) for c in texts))
   trec.check_ids('query id', ranked.query_ids)
   trec.check_ids('id', ranked.ranked_ids)
   for name in options.metrics:

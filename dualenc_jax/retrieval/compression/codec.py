@@ -131,6 +131,12 @@ class Coded:
     found = self.codec.decode(codes.reshape(-1, codes.shape[-1]))
     return found.reshape(*codes.shape[:-1], self.shape[1])
 
+  def own_part(self) -> tuple[int, 'Coded']:
+    """The part that this host searches; see `RowStore.own_part`."""
+    part = getattr(self.codes, 'own_part', None)
+    first, own = part() if part else (0, self.codes)
+    return first, self if own is self.codes else Coded(self.codec, own)
+
   def first_step(self) -> 'Coded':
     """The passages of the first of two steps: same codes, signs of queries."""
     signs = Hamming(self.codec.quantiser.dim)

@@ -14,6 +14,7 @@ from dualenc_jax.data import corpus as corpus_lib, Dataset, Mixture
 from dualenc_jax.data.cache import Cache
 from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.text.ragged import Ragged
+from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.compression import Codec, Coded, FLOATS, Spec, spec
 from dualenc_jax.retrieval.compression.specs import SAMPLE
@@ -22,6 +23,7 @@ from dualenc_jax.retrieval.index import header as header_lib
 from dualenc_jax.retrieval.index.build import IndexBuild
 from dualenc_jax.retrieval.index.header import Header
 from dualenc_jax.retrieval.index.index import (
+  agree,
   codec_provenance,
   Index,
   open_index,
@@ -230,6 +232,13 @@ def encode_shards(
     if pending is not None:
       pending.result()
 
+
+def finish(build: IndexBuild) -> None:
+  """Completes an index that all hosts have made; errors of `wait_for_shards`.
+  """
+  hosts.wait_for_shards(build.finish, build.folder)
+
+
 def _train(codec: Spec, model: LoadedModel, source: TextSource) -> Codec:
   """Trains a codec on a sample of what it will encode."""
   texts = np.arange(len(source))
@@ -244,12 +253,14 @@ def _train(codec: Spec, model: LoadedModel, source: TextSource) -> Codec:
 
 
 def corpus_embeddings(
-    model: LoadedModel, corpus: Corpus, index_dir: pathlib.Path | None = None
+    model: LoadedModel, corpus: Corpus, index_dir: pathlib.Path | None = None,
+    host: Host = Host(),
 ) -> Any:
   """Embeds a corpus, to the same bits in memory and on disk.
 
   In `index_dir` an index is made unless it exists, with its codec and shard
-  size if it is begun; without it the embeddings are in memory.
+  size if it is begun, by all hosts; without it the embeddings are in memory.
+  `host` is one of those that search them together, all of which call this.
 
   Returns:
     An array or a store of rows [N, D], in the order of the corpus, or codes by
@@ -257,14 +268,18 @@ def corpus_embeddings(
   """
   source = TextSource(corpus.cache, corpus.rows, 'passage')
   if index_dir is not None:
-    layout: tuple[Any, ...] = ()
+    layout: dict[str, Any] = {}
     folders = IndexFolders(index_dir)
     for path in (folders.partial, folders.readable()):
       if (path / header_lib.FILE).exists():
         header = Header.read(path)
-        layout = _codec_name(header), header.shard_size
-    encode(model, source, index_dir, *layout).finish()
-    return Index.open(index_dir).embeddings
+        layout = {
+            'codec': _codec_name(header), 'shard_size': header.shard_size
+        }
+    finish(encode(model, source, index_dir, host=host, **layout))
+    index = Index.open(index_dir, host=host)
+    agree(index)
+    return index.embeddings
   size, codec, dim = len(corpus), model.codec, model.dim
   width = 4 * dim if codec is None else codec.bytes_per_passage
   needed, memory = size * width, machine.machine_memory()
@@ -309,7 +324,8 @@ def keep_codec(
 
 
 def open_task_index(
-    model: LoadedModel, cache: Cache, home: str | os.PathLike[str]
+    model: LoadedModel, cache: Cache, home: str | os.PathLike[str],
+    host: Host = Host(),
 ) -> Index:
   """Opens the index of a run's own passages; makes it again where it is due.
 
@@ -319,14 +335,18 @@ def open_task_index(
   folder = default_index_dir(home)
   expect = {name: cache.header[name] for name in ('task', 'split', 'source')}
   try:
-    return open_index(model, folder, expect)
+    index = open_index(model, folder, expect, host)
   except UserError as e:
+    index = None
     if folder.exists():
       _LOG.info('The index is made again, as this one cannot be used: %s', e)
+  agree(index)
+  if index is not None:
+    return index
   _LOG.info('Encoding the passages of split %s, once.', cache.header['split'])
   codec, source = keep_codec(model, folder, None), TextSource.passages(cache)
-  encode(model, source, folder, codec, replace=True).finish()
-  return Index.open(folder)
+  finish(encode(model, source, folder, codec, replace=True, host=host))
+  return Index.open(folder, host=host)
 
 
 def _codec_name(header: Header) -> str:

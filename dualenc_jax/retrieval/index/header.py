@@ -99,6 +99,15 @@ class Header:
         lines[-1] += f' (if it was made with --dim={own}, give that here, too)'
     return lines
 
+  def lines(self) -> str:
+    """A line for each field that is compared."""
+    every = {**self.provenance, **self._fields()}
+    return '\n'.join(
+        f'{name} {value}'
+        for name, value in sorted(every.items())
+        if name not in (*_INFORMATION, 'provenance')
+    )
+
   def differences(self, other: 'Header') -> list[str]:
     """A line for each field that differs in another header."""
     mine, theirs = (

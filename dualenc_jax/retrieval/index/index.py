@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dualenc_jax.parallel import hosts
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.compression import codec as codec_lib, model_codec
 from dualenc_jax.retrieval.compression.codec import Codec, Coded
 from dualenc_jax.retrieval.encoding.towers import LoadedModel, TOWER_SHA256
@@ -19,6 +21,8 @@ from dualenc_jax.retrieval.index.header import AGAIN, FILE, Header
 from dualenc_jax.retrieval.index.shard import IDS, IndexFolders, Passage, Shard
 from dualenc_jax.utils.errors import UserError
 
+# Shards for each host from which on its part is of whole ones.
+_MANY_SHARDS = 8
 # Field of the provenance: the digest of a codec trained with the model.
 CODEC_SHA256 = 'codec_sha256'
 _LOG = logging.getLogger(__name__)
@@ -34,8 +38,12 @@ class RowStore:
 
   ndim = 2
 
-  def __init__(self, shards: Sequence[np.ndarray]):
-    """Takes one array or more, [rows, D] each, of one dtype."""
+  def __init__(self, shards: Sequence[np.ndarray], host: Host = Host()):
+    """Takes one array or more, [rows, D] each, of one dtype.
+
+    `host` is this process's number among those that search it together.
+    """
+    self._host = host
     self._shards = shards
     self._starts = np.cumsum([0, *map(len, shards)])
     self.shape = int(self._starts[-1]), shards[0].shape[1]
@@ -67,16 +75,39 @@ class RowStore:
       raise ValueError('rows of several shards are one array as a copy only')
     return np.array(self[:], dtype, copy=copy)
 
+  def own_part(self) -> tuple[int, 'RowStore']:
+    """The rows that this host searches, after the number of their first.
+
+    Raises UserError where there are fewer rows than hosts.
+    """
+    index, count = self._host.index, self._host.count
+    if count == 1:
+      return 0, self
+    if len(self) < count:
+      raise UserError(
+          f'{len(self)} passages for {count} hosts; expected one each at least.'
+          ' Take fewer hosts.'
+      )
+    cuts = [len(self) * i // count for i in (index, index + 1)]
+    if len(self._shards) >= _MANY_SHARDS * count:
+      # Blocks of whole shards are read without a copy.
+      cuts = self._starts[np.searchsorted(self._starts, cuts)].tolist()
+    return cuts[0], RowStore(self._parts(*cuts))
+
   def _slice(self, start: int, stop: int) -> np.ndarray:
+    parts = self._parts(start, stop)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+  def _parts(self, start: int, stop: int) -> list[np.ndarray]:
+    """Views of the rows from start to stop, one or more."""
     cuts = self._starts[1:-1]
     first = np.searchsorted(cuts, start, 'right')
     last = max(first, np.searchsorted(cuts, stop, 'left'))
-    parts = [
+    return [
         self._shards[i][max(start - begin, 0) : stop - begin]
         for i, begin in enumerate(self._starts[: last + 1].tolist())
         if i >= first
     ]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
   def _gather(self, rows: np.ndarray) -> np.ndarray:
     order = np.argsort(rows, kind='stable')
@@ -152,10 +183,12 @@ class Index:
       cls,
       folder: str | os.PathLike[str],
       expect: Mapping[str, Any] | None = None,
+      host: Host = Host(),
   ) -> 'Index':
     """Opens an index; raises UserError unless it is complete and as expected.
 
-    `expect` has values that the header or its provenance must have.
+    `expect` has values that the header or its provenance must have. `host` is
+    one of those that search it together; see `agree`.
     """
     place = IndexFolders(folder)
     folder = place.readable()
@@ -177,7 +210,7 @@ class Index:
     shards = [
         Shard.open(folder, header, i, digest) for i in range(header.shards)
     ]
-    rows = RowStore([shard.embeddings for shard in shards])
+    rows = RowStore([shard.embeddings for shard in shards], host)
     stored = rows if codec is None else Coded(codec, rows)
     return cls(folder, header, stored, Ids(header, shards), shards)
 
@@ -196,6 +229,7 @@ def open_index(
     model: LoadedModel,
     folder: str | os.PathLike[str],
     more: Mapping[str, Any] | None = None,
+    host: Host = Host(),
 ) -> Index:
   """Opens an index for the queries of a model; see `Index.open`.
 
@@ -204,7 +238,7 @@ def open_index(
   with another model's queries are opened with a warning.
   """
   expect = {**expected_header(model, 'passage'), **(more or {})}
-  index = Index.open(folder, expect)
+  index = Index.open(folder, expect, host)
   if model.codec is None:
     if CODEC_SHA256 in index.header.provenance:
       _LOG.warning(
@@ -220,6 +254,14 @@ def open_index(
           f' model or checkpoint: {wrong[0]}. {AGAIN}'
       )
   return index
+
+
+def agree(index: Index | None) -> None:
+  """Raises UserError unless all hosts have the same index, or all none."""
+  hosts.agree(
+      'indexes', 'none' if index is None else index.header.lines(),
+      'All hosts must see the same folder.',
+  )
 
 
 def codec_provenance(codec: Codec) -> dict[str, Any]:

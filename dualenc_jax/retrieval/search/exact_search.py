@@ -9,6 +9,9 @@ least the k-th best one less two bounds. The host scores these few again, see
 very many copies of a passage, are ranked on the host from scratch. So the
 result does not depend on devices, blocks or rounding.
 
+Hosts may share a corpus, a store with `own_part`. Each searches a part on its
+own devices, and `shared` merges the hits.
+
 A corpus of codes (`compression.Coded`) is searched alike: devices score codes,
 the host scores what these decode to. Codes of sign bits with `rescored`
 candidates are searched in two steps, as in BPR (Yamada et al. 2021): the l
@@ -31,7 +34,11 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from dualenc_jax.retrieval.search import ranking as ranking_lib, search_programs
+from dualenc_jax.retrieval.search import (
+  ranking as ranking_lib,
+  search_programs,
+  shared,
+)
 from dualenc_jax.retrieval.search.ranking import (
   check_k,
   rank_candidates,
@@ -78,7 +85,8 @@ class ExactSearch:
         `store[int array]`; or a `compression.Coded`. On a CPU its memory is
         used in place where rows begin at multiples of 64 bytes.
       ids: N different strings, any sequence; they break ties.
-      mesh: the devices, all by default.
+      mesh: the devices, all by default, or those of this host if hosts share
+        the corpus.
       block_rows: rows that a device scores at a time; they do not change the
         result.
     """
@@ -94,11 +102,17 @@ class ExactSearch:
           ' expected one each.'
       )
     self._passages = passages
+    part = getattr(passages, 'own_part', None)
+    # The rows that this host searches, and the number of their first.
+    start, self._own = part() if part else (0, passages)
+    self._start: int = start
+    self._is_shared = self._own is not passages
     self._ids = ids
     self._codec = getattr(passages, 'codec', None)
     self._quantiser = self._codec and self._codec.quantiser
-    stored = passages if self._codec is None else passages.codes
-    devices = np.array(jax.devices()) if mesh is None else mesh.devices
+    stored = self._own if self._codec is None else self._own.codes
+    every = jax.local_devices if self._is_shared else jax.devices
+    devices = np.array(every()) if mesh is None else mesh.devices
     self._programs = programs(tuple(devices.flat))
     on_cpu = devices.flat[0].platform == 'cpu'
     if self._quantiser is None:
@@ -106,7 +120,7 @@ class ExactSearch:
     elif self._quantiser.is_decoded and on_cpu:
       block_rows = min(block_rows, _CODED_ON_CPU)
     # A corpus smaller than a block is one; sizes are few, for the compiler.
-    own = search_programs.power_of_two(-(-len(passages) // devices.size))
+    own = search_programs.power_of_two(-(-len(stored) // devices.size))
     rows = min(block_rows, own)
     scores = _SCORES_ON_CPU if on_cpu else _SCORES
     self._query_rows = max(1, scores // (4 * rows))
@@ -121,25 +135,31 @@ class ExactSearch:
     """Ranks the corpus for queries float32 [Q, D]: [Q, min(k, N)] hits."""
     check_k(k)
     queries = self._prepare(queries)
-    size = len(self._passages)
-    k = min(k, size)
+    size, k = len(self._own), min(k, len(self._passages))
     # Devices keep more, so that the k best are among them.
     count = min(size, k + k // 4 + 32)
     values, rows, _, longest = self._search(queries, count)
-    limits = values[:, k - 1] - 2 * longest * error_bounds(queries)
-    candidates = np.where(values >= limits[:, None], rows, -1)
+    own = values[:, : min(k, size)]
+    worst = own[:, -1]
+    if self._is_shared:
+      worst, longest = shared.kth_best(own, k), shared.greatest(longest)
+    limits = worst - 2 * longest * error_bounds(queries)
+    is_candidate = values >= limits[:, None]
     if self._quantiser is not None and self._quantiser.is_exact:
-      scores = np.where(candidates >= 0, values, -np.inf)
+      scores = np.where(is_candidate, values, -np.inf)
     else:
-      scores = score_candidates(queries, self._passages, candidates)
-    ranking = rank_candidates(scores, candidates, self._ids, k)
+      scores = score_candidates(
+          queries, self._own, np.where(is_candidate, rows, -1)
+      )
+    candidates = np.where(is_candidate, rows + self._start, -1)
+    ranking = rank_candidates(scores, candidates, self._ids, own.shape[1])
     undecided = np.flatnonzero((count < size) & (values[:, -1] >= limits))
     if len(undecided):
       _log_undecided(len(undecided), len(queries))
       ranking.scores[undecided], ranking.indices[undecided] = ranking_lib.top_k(
-          queries[undecided], self._passages, self._ids, k
+          queries[undecided], self._own, self._ids, own.shape[1], self._start
       )
-    return ranking
+    return shared.merge(ranking, self._ids, k) if self._is_shared else ranking
 
   def gold_ranks(
       self, queries: np.ndarray, gold: Sequence[Sequence[int]],
@@ -170,13 +190,13 @@ class ExactSearch:
     rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
     for i, relevant in enumerate(gold):
       rows[i, : len(relevant)] = relevant
-    scores = score_candidates(queries, self._passages, rows)
+    scores = self._score(queries, rows)
     best = rank_candidates(scores, rows, self._ids, 1)
     above = self._hits_above(queries, best)
     if self_hits is not None:
       own = np.asarray(self_hits, np.int64)[has_gold]
       pairs = np.stack([best.indices[:, 0], own], axis=1)
-      scores = score_candidates(queries, self._passages, pairs)
+      scores = self._score(queries, pairs)
       first = rank_candidates(scores, pairs, self._ids, 1).indices[:, 0]
       above -= (own >= 0) & (first == own)
     ranks[has_gold] = above + 1
@@ -185,13 +205,14 @@ class ExactSearch:
   def _hits_above(self, queries: np.ndarray, gold: Ranking) -> np.ndarray:
     """The number of passages ranked above gold [Q, 1]: int64 [Q]."""
     targets, own = gold.scores[:, 0], gold.indices[:, 0]
-    size = len(self._passages)
+    size = len(self._own)
     near = _NEAR_ON_HOST if self._programs.on_host else _NEAR
     count = min(size, near)
     values, rows, above, _ = self._search(queries, count, targets)
     above = above.astype(np.int64)
     candidates = np.where(values > -np.inf, rows, -1)
-    scores = score_candidates(queries, self._passages, candidates)
+    scores = score_candidates(queries, self._own, candidates)
+    candidates += self._start
     above += np.sum(scores > targets[:, None], axis=1)
     ties = (scores == targets[:, None]) & (candidates != own[:, None])
     for i, column in zip(*np.nonzero(ties)):
@@ -200,10 +221,17 @@ class ExactSearch:
     if len(undecided):
       _log_undecided(len(undecided), len(queries))
       above[undecided] = ranking_lib.count_above(
-          queries[undecided], self._passages, self._ids, own[undecided],
-          targets[undecided],
+          queries[undecided], self._own, self._ids, own[undecided],
+          targets[undecided], self._start,
       )
-    return above
+    return shared.total(above) if self._is_shared else above
+
+  def _score(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Exact scores of rows of the corpus [Q, C], -inf for -1."""
+    own = rows - self._start
+    own = np.where((rows >= 0) & (own >= 0) & (own < len(self._own)), own, -1)
+    scores = score_candidates(queries, self._own, own)
+    return shared.greatest(scores) if self._is_shared else scores
 
   def _search(
       self, queries: np.ndarray, count: int, targets: np.ndarray | None = None
@@ -217,7 +245,7 @@ class ExactSearch:
       a passage.
     """
     run = self._programs
-    given = [queries]
+    given, first = [queries], self._start
     if targets is not None:
       given += [targets, error_bounds(queries)]
     parts = [
@@ -228,22 +256,24 @@ class ExactSearch:
     quantiser = jax.device_put(self._quantiser, run.replicated)
     longest = []
     in_flight: collections.deque[Any] = collections.deque()
-    size, is_long = len(self._passages), len(parts) > 1
+    size, is_long = len(self._own), len(parts) > 1
     with _progress(size, is_long) as progress:
-      for block, first, valid in self._blocks:
+      for block, start, valid in self._blocks:
         longest.append(self._longest(block))
         for i, (part, *around) in enumerate(parts):
           near = TieWindow(longest[-1], *around) if around else None
           states[i] = run.update(
-              states[i], block, part, quantiser, first, valid, near
+              states[i], block, part, quantiser, start, valid, near
           )
           in_flight.append(states[i])
           if len(in_flight) > _IN_FLIGHT:
             run.wait(in_flight.popleft())
-        progress(min(len(block), size - int(first)))
+        progress(min(len(block), size - int(start)))
     norms = np.array(jax.device_get(longest))
     if not np.isfinite(norms).all():
-      finite.check_rows('passage embeddings', self._passages)
+      finite.check_rows(
+          'passage embeddings', self._own, lambda row: f'row {first + row}'
+      )
     # The last part ends with queries of padding.
     values, rows, above = (
         np.concatenate(found)[: len(queries)]
@@ -272,6 +302,10 @@ class ExactSearch:
           for x in per_query
       ]
 
+  def common(self, queries: np.ndarray) -> np.ndarray:
+    """The queries [Q, D] of the first host, where hosts share the corpus."""
+    return shared.common(queries) if self._is_shared else queries
+
   def _prepare(self, queries: np.ndarray) -> np.ndarray:
     _check_shape('query', queries)
     dim = self._passages.shape[1] if self._codec is None else self._codec.dim
@@ -283,6 +317,7 @@ class ExactSearch:
       )
     queries = np.asarray(queries, np.float32)
     finite.check_rows('query embeddings', queries)
+    queries = self.common(queries)
     return queries if self._codec is None else self._codec.queries(queries)
 
 
@@ -313,8 +348,9 @@ class TwoStepSearch:
           f' {self._passages.codec.name} scores only {self.rescored} again.'
           f' Request fewer, or use binary:{min(k, count)}.'
       )
+    queries = self._first.common(np.asarray(queries, np.float32))
     near = self._first.top_k(queries, self.rescored).indices
-    own = self._passages.codec.queries(np.asarray(queries, np.float32))
+    own = self._passages.codec.queries(queries)
     scores = score_candidates(own, self._passages, near)
     return rank_candidates(scores, near, self._ids, k)
 

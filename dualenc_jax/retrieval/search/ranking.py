@@ -234,25 +234,32 @@ def all_scores(queries: np.ndarray, passages: Any) -> Iterator[np.ndarray]:
 
 
 def top_k(
-    queries: np.ndarray, passages: Any, ids: Sequence[str], k: int
+    queries: np.ndarray, passages: Any, ids: Sequence[str], k: int,
+    first: int = 0,
 ) -> Ranking:
-  """Ranks the corpus by exact scores alone, more slowly than `ExactSearch`."""
-  places = id_places(ids)
+  """Ranks the corpus by exact scores alone, more slowly than `ExactSearch`.
+
+  Passages may be a part of it, from row `first` on; ids are those of all.
+  """
+  places = id_places(ids)[first : first + len(passages)]
   scores = all_scores(queries, passages)
-  return concatenate([rank_scores(own, places, k) for own in scores])
+  found = concatenate([rank_scores(own, places, k) for own in scores])
+  return found._replace(indices=found.indices + first)
 
 
 def count_above(
     queries: np.ndarray, passages: Any, ids: Sequence[str], gold: np.ndarray,
-    gold_scores: np.ndarray,
+    gold_scores: np.ndarray, first: int = 0,
 ) -> np.ndarray:
   """Counts the passages ranked above one passage of each query: int64 [Q].
 
   The passage is row `gold`, int64 [Q], with score `gold_scores`, float32 [Q].
+  `passages` may be a part of the corpus, as in `top_k`.
   """
   places = id_places(ids)
+  own = places[first : first + len(passages)]
   above = np.zeros(len(queries), np.int64)
   for i, scores in enumerate(all_scores(queries, passages)):
-    ties = (scores == gold_scores[i]) & (places > places[gold[i]])
+    ties = (scores == gold_scores[i]) & (own > places[gold[i]])
     above[i] = np.count_nonzero((scores > gold_scores[i]) | ties)
   return above

@@ -1,0 +1,78 @@
+"""The merge of hits that several hosts have found, each in a part of a corpus.
+
+All hosts must call a function here in the same order, and get the same. Lists
+of hits go over the network, and embeddings of queries, never of passages.
+
+Shapes: Q queries, D embedding dim, k hits a query, C of them in one part.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dualenc_jax.parallel import hosts
+from dualenc_jax.retrieval.search.ranking import (
+  concatenate,
+  rank_candidates,
+  Ranking,
+)
+
+# Numbers of one host that are gathered at once, 32 MB.
+_AT_ONCE = 2**23
+
+
+def common(queries: np.ndarray) -> np.ndarray:
+  """The first host's queries, float32 [Q, D]; CPUs may round differently."""
+  hosts.agree('queries', f'embeddings {queries.shape}')
+  return np.concatenate([*map(hosts.from_first, _blocks(queries))])
+
+
+def kth_best(values: np.ndarray, k: int) -> np.ndarray:
+  """The k-th best of all values, float32 [Q], of float32 [Q, C]; C <= k."""
+  return np.concatenate([
+      np.partition(every, -k, axis=1)[:, -k]
+      for every in _gather(values, k, -np.inf)
+  ])
+
+
+def merge(own: Ranking, ids: Sequence[str], k: int) -> Ranking:
+  """The k best hits [Q, k] of all hosts' [Q, C], C <= k.
+
+  Rows are numbers in the whole corpus, as are `ids`.
+  """
+  rows = own.indices.astype(np.int32)
+  return concatenate([
+      rank_candidates(scores, candidates.astype(np.int64), ids, k)
+      for scores, candidates in zip(
+          _gather(own.scores, k, -np.inf), _gather(rows, k, -1), strict=True
+      )
+  ])
+
+
+def greatest(values: Any) -> Any:
+  """The greatest of all hosts, float32 of any shape."""
+  values = np.asarray(values, np.float32)
+  flat = values.reshape(-1, 1)
+  found = [hosts.gather(block).max(axis=0) for block in _blocks(flat)]
+  return np.concatenate(found).reshape(values.shape)[()]
+
+
+def total(counts: np.ndarray) -> np.ndarray:
+  """The sums of the hosts' counts of rows: int64 [Q]."""
+  return hosts.gather(counts.astype(np.int32)).sum(axis=0, dtype=np.int64)
+
+
+def _gather(x: np.ndarray, k: int, none: Any) -> Iterator[np.ndarray]:
+  """Yields what all hosts have of some queries, [q, hosts k], of [Q, C]."""
+  missing = k - x.shape[1]
+  x = np.pad(x, ((0, 0), (0, missing)), constant_values=none)
+  for block in _blocks(x):
+    yield hosts.gather(block).swapaxes(0, 1).reshape(len(block), -1)
+
+
+def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
+  """Yields rows of [n, W], so many as are gathered at once."""
+  step = max(_AT_ONCE // x.shape[1], 1)
+  for start in range(0, len(x), step):
+    yield np.ascontiguousarray(x[start : start + step])
