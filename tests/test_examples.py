@@ -105,7 +105,7 @@ def test_own_reader(tmp_path):
   check_finds(dj.Retriever.from_dir(tmp_path / 'model'))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_notebook(tmp_path, monkeypatch, capsys):
   notebook = json.loads((EXAMPLES / 'first_look.ipynb').read_text())
   cells = [c for c in notebook['cells'] if c['cell_type'] == 'code']

@@ -187,26 +187,28 @@ class Batches:
 
   @functools.cached_property
   def shapes(self) -> list[tuple[Shape, ...]]:
-    """Shapes of `names`, the usual one first, the largest last.
+    """Shapes of `names`, rising.
 
     A step takes the first that holds its texts, so that there are no more
     programs to compile than these.
     """
     if self.joint_rows:
-      return self._joint_rows.shapes
+      return list(dict.fromkeys(self._joint_rows.shapes))
+    together = self.cells * len(self.names)
     by_name = [
-        self.layout.shapes(lengths, limit)
+        self.layout.shapes(lengths, limit, together)
         for lengths, limit in zip(self._sample_lengths(), self.limits)
     ]
-    return [
+    return list(dict.fromkeys(
         tuple(shapes[min(i, len(shapes) - 1)] for shapes in by_name)
         for i in range(max(map(len, by_name)))
-    ]
+    ))
 
   @functools.cached_property
   def _joint_rows(self) -> JointRows:
     """Queries are targets, passages sources."""
-    return JointRows(self.layout, self.limits, *self._sample_lengths())
+    targets, sources = self._sample_lengths()
+    return JointRows(self.layout, self.limits, targets, sources, self.cells)
 
   def _sample_lengths(self) -> list[np.ndarray]:
     """Lengths of the texts of some cells, int64 [cells, T], by `names`."""

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dualenc_jax.utils.errors import expect
+
 
 class TextRows(NamedTuple):
   """The texts of a tower, in every cell R rows of L tokens and S segments.
@@ -75,8 +77,13 @@ class Placement(NamedTuple):
 class Padded:
   """A layout of a text a row, all padded to the limit."""
 
-  def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
+  num_shapes = 1
+
+  def shapes(
+      self, sample: np.ndarray, limit: int, together: int = 1
+  ) -> list[Shape]:
     """The one shape; arguments are those of `Packed.shapes`."""
+    del together
     return [padded_shape(sample.shape[1], limit)]
 
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement:
@@ -93,32 +100,54 @@ class Packed:
   that almost every batch fits. A batch that does not fit gets a tenth more
   rows, then three tenths, and is padded as a last resort. No pair is dropped or
   postponed, so a step has the same pairs in every layout.
+
+  Attributes:
+    num_shapes: shapes for the batches of the sample, one or more. Each of
+      several is taken by as large a share of them, so that fewer rows are
+      empty, and is compiled when the first batch takes it.
   """
 
-  GROWTH = (1.0, 1.1, 1.3)
+  num_shapes: int = 1
+
+  GROWTH = (1.1, 1.3)
   # Cells that are packed to choose the number of rows, at most.
   SAMPLE = 512
 
-  def shapes(self, sample: np.ndarray, limit: int) -> list[Shape]:
-    """The shapes to try in turn, the usual one first; the last holds any texts.
+  def __post_init__(self):
+    expect(
+        self.num_shapes >= 1, 'Packed.num_shapes', self.num_shapes, '1 or more'
+    )
 
-    `sample` are lengths of the texts of some cells, int64 [cells, T], 0 for
-    missing ones; `limit` is the most tokens of a text.
+  def shapes(
+      self, sample: np.ndarray, limit: int, together: int = 1
+  ) -> list[Shape]:
+    """The shapes to try in turn, rising; the last holds any texts.
+
+    Number `num_shapes` is the most that the sample needs; some may be equal.
+
+    Args:
+      sample: lengths of the texts of some cells, int64 [cells, T], 0 for
+        missing ones.
+      limit: the most tokens of a text.
+      together: cells, on all sides, that a batch has one shape for.
     """
     # Some of each batch, rather than all of a few.
     some = sample[:: -(-len(sample) // self.SAMPLE)]
     packings = [_pack(lengths, limit) for lengths in some]
-    rows = max(1, *(packing.rows for packing in packings))
+    rows = np.array([packing.rows for packing in packings])
+    shares = np.arange(1, self.num_shapes + 1) / self.num_shapes
+    # A batch fits where each of its cells does.
+    of_batches = np.quantile(rows, shares ** (1 / together), method='higher')
+    most = max(1, int(rows.max()))
     segments = max(int(packing.slots.max()) + 1 for packing in packings)
     # Room for a row of more and shorter texts than any of the sample.
     segments = min(-(-segments * 5 // 16) * 4, limit)
     padded = padded_shape(sample.shape[1], limit)
-    shapes = [
-        Shape(int(np.ceil(growth * rows)), limit, segments)
-        for growth in self.GROWTH
-    ]
+    counts = [*of_batches[:-1].tolist(), most]
+    counts += [int(np.ceil(growth * most)) for growth in self.GROWTH]
+    shapes = [Shape(max(1, count), limit, segments) for count in counts]
     smaller = [shape for shape in shapes if shape.rows < padded.rows]
-    return [*dict.fromkeys(smaller), padded]
+    return [*smaller, padded]
 
   def place(self, shape: Shape, lengths: np.ndarray) -> Placement | None:
     """Puts texts of lengths [C, T] into a shape; None if they do not fit."""
@@ -213,12 +242,12 @@ class JointRows:
 
   def __init__(
       self, layout: Layout, limits: Sequence[int], targets: np.ndarray,
-      sources: np.ndarray,
+      sources: np.ndarray, cells: int = 1,
   ):
-    """Chooses the shapes by the lengths of a sample, int64 [cells, P] each.
+    """Chooses the shapes by the lengths of a sample, int64 [n, P] each.
 
     `limits` are the most tokens of a target, and of a source, which is the
-    length of a row of several sources.
+    length of a row of several sources; `cells` are those of a batch.
     """
     self._layout = layout
     limit, self._row = limits
@@ -229,7 +258,9 @@ class JointRows:
         (shape._replace(
             length=limit if shape.segments == 1 else self._target_row
         ), shape)
-        for shape in layout.shapes(self._joint(targets, sources), self._row)
+        for shape in layout.shapes(
+            self._joint(targets, sources), self._row, cells
+        )
     ]
 
   def place(

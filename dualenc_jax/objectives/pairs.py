@@ -133,9 +133,9 @@ class PairObjective(Objective):
   def abstract_batch(self, run: Run) -> Any:
     """Returns a batch with room for all but the rarest texts.
 
-    It has the second of a layout's shapes; a batch beyond comes once in a very
-    long run. Layouts other than the padded one look at the examples, which are
-    tokenised first if they are not yet.
+    It has a tenth more rows than any batch of a sample; a batch beyond comes
+    once in a very long run. Layouts other than the padded one look at the
+    examples, which are tokenised first if they are not yet.
     """
     cells = self._cells(run)
     pairs = run.batch_size // cells
@@ -154,7 +154,7 @@ class PairObjective(Objective):
     else:
       num_positives = run.batches.positives.count
       shapes = run.batches.shapes
-      shapes = shapes[min(1, max(len(shapes) - 2, 0))]
+      shapes = shapes[min(self.layout.num_shapes, max(len(shapes) - 2, 0))]
     batch = batches_lib.abstract_batch(
         shapes, run.batch_size, cells, candidates - 1, jax.ShapeDtypeStruct,
         run.extra_columns, num_positives, names,

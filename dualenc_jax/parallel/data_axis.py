@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
 from dualenc_jax.parallel.accelerators import current_backend
+from dualenc_jax.parallel.ring_order import Lines
 from dualenc_jax.utils.errors import expect
 
 DATA = 'data'
@@ -34,7 +35,9 @@ _path_string = functools.partial(
 _gathered: contextvars.ContextVar[Any] = contextvars.ContextVar(
     '_gathered', default=None
 )
-_sum_dtype = contextvars.ContextVar('_sum_dtype', default='float32')
+_sums: contextvars.ContextVar[tuple[str, Lines | None]] = (
+    contextvars.ContextVar('_sums', default=('float32', None))
+)
 
 
 def check_micro_batch_size(micro_batch_size: int, batch_size: int) -> None:
@@ -165,13 +168,16 @@ def _scan(
 
 
 @contextlib.contextmanager
-def use_sum_dtype(dtype: str) -> Iterator[None]:
-  """A context in which gradients of split parameters are sent in a dtype."""
-  token = _sum_dtype.set(dtype)
+def use_sums(dtype: str, lines: Lines | None) -> Iterator[None]:
+  """A context in which gradients of split parameters are sent in a dtype.
+
+  They go along the lines of the data axis, one dimension after the other.
+  """
+  token = _sums.set((dtype, lines))
   try:
     yield
   finally:
-    _sum_dtype.reset(token)
+    _sums.reset(token)
 
 
 @contextlib.contextmanager
@@ -209,7 +215,7 @@ def gather_param(
   # The part is kept, so that no other array can get its id.
   key = id(part), dtype
   if key not in known:
-    known[key] = part, _gather(part, mesh_axes, dtype, _sum_dtype.get())
+    known[key] = part, _gather(part, mesh_axes, dtype, *_sums.get())
   return known[key][1].astype(dtype)
 
 
@@ -223,10 +229,10 @@ def _mesh_axes(axes: Sequence[str | None]) -> tuple[Any, ...]:
   return tuple(rules.get(axis) for axis in axes)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
 def _gather(
     part: jax.Array, mesh_axes: tuple[str | None, ...], dtype: str,
-    sum_dtype: str,
+    sum_dtype: str, lines: Lines | None,
 ) -> jax.Array:
   """The whole, float32 of values of `dtype`, so that gradients add up in it."""
 
@@ -244,13 +250,17 @@ def _gather_forward(part, *how):
   return _gather(part, *how), None
 
 
-def _gather_backward(mesh_axes, dtype, sum_dtype, _, gradient):
+def _gather_backward(mesh_axes, dtype, sum_dtype, lines, _, gradient):
   del dtype
+  axis = mesh_axes.index(DATA)
 
   def scatter(gradient):
-    return jax.lax.psum_scatter(
-        gradient, DATA, scatter_dimension=mesh_axes.index(DATA), tiled=True
-    )
+    for group in lines or (None,):
+      gradient = jax.lax.psum_scatter(
+          gradient, DATA, scatter_dimension=axis, axis_index_groups=group,
+          tiled=True,
+      )
+    return gradient
 
   gradient = gradient.astype(sum_dtype)
   if current_backend() == 'cpu':

@@ -41,7 +41,8 @@ class Partitioner:
       they are used, and new parameters are gathered, which sends as much as the
       sum alone. None does so on TPUs.
     sum_dtype: the dtype in which devices sum gradients of parameters that the
-      rules split over the data axis; 'bfloat16' sends half as much.
+      rules split over the data axis; 'bfloat16' sends half as much. On slices
+      of TPUs sums go along one line of chips after the other.
   """
 
   model_parallel: int = 1
@@ -71,12 +72,17 @@ class Partitioner:
     )
     shape = len(devices) // self.model_parallel, self.model_parallel
     axes, types = ('data', 'model'), (jax.sharding.AxisType.Auto,) * 2
+    split = 'data' in dict(self.rules).values()
     # JAX's own order has a ring for few shapes of machines.
-    if around := ring_order.order_devices(devices, self.model_parallel):
+    if around := ring_order.order_devices(devices, self.model_parallel, split):
       return jax.sharding.Mesh(
           np.array(around).reshape(shape), axes, axis_types=types
       )
     return jax.make_mesh(shape, axes, axis_types=types, devices=devices)
+
+  @functools.cached_property
+  def _lines(self) -> ring_order.Lines | None:
+    return ring_order.data_lines(self.mesh.devices)
 
   @functools.cached_property
   def logical_rules(self) -> tuple[tuple[str, str | None], ...]:
@@ -96,7 +102,7 @@ class Partitioner:
     """A context in which logical constraints and losses refer to this mesh."""
     mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
     rules = nn.logical_axis_rules(self.logical_rules)
-    with mesh, rules, data_axis.use_sum_dtype(self.sum_dtype):
+    with mesh, rules, data_axis.use_sums(self.sum_dtype, self._lines):
       yield
 
   @property

@@ -1,5 +1,4 @@
-"""Work around training, over whole corpora or on request.
+"""Work over whole corpora around training: negatives, labels, queries, recipes.
 
-Negatives, labels, queries and recipes are files that training or a person
-reads; serving is models and indexes by HTTP.
+Each writes files that training or a person reads.
 """

@@ -166,3 +166,4 @@ def _monitors(
   yield monitors.warn_of_collapse(chance, log)
   yield monitors.report_metrics(reporter, chance)
   yield monitors.warn_above_chance(chance, log)
+  yield monitors.warn_without_loss(log)

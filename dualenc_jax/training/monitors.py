@@ -18,6 +18,8 @@ from dualenc_jax.utils.errors import UserError
 # Steps after which the loss should be below chance, and those in a row of a
 # collapsed tower after which it is warned of.
 _WARM_UP = 50
+# First steps without any loss, after which it is warned of.
+_WITHOUT_LOSS = 10
 # A rank below this is a collapse if the loss is not lower than a constant map's
 # by more than that; it is about as high if towers collapse, with noise.
 _LOW_RANK, _NEAR_CHANCE = 2.0, 0.05
@@ -121,6 +123,25 @@ def warn_above_chance(chance: float | None, log: LogFn) -> Hook:
           f' {chance:.2f} of a model that knows nothing. From scratch try a'
           ' higher TEMPERATURE, 0.05 to 0.1: too small a one keeps it from'
           ' learning; or a lower LEARNING_RATE.'
+      )
+
+  return Hook(call, every=1, late=True)
+
+
+def warn_without_loss(log: LogFn) -> Hook:
+  """Returns a hook that warns of a loss of 0 at each of the first steps."""
+  is_zero: list[bool] = []
+
+  def call(run: Training) -> None:
+    if len(is_zero) == _WITHOUT_LOSS:
+      return
+    is_zero.append(float(run.metrics['loss']) == 0)
+    if len(is_zero) == _WITHOUT_LOSS and all(is_zero):
+      log(
+          f'WARNING: step {run.step}: the loss of each of the first'
+          f' {_WITHOUT_LOSS} steps is 0, so nothing has been learnt: no query'
+          ' has a passage of a batch to tell its own from. Copies of a text'
+          ' are no negatives; look for them by `dualenc data check`.'
       )
 
   return Hook(call, every=1, late=True)

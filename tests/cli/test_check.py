@@ -19,7 +19,7 @@ def rows(out: str) -> dict[str, float]:
   return {name: float(value.replace(',', '')) for name, value in found}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fit_batch_finds_a_batch_that_fits(tmp_path, capsys, monkeypatch):
   # A coarse answer takes fewer compiles.
   monkeypatch.setattr(memory, 'TOLERANCE', 1.0)

@@ -52,7 +52,7 @@ def make_index(model, folder, *more):
   return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_another_mesh_the_same_bytes(model, whole, tmp_path):
   done = subprocess.run(
       [sys.executable, '-m', 'dualenc_jax', 'evaluate']

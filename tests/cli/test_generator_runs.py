@@ -11,7 +11,7 @@ from dualenc_jax.pipelines.generation import generator as generators
 from dualenc_jax.retriever import Retriever
 from dualenc_jax.utils.errors import UserError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 STEPS = 80
 # What a word is to become: another one.
 WRITTEN = dict(zip(tiny_run.WORDS, tiny_run.WORDS[5:] + tiny_run.WORDS[:5]))

@@ -15,6 +15,7 @@ def flags(folder, model, *more):
   ]
 
 
+@pytest.mark.nightly
 def test_it_trains_and_resumes(tmp_path):
   given = [
       '--gin.HASH_GAMMA=0.5', '--gin.optax.linear_schedule.transition_steps=4'

@@ -91,7 +91,7 @@ def test_an_index_of_another_passage_tower_is_refused(
   argv = ['search', 'map', f'--model_dir={model}', f'--index_dir={index}']
   assert cli.main(argv) == 2
   said = capsys.readouterr().err
-  assert message in said and 'or another --index_dir' in said
+  assert message in said and 'or another index' in said
   alone = tmp_path / 'alone'
   convert.main(
       [str(model), '--to=jax_export', '--tower=query', f'--output_dir={alone}']

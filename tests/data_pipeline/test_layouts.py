@@ -10,7 +10,7 @@ from dualenc_jax.data.order import Order
 from dualenc_jax.data.text.ragged import Pool, Ragged
 
 LIMIT = 64
-LAYOUTS = [Padded(), Packed()]
+LAYOUTS = [Padded(), Packed(), Packed(num_shapes=3)]
 
 
 def lengths_of(kind, cells, texts, seed=0):
@@ -46,11 +46,12 @@ def check_placement(shape, placement, lengths):
 def test_placements_are_sound(layout, kind, cells, texts):
   sample = lengths_of(kind, 12, texts, seed=1)
   shapes = layout.shapes(sample, LIMIT)
-  # The first holds all of the sample.
+  # One holds all of the sample, and those before it a part.
+  holding = shapes[: layout.num_shapes]
   for cell in sample:
-    assert layout.place(shapes[0], cell[None]) is not None
+    assert layout.place(holding[-1], cell[None]) is not None
   sizes = [shape.rows * shape.length for shape in shapes]
-  assert sizes[-1] == max(sizes)
+  assert sizes == sorted(sizes)
   for lengths in lengths_of(None, cells, texts):
     placements = [layout.place(shape, lengths) for shape in shapes]
     # Whatever comes, the last shape holds it.
@@ -86,6 +87,28 @@ def test_few_shapes_and_most_steps_take_the_first(
   # A sample of few batches says less of those to come.
   usual = seen.count(max(set(seen), key=seen.count))
   assert usual >= (90 if count > 8 else 75)
+
+
+@pytest.mark.parametrize('cells', [1, 4])
+def test_more_shapes_leave_fewer_rows_empty(cells):
+  """Each of them is taken by many of the steps."""
+  cache = text_reading.random_cache(2000)
+  shares = {}
+  for count in (1, 4):
+    data = Batches(
+        [cache], 64, 0, 16, 64, layout=Packed(count), cells=cells
+    )
+    taken, filled, size = [0] * len(data.shapes), 0, 0
+    for step in range(200):
+      batch = data(step)
+      sides = batch['queries'], batch['passages']
+      shapes = tuple(side.tokens.shape[1:] for side in sides)
+      taken[[tuple(s[:2] for s in x) for x in data.shapes].index(shapes)] += 1
+      filled += sum(int(side.lengths.sum()) for side in sides)
+      size += sum(side.tokens.size for side in sides)
+    shares[count] = filled / size
+    assert min(taken[: min(count, 3)]) >= 10, taken
+  assert shares[4] > shares[1] + (0.04 if cells == 1 else 0.02), shares
 
 
 def test_texts_longer_than_all_of_the_sample_find_room(monkeypatch):

@@ -72,7 +72,7 @@ def test_every_field_that_differs_is_named(tmp_path):
   assert "vocabulary is 'abc', expected 'abd'" in message
   assert "corpus is none, expected 'x'" in message
   assert 'step' not in message
-  assert message.endswith('was made with, or another --index_dir.')
+  assert message.endswith('was made with, or another index.')
 
 
 def test_no_index(tmp_path):

@@ -35,7 +35,7 @@ def test_a_run_evaluates_and_its_saved_retriever_agrees(model_dir, tmp_path):
   ).ids.tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_form_there_and_back(model_dir, tmp_path):
   """`convert` compares tensors, settings and the vectors of each library."""
   def converted(source, form):

@@ -93,3 +93,16 @@ def test_a_loss_above_chance_after_the_warm_up_is_told(late, told):
   assert len(said) == told
   if told:
     assert 'after 50 steps the loss is 4.30, above the 4.17 of a' in said[0]
+
+
+@pytest.mark.parametrize('loss, told', [(0.0, True), (1e-7, False)])
+def test_first_steps_without_a_loss_are_told(loss, told):
+  """As of a file of copies of one pair, of which none is a negative."""
+  said = []
+  call = monitors.warn_without_loss(said.append).call
+  for step in range(1, 31):
+    now = loss if step == 10 else 0.0
+    call(types.SimpleNamespace(step=step, metrics={'loss': now}))
+  assert len(said) == told
+  if told:
+    assert 'step 10: the loss of each of the first 10 steps is 0' in said[0]

@@ -220,8 +220,7 @@ def test_what_does_not_go_together(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_runs(data, tmp_path):
-  """Dimensions differ; then a student that searches the teacher's index."""
+def test_a_run_of_other_dimensions(data, tmp_path):
   flags, _, vectors = data
   path = write_texts(tmp_path / 'all.parquet', vectors)
   given = [
@@ -239,10 +238,17 @@ def test_runs(data, tmp_path):
         *given, f'--gin.TEACHER_PASSAGES={path}', '--gin.STEPS=9',
         '--allow_config_change',
     ])
-  for flag in (EMBED, '--gin.NUM_NEGATIVES=2'):
-    given.remove(flag)
+
+
+@pytest.mark.nightly
+def test_a_student_that_searches_the_index_of_its_teacher(data, tmp_path):
+  flags, _, vectors = data
+  path = write_texts(tmp_path / 'all.parquet', vectors)
+  flags.remove('--gin.NUM_NEGATIVES=2')
   train.main([
-      *given, '--gin_file=objectives/matching.gin',
+      *flags, f'--gin.TEACHER_QUERIES={path}',
+      '--gin.STEPS=8', '--gin.LEARNING_RATE=0.01',
+      '--gin_file=objectives/matching.gin',
       '--gin_file=architectures/sde.gin', f'--model_dir={tmp_path / "two"}',
       f'--gin.models.Projection.features={DIM}',
   ])

@@ -9,7 +9,7 @@ import pytest
 import test_micro_batches as cases
 
 from dualenc_jax.models import layers
-from dualenc_jax.parallel import data_axis
+from dualenc_jax.parallel import data_axis, ring_order
 from dualenc_jax.training import Partitioner
 
 pytestmark = pytest.mark.devices(8)
@@ -29,8 +29,11 @@ def test_gathered_as_products_want_it_and_summed_in_float32():
   assert summed == ['f32'] * 12
 
 
-def test_gradients_of_a_split_layer():
-  """Equal to those of a whole one, and near if they are sent in bfloat16."""
+def test_gradients_of_a_split_layer(monkeypatch):
+  """Equal to those of a whole one, and near if they are sent in bfloat16.
+
+  Along the lines of a cube they come to the same devices.
+  """
   rng = np.random.default_rng(0)
   dense = layers.Dense(24, ('embed', 'mlp'), dtype='bfloat16')
   x, direction = rng.normal(size=(32, 16)), rng.normal(size=(32, 24))
@@ -66,4 +69,10 @@ def test_gradients_of_a_split_layer():
   ))
   scale = np.abs(plain).max()
   assert np.abs(split - plain).max() < 1e-6 * scale
+  # As oxen plough: through it.
+  cube = (0, 1, 3, 2, 6, 7, 5, 4)
+  lines = ring_order.make_lines([np.unravel_index(i, (2,) * 3) for i in cube])
+  monkeypatch.setattr(ring_order, 'data_lines', lambda devices: lines)
+  by_line = gradient(Partitioner(1, FSDP))
+  assert np.abs(by_line - plain).max() < 1e-6 * scale
   assert 1e-5 * scale < np.abs(rounded - split).max() < 2**-7 * scale

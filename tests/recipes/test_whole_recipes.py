@@ -229,7 +229,7 @@ def test_embeddinggemma(tmp_path, capfd):
   ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures('in_process')
 def test_jpq(tmp_path, capfd):
   work = tmp_path / 'work'

@@ -70,11 +70,7 @@ def _program(
 
 
 class CompiledModel:
-  """A model whose methods map tokens [R, L] to [R, ...], compiled.
-
-  Attributes:
-    shapes: of chunks; others may be set before the first call.
-  """
+  """A model whose methods map tokens [R, L] to [R, ...], compiled."""
 
   def __init__(
       self,
@@ -96,7 +92,7 @@ class CompiledModel:
     self._partitioner = partitioner
     self._batch_size = batch_size
     platform = partitioner.mesh.devices.flat[0].platform
-    self.shapes = towers.CPU if platform == 'cpu' else towers.ACCELERATOR
+    self._shapes = towers.CPU if platform == 'cpu' else towers.ACCELERATOR
     leaves, tree = jax.tree.flatten(param_shardings)
     self._encode = _program(model, partitioner, tree, tuple(leaves))
 
@@ -141,7 +137,7 @@ class CompiledModel:
         program,
         tokens,
         self._batch_size,
-        self.shapes,
+        self._shapes,
         rows,
         self._partitioner.mesh.shape['data'],
     )

@@ -202,7 +202,7 @@ class Index:
     if wrong := header.mismatches(expect or {}):
       raise UserError(
           f'{folder / FILE}: {"; ".join(wrong)}. Give what it was made with, or'
-          ' another --index_dir.'
+          ' another index.'
       )
     codec = digest = None
     if header.codec is not None:
