@@ -1,7 +1,7 @@
 """Flags of `mine` and `label`: queries, sources of candidates, a teacher."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import logging
@@ -25,8 +25,12 @@ from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.results import evaluate
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.parallel import hosts
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.pipelines.mining import candidates as sources
 from dualenc_jax.pipelines.mining.candidates import Candidates, Score
+from dualenc_jax.retrieval.encoding import shared_teacher
+from dualenc_jax.retrieval.encoding.shared_teacher import SharedTeacher
 from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.utils import folder_lock, json_file
 from dualenc_jax.utils.errors import UserError
@@ -49,6 +53,7 @@ class CandidateRequest(NamedTuple):
     models: dual encoders that search, by name.
     teacher: a cross-encoder or a file of scores; None for none.
     score: pairs of query and passage -> the teacher's scores.
+    host: this process's part of the work.
   """
 
   inputs: Any
@@ -57,6 +62,7 @@ class CandidateRequest(NamedTuple):
   models: Mapping[str, saved_run.TrainedModel]
   teacher: PairScorer | pathlib.Path | None
   score: Score | None
+  host: Host
 
   def facts(self) -> dict[str, Any]:
     """The values that results depend on."""
@@ -76,8 +82,23 @@ class CandidateRequest(NamedTuple):
         **(evaluate.teacher_facts(self.teacher) if self.teacher else {}),
     }
 
-  def candidates(self, args: argparse.Namespace) -> Iterator[Candidates]:
-    """The candidates of each source."""
+  def candidates(self, args: argparse.Namespace) -> list[Candidates]:
+    """The candidates of each source, of which the first host makes use.
+
+    The others find them by models, score what it asks for, and return none.
+    """
+    if not self.host.index:
+      return [*self._candidates(args, args.bm25, args.run or ())]
+    for _ in self._candidates(args):
+      pass
+    if isinstance(self.teacher, SharedTeacher):
+      self.teacher.help(self.ranked.query_texts, self.ranked.corpus.texts)
+    return []
+
+  def _candidates(
+      self, args: argparse.Namespace, with_bm25: bool = False,
+      runs: Sequence[str] = (),
+  ) -> Iterator[Candidates]:
     index_dir = args.index_dir and pathlib.Path(args.index_dir)
     for name, model in self.models.items():
       ranked, own = self.ranked, model.experiment
@@ -85,12 +106,14 @@ class CandidateRequest(NamedTuple):
       if own.tokenizer is not self.inputs.tokenizer:
         own = dataclasses.replace(own, task=self.inputs.task)
         ranked = _ranked(args, own, self.split)
-      found = sources.find_by_model(model, ranked, args.depth, index_dir)
+      found = sources.find_by_model(
+          model, ranked, args.depth, index_dir, self.host
+      )
       yield dataclasses.replace(found, name=name)
-    if args.bm25:
+    if with_bm25:
       words = bm25.words(args).of(self.ranked)
       yield sources.find_by_bm25(words, self.ranked, args.depth)
-    for path in args.run or ():
+    for path in runs:
       yield sources.find_in_run(pathlib.Path(path), self.ranked, args.depth)
 
 
@@ -99,6 +122,8 @@ def open_request(
     args: argparse.Namespace, activity: str, facts: str, pairs: str
 ) -> Iterator[CandidateRequest]:
   """Opens data and models of the flags of `add_flags`, and locks the output.
+
+  Where several hosts have joined, the first alone locks and writes it.
 
   Args:
     args: the flags.
@@ -112,21 +137,30 @@ def open_request(
       task or of other sources, without --overwrite.
   """
   _check(args)
-  runtime.start()
-  folder = pathlib.Path(args.output_dir)
-  with folder_lock.lock_folder(folder, activity, 'another --output_dir'):
+  runtime.start(args)
+  folder, host = pathlib.Path(args.output_dir), runtime.host()
+  lock: contextlib.AbstractContextManager = contextlib.nullcontext()
+  if not host.index:
+    lock = folder_lock.lock_folder(folder, activity, 'another --output_dir')
+  with lock:
     inputs, split, models = _inputs(args)
     ranked = _ranked(args, inputs, split)
-    request = CandidateRequest(inputs, split, ranked, models, None, None)
+    ranked.agree()
+    request = CandidateRequest(inputs, split, ranked, models, None, None, host)
     if not args.overwrite:
       json_file.check_own(
           folder, facts, [pairs], _identity(request.facts(), vars(args)),
           lambda saved: _identity(saved, saved['flags']),
           flags=dict, model=dict | None,
       )
-    teacher = rerank.load_teacher(args.teacher, args)
+    teacher = shared_teacher.share(
+        rerank.load_teacher(args.teacher, args), host
+    )
     score = teacher_scores.open_scores(teacher, ranked, folder)
     yield request._replace(teacher=teacher, score=score)
+    if isinstance(teacher, SharedTeacher) and not host.index:
+      teacher.release()
+    hosts.wait_for_all()
 
 
 def _identity(
@@ -167,6 +201,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add('--overwrite', action='store_true',
       help='replace files of another task or of other sources in --output_dir')
   bm25.add_flags(parser)
+  runtime.add_flags(parser)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -189,6 +224,7 @@ def _check(args: argparse.Namespace) -> None:
           f'--{flag} is of one model, but {len(args.model_dir)} are given.'
           ' Leave it out, or run the command for each model alone.'
       )
+  runtime.check_multihost(args, needs_index=bool(args.model_dir))
   if args.model_dir and args.what:
     raise UserError(
         f'{args.what[0]} and --model_dir are both given. Give --tasks, or'
@@ -211,7 +247,9 @@ def _inputs(
   if args.model_dir:
     gin_files = task_selection.gin_files(names)
     models = {
-        name: saved_run.load_from_args(args, before=gin_files, folder=folder)
+        name: saved_run.load_from_args(
+            args, per_host=True, before=gin_files, folder=folder
+        )
         for name, folder in zip(_model_names(args), args.model_dir)
     }
     every = [model.experiment for model in models.values()]

@@ -42,6 +42,7 @@ from dualenc_jax.evaluation.results import (
   tables,
 )
 from dualenc_jax.parallel import hosts
+from dualenc_jax.retrieval.encoding import shared_teacher
 from dualenc_jax.retrieval.search import hybrid
 from dualenc_jax.utils.errors import UserError
 
@@ -72,7 +73,9 @@ def main(argv: Sequence[str]) -> None:
       args.index_dir and pathlib.Path(args.index_dir),
       args.max_passage,
       bm25.baselines(args),
-      rerank.load_teacher(args.rerank, args),
+      shared_teacher.share(
+          rerank.load_teacher(args.rerank, args), runtime.host()
+      ),
       args.rerank_depth,
       measured,
       args.candidates,
@@ -126,7 +129,7 @@ def check_flags(args: argparse.Namespace) -> None:
     )
   if args.tasks is not None and not args.tasks:
     raise UserError('--tasks names no task; leave it out.')
-  runtime.check_multihost(args, 'codecs', 'rerank')
+  runtime.check_multihost(args, 'codecs', needs_index=True)
   evaluate.parse_metrics(args.metrics, args.k)
   if args.time_codecs and not args.codecs:
     raise UserError('--time_codecs needs --codecs: give it, too.')

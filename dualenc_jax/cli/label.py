@@ -66,11 +66,14 @@ def _label(
   folder, ranked = pathlib.Path(args.output_dir), request.ranked
   truth = args.truth and labels.read_truth(args.truth, ranked)
   calibration = _calibration(args, request.teacher)
+  candidates = request.candidates(args)
+  if request.host.index:
+    return
   kept = [
       filters.filter_candidates(
           each, filters.Rules(last_rank=args.depth), ranked, request.score
       )
-      for each in request.candidates(args)
+      for each in candidates
   ]
   if args.calibration == '1,0':
     labels.check_logits(kept)

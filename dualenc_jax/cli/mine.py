@@ -60,11 +60,14 @@ def _mine(
         f'{request.inputs.task.label}, split {request.split}, has no query with'
         ' a known positive. Expected a split to train on, or --queries.'
     )
+  found = request.candidates(args)
+  if request.host.index:
+    return
   # Where scores decide nothing, a teacher scores only what is taken.
   first = None if rules.relative_margin is None else score
   kept = [
       filters.filter_candidates(each, rules, ranked, first)
-      for each in request.candidates(args)
+      for each in found
   ]
   taken = [*negatives.choose(
       kept, ranked, args.num_negatives, args.sampling, args.seed

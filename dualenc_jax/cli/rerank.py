@@ -31,7 +31,9 @@ from dualenc_jax.checkpoints import (
 from dualenc_jax.cli import config, data_command, flags, runtime, task_selection
 from dualenc_jax.evaluation.metrics import Scores
 from dualenc_jax.evaluation.results import evaluate, significance, tables
+from dualenc_jax.parallel import hosts
 from dualenc_jax.retrieval import index
+from dualenc_jax.retrieval.encoding import shared_teacher
 from dualenc_jax.retrieval.encoding.split_teacher import SplitTeacher
 from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.retriever import Hit
@@ -45,16 +47,21 @@ _LOG = logging.getLogger(__name__)
 def main(argv: Sequence[str]) -> None:
   args = config.parse_args(make_parser(), argv)
   asked = evaluate.parse_metrics(args.metrics, args.k)
-  runtime.start()
+  runtime.start(args)
+  host = runtime.host()
   inputs, chosen = task_selection.inputs_without_model(args)
   task, split = task_selection.select_one(chosen)
   inputs = dataclasses.replace(inputs, task=task)
   prompts = args.prompt, args.passage_prompt
   options = evaluate.Options(
-      k=args.k, teacher=load_teacher(args.teacher, args, *prompts),
+      k=args.k,
+      teacher=shared_teacher.share(
+          load_teacher(args.teacher, args, *prompts), host
+      ),
       rerank_depth=args.depth,
       relevance_level=args.relevance_level,
       metrics=asked,
+      host=host,
   )
   folder = pathlib.Path(args.output_dir)
   print(f'{task.label}, split {split}:')
@@ -67,6 +74,9 @@ def main(argv: Sequence[str]) -> None:
       options,
       args.overwrite,
   )
+  if host.index:
+    hosts.wait_for_all()
+    return
   means = {'before': before.metrics, 'after': after.metrics}
   print(tables.metric_lines(means))
   for line in verdict(before.scores, after.scores):
@@ -75,6 +85,7 @@ def main(argv: Sequence[str]) -> None:
   if found is not None:
     print(f'  A score s is the probability {found.describe()}.')
   print(f'  Written to {folder}.')
+  hosts.wait_for_all()
 
 
 def make_parser() -> flags.Parser:
@@ -99,6 +110,7 @@ def make_parser() -> flags.Parser:
       help='replace results of another run, task or teacher in --output_dir')
   flags.add_metrics(parser)
   flags.add_relevance_level(parser)
+  runtime.add_flags(parser)
   return parser
 
 

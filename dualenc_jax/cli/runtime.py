@@ -77,14 +77,16 @@ def host() -> hosts.Host:
   return hosts.Host(jax.process_index(), jax.process_count())
 
 
-def check_multihost(args: argparse.Namespace, *without: str) -> None:
-  """Raises UserError for --multihost without --index_dir, or with others.
+def check_multihost(
+    args: argparse.Namespace, *without: str, needs_index: bool = False
+) -> None:
+  """Raises UserError for --multihost with flags that several hosts do not take.
 
-  `without` are names of flags that several hosts do not take.
+  `without` are their names; `needs_index` if it needs --index_dir.
   """
   if not args.multihost:
     return
-  if getattr(args, 'index_dir', '') is None:
+  if needs_index and args.index_dir is None:
     raise UserError(
         '--multihost needs --index_dir: a folder that all hosts share, where'
         ' each keeps its part of the embeddings.'

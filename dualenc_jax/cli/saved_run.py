@@ -220,10 +220,7 @@ def load_from_args(
       args.passage_prompt, passages_alone,
   )
   if per_host:
-    facts = {**model.provenance, 'model_dir': None}
-    hosts.agree(
-        'models', '\n'.join(f'{n} {v}' for n, v in sorted(facts.items()))
-    )
+    hosts.agree('models', hosts.lines(model.provenance))
   return model
 
 

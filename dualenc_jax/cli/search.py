@@ -31,7 +31,12 @@ from dualenc_jax.cli import (
   saved_run,
 )
 from dualenc_jax.evaluation import trec
-from dualenc_jax.retrieval.index import build_for_model, open_index
+from dualenc_jax.parallel import hosts
+from dualenc_jax.retrieval.index import (
+  build_for_model,
+  index as index_lib,
+  open_index,
+)
 from dualenc_jax.retrieval.search import snippet
 from dualenc_jax.retriever import Hit, Retriever
 from dualenc_jax.utils.errors import UserError
@@ -49,11 +54,19 @@ def main(argv: Sequence[str] | None = None) -> None:
   # A query that is not UTF-8 is still a query.
   if hasattr(sys.stdin, 'reconfigure'):
     sys.stdin.reconfigure(errors='replace')
-  runtime.start()
+  runtime.check_multihost(args, 'hybrid')
+  if args.multihost and not (args.query or args.queries):
+    raise UserError(
+        '--multihost needs the same queries on all hosts: give them as'
+        ' arguments, or --queries.'
+    )
+  runtime.start(args)
+  host = runtime.host()
   queries = _queries(args)
-  model = saved_run.load_from_args(args)
+  model = saved_run.load_from_args(args, per_host=True)
   if args.index_dir is not None:
-    index = open_index(model, args.index_dir)
+    index = open_index(model, args.index_dir, host=host)
+    index_lib.agree(index)
   else:
     home = saved_run.results_dir(
         args.model_dir, args.dim, args.passage_prompt
@@ -65,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
           f'{e} An index that exists is searched without the data: give'
           ' --index_dir.'
       ) from e
-    index = build_for_model.open_task_index(model, passages, home)
+    index = build_for_model.open_task_index(model, passages, home, host)
   retriever = Retriever(model, index, args.candidates)
   words = bm25.words(args)
   if args.hybrid is not None:
@@ -78,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = retriever.find(
         [query for _, query in batch], max(args.k, depth), args.hybrid
     )
+    if host.index:
+      continue
     for (query_id, query), hits in zip(batch, found):
       for note in retriever.towers.tokenizer.query_warnings(query):
         notes += 1
@@ -89,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       sys.stdout.flush()
   if args.queries is not None and notes > _LOGGED:
     _LOG.warning('There are %d more such notes on queries.', notes - _LOGGED)
+  hosts.wait_for_all()
 
 
 def _queries(args: argparse.Namespace) -> Iterator[list[tuple[str, str]]]:
@@ -129,6 +145,7 @@ def make_parser() -> flags.Parser:
   rerank.add_flags(parser)
   add('--k', type=flags.whole(), default=5,
       help='hits to show (default %(default)s)')
+  runtime.add_flags(parser)
   return parser
 
 

@@ -14,6 +14,7 @@ from dualenc_jax.data.corpus import Corpus
 from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.evaluation import metrics
 from dualenc_jax.evaluation.max_passage import Documents
+from dualenc_jax.parallel import hosts
 from dualenc_jax.training.experiment import Experiment
 from dualenc_jax.utils.errors import UserError
 
@@ -152,6 +153,12 @@ class RetrievalSet:
         cache, query_rows, query_ids, corpus, judgements, answers, answer_text,
         self_hits, documents,
     )
+
+  def agree(self) -> None:
+    """Raises UserError unless all hosts that have joined have the same texts.
+    """
+    sources = (c.header['source'] for c in (self.cache, self.corpus.cache))
+    hosts.agree('data', '\n'.join(map(str, sources)))
 
   def lacks(self, metric: str) -> str:
     """'answers' or 'judged passages' if the metric needs them and none are."""

@@ -8,10 +8,9 @@ do nothing.
 """
 
 import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import socket
@@ -19,8 +18,6 @@ import sys
 import threading
 import time
 from typing import Any
-
-import numpy as np
 
 from dualenc_jax.utils.errors import RUN_AGAIN, UserError
 
@@ -128,6 +125,15 @@ def agree(
   wait_for_all()
 
 
+def lines(provenance: Mapping[str, Any]) -> str:
+  """Lines of the provenance of a model, for `agree`, without its folder."""
+  return '\n'.join(
+      f'{name} {value}'
+      for name, value in sorted(provenance.items())
+      if name not in ('model_dir', 'checkpoint')
+  )
+
+
 def wait_for_all() -> None:
   """Returns once all hosts have called it, however long that takes."""
   global _waits
@@ -153,61 +159,6 @@ def wait_for_shards(is_done: Callable[[], bool], folder: Any) -> None:
           ' that all hosts share.'
       )
     time.sleep(_POLL)
-
-
-def mesh() -> Any:
-  """A mesh of one device of each host, in the order of their numbers."""
-  import jax
-
-  firsts: dict[int, jax.Device] = {}
-  for device in jax.devices():
-    firsts.setdefault(device.process_index, device)
-  return jax.sharding.Mesh(
-      np.array([firsts[i] for i in sorted(firsts)]), ('host',)
-  )
-
-
-def gather(own: np.ndarray) -> np.ndarray:
-  """Gathers arrays of equal shape, one of each host: [hosts, ...].
-
-  They have a dtype of 32 bits. All hosts must call it in the same order.
-  """
-  return _collect(0, own)
-
-
-def from_first(own: np.ndarray) -> np.ndarray:
-  """Returns the first host's array, of the same shape on all; see `gather`."""
-  return _collect(1, own)
-
-
-def _collect(program: int, own: np.ndarray) -> np.ndarray:
-  import jax
-
-  # Collectives of CPUs and GPUs give up where a host is late.
-  wait_for_all()
-  each, *programs = _programs()
-  # As integers all bits come over.
-  found = programs[program](
-      jax.make_array_from_process_local_data(each, own.view(np.int32)[None])
-  )
-  return np.asarray(found.addressable_data(0)).view(own.dtype)
-
-
-@functools.cache
-def _programs() -> tuple[Any, ...]:
-  """The sharding [hosts, ...], and programs for all arrays and the first."""
-  import jax
-
-  over = mesh()
-  each, all_ = (
-      jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec(*axes))
-      for axes in (('host',), ())
-  )
-  return (
-      each,
-      jax.jit(lambda x: x, out_shardings=all_),
-      jax.jit(lambda x: x[0], out_shardings=all_),
-  )
 
 
 def wait_for_verdict(error: BaseException) -> None:

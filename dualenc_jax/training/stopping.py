@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
-from dualenc_jax.parallel import hosts
+from dualenc_jax.parallel import host_arrays
 from dualenc_jax.utils.errors import (
   check_whole,
   expect,
@@ -205,7 +205,7 @@ class AnyHost:
     if jax.process_count() > 1:
       # One device a host: a sum over all of them, beside those of the train
       # step, would have the hosts wait for each other in different orders.
-      mesh = hosts.mesh()
+      mesh = host_arrays.mesh()
       self._each = NamedSharding(mesh, PartitionSpec('host'))
       self._any = jax.jit(
           jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec())

@@ -1,4 +1,4 @@
-"""Two processes of a command that join over gloo."""
+"""Two processes of a command, or more, that join over gloo."""
 
 from collections.abc import Mapping, Sequence
 import os
@@ -17,11 +17,11 @@ def free_port() -> int:
     return server.getsockname()[1]
 
 
-def by_flags() -> Sequence[Sequence[str]]:
+def by_flags(count: int = 2) -> Sequence[Sequence[str]]:
   """Flags that name the hosts, for each of them."""
   address = f'localhost:{free_port()}'
-  where = f'--coordinator_address={address}', '--num_processes=2'
-  return [[*where, f'--process_id={host}'] for host in range(2)]
+  where = f'--coordinator_address={address}', f'--num_processes={count}'
+  return [[*where, f'--process_id={host}'] for host in range(count)]
 
 
 def by_slurm() -> Environs:
@@ -49,22 +49,24 @@ def impatient(folder: pathlib.Path) -> Environs:
 
 def start(
     *argv: str, devices: int | Sequence[int] = 4,
-    environs: Environs | None = None, each: Sequence[Sequence[str]] = ((), ()),
-    folders: Sequence[pathlib.Path | None] = (None, None),
+    environs: Environs | None = None, each: Sequence[Sequence[str]] = (),
+    folders: Sequence[pathlib.Path | None] = (),
 ) -> list[subprocess.Popen]:
-  """`dualenc ARGV --multihost` on two hosts.
+  """`dualenc ARGV --multihost` on two hosts, or as many as have `devices`.
 
   Of each host: `environs`, more variables, in place of flags that say where
   the other is if they are those of SLURM; `each`, more flags; `folders`, where
   it works, with caches of its own, or here.
   """
-  environs = environs or ({}, {})
-  if 'SLURM_JOB_ID' not in environs[0]:
-    each = [[*where, *more] for where, more in zip(by_flags(), each)]
   if isinstance(devices, int):
     devices = devices, devices
+  count = len(devices)
+  environs, each = environs or ({},) * count, each or ((),) * count
+  folders = folders or (None,) * count
+  if 'SLURM_JOB_ID' not in environs[0]:
+    each = [[*where, *more] for where, more in zip(by_flags(count), each)]
   hosts = []
-  for more, environ, folder, count in zip(
+  for more, environ, folder, own in zip(
       each, environs, folders, devices, strict=True
   ):
     caches = {'DUALENC_CACHE': str(folder / 'cache')} if folder else {}
@@ -75,7 +77,7 @@ def start(
                 *more,
             ],
             env=os.environ
-            | {'PYTHONPATH': str(ROOT), 'JAX_NUM_CPU_DEVICES': str(count)}
+            | {'PYTHONPATH': str(ROOT), 'JAX_NUM_CPU_DEVICES': str(own)}
             | caches | environ,
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,

@@ -1,15 +1,12 @@
 """Hosts that share a corpus find what one finds, ties and ranks included."""
 
-import concurrent.futures
-import threading
-
+from host_threads import Network
 import jax
 import numpy as np
 import pytest
 import search_cases
 import search_reference as reference
 
-from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.compression import Coded
@@ -26,39 +23,6 @@ def corpus(request):
   rng = np.random.default_rng(0)
   queries, passages = request.param(rng)
   return queries, passages, reference.shuffled_ids(rng, len(passages))
-
-
-class Network:
-  """Collectives of hosts that are threads."""
-
-  def __init__(self, count, monkeypatch):
-    self.barrier, self.arrays = threading.Barrier(count), [None] * count
-    self.host = threading.local()
-    monkeypatch.setattr(hosts, 'gather', self.gather)
-    monkeypatch.setattr(hosts, 'from_first', lambda own: self.gather(own)[0])
-
-  def gather(self, own):
-    assert own.dtype.itemsize == 4
-    self.arrays[self.host.index] = own
-    self.barrier.wait(60)
-    found = np.stack(self.arrays)
-    self.barrier.wait(60)
-    return found
-
-  def run(self, work):
-    """What `work` of a `Host` returns, of each."""
-    count = len(self.arrays)
-
-    def run(index):
-      self.host.index = index
-      try:
-        return work(Host(index, count))
-      except BaseException:
-        self.barrier.abort()
-        raise
-
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
-      return [*pool.map(run, range(count))]
 
 
 def split(passages):

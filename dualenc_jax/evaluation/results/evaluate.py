@@ -32,10 +32,10 @@ from dualenc_jax.evaluation.results.result_files import (
   write_result,
 )
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.compression import Coded, Spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
+from dualenc_jax.retrieval.encoding.shared_teacher import SharedTeacher
 from dualenc_jax.retrieval.encoding.teacher import PairScorer
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index.build_for_model import corpus_embeddings
@@ -166,6 +166,7 @@ def evaluate(
     )
   results = {'': evaluation.rank(queries, passages, ranked, options.depth)}
   if options.host.index:
+    _help(options.teacher, ranked)
     return results
   reranked = None
   if options.teacher is not None:
@@ -265,7 +266,16 @@ def _rerank(
   """Re-ranks the best hits; `folder` keeps a cross-encoder's scores."""
   score = teacher_scores.open_scores(options.teacher, ranked, folder)
   assert score is not None
-  return evaluation.rerank(first, ranked, score, options.rerank_depth)
+  found = evaluation.rerank(first, ranked, score, options.rerank_depth)
+  if isinstance(options.teacher, SharedTeacher):
+    options.teacher.release()
+  return found
+
+
+def _help(teacher: Any, ranked: RetrievalSet) -> None:
+  """Scores what the first host asks a teacher of all hosts for."""
+  if isinstance(teacher, SharedTeacher):
+    teacher.help(ranked.query_texts, ranked.corpus.texts)
 
 
 def rerank_run(
@@ -275,7 +285,8 @@ def rerank_run(
   """Re-ranks a TREC run and writes the result folder, and that of the run.
 
   `experiment` needs only a task and caches; the run is of their split. Returns
-  the results before and after.
+  the results before and after; hosts but the first, which help it, know the
+  former alone.
 
   Raises:
     UserError: the run has unknown queries or passages, scores are missing or
@@ -289,6 +300,9 @@ def rerank_run(
       options.metrics, str(path),
   )
   run = evaluation.rank_run(hits, ranked, path)
+  if options.host.index:
+    _help(options.teacher, ranked)
+    return run, run
   facts = facts_of(experiment, split, ranked, options)
   # Runs of many systems are called run.trec.
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -358,8 +372,7 @@ def _open_set(
   """Opens the retrieval set and checks what would fail after the encoding."""
   ranked = _read_set(experiment, split, options)
   files.make_folder(folder, 'another --output_dir')
-  texts = ranked.cache, ranked.corpus.cache
-  hosts.agree('data', '\n'.join(str(c.header['source']) for c in texts))
+  ranked.agree()
   trec.check_ids('query id', ranked.query_ids)
   trec.check_ids('id', ranked.ranked_ids)
   for name in options.metrics:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dualenc_jax.evaluation import evaluation, trec
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.retrieval.search import ranking as ranking_lib
@@ -47,10 +48,16 @@ def find_by_model(
     ranked: RetrievalSet,
     depth: int,
     index_dir: pathlib.Path | None = None,
+    host: Host = Host(),
 ) -> Candidates:
-  """The `depth` best passages of each query by exact search with a model."""
+  """The `depth` best passages of each query by exact search with a model.
+
+  `host` is one of those that share the index, all of which call this.
+  """
   queries = evaluation.encode_queries(model.embedder, model.params, ranked)
-  passages = build_for_model.corpus_embeddings(model, ranked.corpus, index_dir)
+  passages = build_for_model.corpus_embeddings(
+      model, ranked.corpus, index_dir, host
+  )
   search = make_search(passages, ranked.corpus.ids)
   found = search.top_k(queries, min(depth, len(ranked.corpus)))
   own = [np.zeros(0, np.float32)] * len(queries)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualenc_jax.parallel import hosts
+from dualenc_jax.parallel import host_arrays, hosts
 from dualenc_jax.retrieval.search.ranking import (
   concatenate,
   rank_candidates,
@@ -25,7 +25,7 @@ _AT_ONCE = 2**23
 def common(queries: np.ndarray) -> np.ndarray:
   """The first host's queries, float32 [Q, D]; CPUs may round differently."""
   hosts.agree('queries', f'embeddings {queries.shape}')
-  return np.concatenate([*map(hosts.from_first, _blocks(queries))])
+  return np.concatenate([*map(host_arrays.from_first, _blocks(queries))])
 
 
 def kth_best(values: np.ndarray, k: int) -> np.ndarray:
@@ -54,13 +54,13 @@ def greatest(values: Any) -> Any:
   """The greatest of all hosts, float32 of any shape."""
   values = np.asarray(values, np.float32)
   flat = values.reshape(-1, 1)
-  found = [hosts.gather(block).max(axis=0) for block in _blocks(flat)]
+  found = [host_arrays.gather(block).max(axis=0) for block in _blocks(flat)]
   return np.concatenate(found).reshape(values.shape)[()]
 
 
 def total(counts: np.ndarray) -> np.ndarray:
   """The sums of the hosts' counts of rows: int64 [Q]."""
-  return hosts.gather(counts.astype(np.int32)).sum(axis=0, dtype=np.int64)
+  return host_arrays.gather(counts.astype(np.int32)).sum(axis=0, dtype=np.int64)
 
 
 def _gather(x: np.ndarray, k: int, none: Any) -> Iterator[np.ndarray]:
@@ -68,7 +68,7 @@ def _gather(x: np.ndarray, k: int, none: Any) -> Iterator[np.ndarray]:
   missing = k - x.shape[1]
   x = np.pad(x, ((0, 0), (0, missing)), constant_values=none)
   for block in _blocks(x):
-    yield hosts.gather(block).swapaxes(0, 1).reshape(len(block), -1)
+    yield host_arrays.gather(block).swapaxes(0, 1).reshape(len(block), -1)
 
 
 def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
