@@ -21,6 +21,7 @@ from dualenc_jax.cli import config, flags, runtime, saved_run, task_selection
 from dualenc_jax.evaluation.analysis import figures, vectors
 from dualenc_jax.evaluation.analysis.embedding_space import analyse, Analysis
 from dualenc_jax.evaluation.results import evaluate
+from dualenc_jax.parallel import hosts
 from dualenc_jax.utils import files, table as table_lib
 from dualenc_jax.utils.errors import UserError
 from dualenc_jax.utils.table import Cell, MISSING, Row, Table
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     home = saved_run.results_dir(
         args.model_dir[0], args.dim, args.prompt, args.passage_prompt
     )
-  runtime.start()
+  runtime.start(args)
   analyses: list[Analysis] = []
   for number, name in enumerate(names):
     analysis, result_name = analyse_model(name, number, args)
@@ -55,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             f' {value!r} and {analysis.data[key]!r}. Name the task for all, as'
             ' by --gin_file=tasks/beir.gin.'
         )
+  if runtime.host().index:
+    hosts.wait_for_all()
+    return
   output = args.output_dir or home / 'analysis' / result_name
   files.make_folder(output, _ANOTHER)
   figures.write(analyses, output, args.sample)
@@ -65,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f' than {vectors.FEWEST} of the queries have a relevant passage.'
     )
   print(f'Written to {output}.')
+  hosts.wait_for_all()
 
 
 def make_parser() -> flags.Parser:
@@ -89,11 +94,13 @@ def make_parser() -> flags.Parser:
       ' %(default)s, as in the papers)')
   add('--seed', type=flags.whole(0), default=0,
       help='random seed (default %(default)s)')
+  runtime.add_flags(parser)
   return parser
 
 
 def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
   """Raises UserError for what does not go together or is not installed."""
+  runtime.check_multihost(args, needs_index=True)
   models = len(args.model_dir)
   if len(names) != models or len({*names}) < models:
     raise UserError(
@@ -125,7 +132,8 @@ def analyse_model(
   wanted = args.tasks or ()
   own = {**vars(args), 'model_dir': args.model_dir[number]}
   model = saved_run.load_from_args(
-      argparse.Namespace(**own), before=task_selection.gin_files(wanted)
+      argparse.Namespace(**own), per_host=True,
+      before=task_selection.gin_files(wanted),
   )
   chosen = task_selection.select(model.experiment, wanted, args.split)
   task, split = task_selection.select_one(chosen)
@@ -137,6 +145,7 @@ def analyse_model(
       mapped=args.sample,
       seed=args.seed,
       index_dir=args.index_dir and args.index_dir[number],
+      host=runtime.host(),
   )
   return analysis, evaluate.folder_name(task, split)
 

@@ -11,6 +11,7 @@ import tiny_evaluation
 import two_hosts
 
 from dualenc_jax.cli import (
+  analyze,
   encode,
   evaluate,
   label,
@@ -151,6 +152,24 @@ def test_rerank(model, tmp_path):
   rerank.main(given(tmp_path / 'one'))
   one, two = (tree(tmp_path / where) for where in ('one', 'two'))
   assert one == two and 'before/run.trec' in one
+
+
+@pytest.mark.nightly
+def test_analyze(model, tmp_path):
+  def given(output):
+    return [
+        f'--model_dir={model}', '--tasks=beir/scifact', '--sample=15',
+        f'--gin.DATA_ROOT={model.parent / "data"}', f'--output_dir={output}',
+        f'--index_dir={tmp_path / "index"}',
+    ]
+
+  two_hosts.run('analyze', *given(tmp_path / 'two'))
+  analyze.main(given(tmp_path / 'one'))
+  one, two = (
+      {p.name: p.read_text() for p in (tmp_path / where).glob('*.[cj]s*')}
+      for where in ('one', 'two')
+  )
+  assert one == two and {'analysis.json', 'tsne.csv'} <= {*one}
 
 
 @pytest.mark.nightly

@@ -16,6 +16,7 @@ from dualenc_jax.evaluation.analysis.vectors import (
   Vectors,
 )
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.encoding.towers import LoadedModel
 from dualenc_jax.retrieval.index import build_for_model
 from dualenc_jax.training.experiment import Experiment
@@ -52,12 +53,14 @@ class Analysis:
 def analyse(
     name: str, model: LoadedModel, experiment: Experiment, split: str,
     mapped: int = 400, seed: int = 0, index_dir: pathlib.Path | None = None,
+    host: Host = Host(),
 ) -> Analysis:
   """Samples a split, embeds the sample with a model, and measures it.
 
   The sample has 5,000 queries, or `mapped` ones, those on the maps, if these
   are more. `index_dir` is the folder of an index of the corpus, which is made
-  unless it exists; None keeps the embeddings in memory.
+  unless it exists; None keeps the embeddings in memory. `host` is one of those
+  that share the index and call this; the first alone has numbers.
 
   Raises:
     UserError: too little data, or vectors that are not finite.
@@ -67,16 +70,21 @@ def analyse(
   _LOG.info('Passages of %s: %s.', name, f'{len(whole.corpus):,}')
   # The embeddings are analysed, whatever codec was trained with them.
   towers = dataclasses.replace(model, codec=None)
-  encoded = build_for_model.corpus_embeddings(towers, whole.corpus, index_dir)
+  whole.agree()
+  encoded = build_for_model.corpus_embeddings(
+      towers, whole.corpus, index_dir, host
+  )
   if codec := getattr(encoded, 'codec', None):
     raise UserError(
         f'--index_dir={index_dir} holds codes of {codec.name}, but the analysis'
         ' needs embeddings. Give an index of --codec=fp32, or none.'
     )
   embedded = vectors.embed(name, model.embedder, model.params, sample, encoded)
-  _LOG.info('Measuring %s.', name)
-  numbers = measure(embedded, sample)
-  if 'separability' not in numbers:
+  numbers: dict[str, float] = {}
+  if not host.index:
+    _LOG.info('Measuring %s.', name)
+    numbers = measure(embedded, sample)
+  if numbers and 'separability' not in numbers:
     _LOG.warning(
         'No separability of %s: most texts are linked by relevance or equality,'
         ' so that no fair folds exist.', name,
