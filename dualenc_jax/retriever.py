@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.retrieval.compression import Coded, spec
 from dualenc_jax.retrieval.compression.codec import with_candidates
 from dualenc_jax.retrieval.encoding import artifact as artifact_lib
@@ -153,6 +154,11 @@ class Retriever:
     """D, the number of components of the embeddings."""
     return self.towers.dim
 
+  @property
+  def tokenizer(self) -> Tokenizer:
+    """Vocabulary, lengths and prefixes, with its prompt before queries."""
+    return self.towers.tokenizer.prompted(self._prompt)
+
   def __repr__(self) -> str:
     return f'Retriever(dim={self.dim}, passages={len(self)})'
 
@@ -177,7 +183,7 @@ class Retriever:
         finite.
     """
     texts = input_checks.check_texts('queries', texts)
-    tokenizer = self.towers.tokenizer.prompted(prompt or self._prompt)
+    tokenizer = self.tokenizer.prompted(prompt or None)
     found = self.towers.queries(tokenizer.encode_queries(texts))
     return _finite('queries', found)
 

@@ -13,7 +13,7 @@ ROOMS = (
     ' retrieval.index losses checkpoints objectives training forecast'
     ' evaluation evaluation.results evaluation.analysis evaluation.report'
     ' retriever mteb_encoder t5x_bridge pipelines.mining pipelines.generation'
-    ' pipelines.recipes cli __main__'
+    ' pipelines.recipes pipelines.serving cli __main__'
 ).split()
 # So many packages a reader can hold.
 MOST = 13

@@ -27,6 +27,7 @@ COMMANDS = {
     'report': 'write all results of a model as one HTML page',
     'encode': 'embed a corpus into an index',
     'search': 'search an index',
+    'serve': 'serve models and indexes: a search page, and JSON',
     'latency': 'measure the cost of a query at serving time, by model',
     'convert': 'convert models and indexes from and to other libraries',
     'check': 'explain a config and what it needs, without training',
@@ -39,7 +40,7 @@ COMMANDS = {
 # Commands that spend their time in JAX's programs.
 COMPUTING = {
     'quickstart', 'train', 'evaluate', 'rerank', 'generate', 'mine', 'label',
-    'analyze', 'encode', 'search', 'latency',
+    'analyze', 'encode', 'search', 'serve', 'latency',
 }
 # Commands that a later run continues after a signal; their status says so.
 RESUMED = {'train', 'recipe'}

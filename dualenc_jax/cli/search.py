@@ -200,10 +200,9 @@ _FORMATS: dict[str, Callable[[str, str, Sequence[Hit], str | None], None]] = {
 
 
 def _snippet(query: str, hit: Hit, language: str | None) -> snippet.Snippet:
-  name, text = hit.passage.name, hit.passage.text
-  # A title is in front of the text that was encoded, and shown already.
-  text = text.removeprefix(f'{name} ') if name else text
-  return snippet.find_snippet(query, text, language)
+  own = hit.passage
+  # The name is shown already.
+  return snippet.find_snippet(query, own.text, language, own.name)
 
 
 def _line(text: str) -> str:

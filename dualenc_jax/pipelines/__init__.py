@@ -1,4 +1,5 @@
-"""Work over whole corpora around training: negatives, labels, queries, recipes.
+"""Work around training, over whole corpora or on request.
 
-Each writes files that training or a person reads.
+Negatives, labels, queries and recipes are files that training or a person
+reads; serving is models and indexes by HTTP.
 """

@@ -70,7 +70,11 @@ def _program(
 
 
 class CompiledModel:
-  """A model whose methods map tokens [R, L] to [R, ...], compiled."""
+  """A model whose methods map tokens [R, L] to [R, ...], compiled.
+
+  Attributes:
+    shapes: of chunks; others may be set before the first call.
+  """
 
   def __init__(
       self,
@@ -92,7 +96,7 @@ class CompiledModel:
     self._partitioner = partitioner
     self._batch_size = batch_size
     platform = partitioner.mesh.devices.flat[0].platform
-    self._shapes = towers.CPU if platform == 'cpu' else towers.ACCELERATOR
+    self.shapes = towers.CPU if platform == 'cpu' else towers.ACCELERATOR
     leaves, tree = jax.tree.flatten(param_shardings)
     self._encode = _program(model, partitioner, tree, tuple(leaves))
 
@@ -137,7 +141,7 @@ class CompiledModel:
         program,
         tokens,
         self._batch_size,
-        self._shapes,
+        self.shapes,
         rows,
         self._partitioner.mesh.shape['data'],
     )

@@ -23,14 +23,16 @@ class Snippet(NamedTuple):
 
 
 def find_snippet(
-    query: str, text: str, language: str | None = LANGUAGE
+    query: str, text: str, language: str | None = LANGUAGE, name: str = ''
 ) -> Snippet:
   """Finds the first of the sentences with most different words of the query.
 
   Words are BM25's: stems, without a language's stop words. A sentence ends at
   `.`, `!` or `?` before white space, or at an empty line; a longer one, such as
-  code, is cut into lines.
+  code, is cut into lines. A `name` in front of the text, its title, is left
+  out.
   """
+  text = text.removeprefix(f'{name} ') if name else text
   wanted = {*split_words(query, language)}
   # All words of a question may be stop words.
   if not wanted:

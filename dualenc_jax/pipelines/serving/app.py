@@ -1,0 +1,446 @@
+"""The requests of `dualenc serve`, a Starlette app: a page, JSON, metrics.
+
+Errors have OpenAI's form, {"error": {"message", "type", "param", "code"}}, on
+all paths. A body is read to the end only if its key is right and its size
+bounded; what is in it is checked before it waits for the models.
+"""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+import hashlib
+import hmac
+import json
+import logging
+import pathlib
+import re
+import time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from dualenc_jax.pipelines.serving.batcher import Batcher, Full
+from dualenc_jax.pipelines.serving.engine import (
+  Embedding,
+  Engine,
+  Job,
+  NEIGHBOURS,
+  PASSAGE,
+  QUERY,
+  SEARCH,
+)
+from dualenc_jax.pipelines.serving.metrics import Metrics
+from dualenc_jax.retrieval.search import hybrid as hybrid_lib, snippet
+from dualenc_jax.retriever import Hit
+from dualenc_jax.utils import input_checks, json_file, untrusted
+from dualenc_jax.utils.errors import did_you_mean_or_known, UserError
+
+# Texts of a call, as OpenAI has it; letters of a text; bytes of a body.
+MOST_TEXTS = 2048
+MOST_LETTERS = 2**18
+MOST_BYTES = 2**24
+# Letters of a passage that are looked at for a snippet.
+_SNIPPED = 2**14
+_FORMATS = None, 'float', 'base64'
+_PASSAGE = ':passage'
+_LOG = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+  """A request that is answered with an error, and its HTTP status."""
+
+  def __init__(
+      self, status: int, message: str, code: str | None = None,
+      **headers: str,
+  ):
+    super().__init__(message)
+    self.status, self.code, self.headers = status, code, headers
+
+
+class App:
+  """An ASGI app that answers requests."""
+
+  def __init__(
+      self, engine: Engine, api_key: str | None = None,
+      hosts: Sequence[str] = (), timeout: float = 30.0,
+      language: str | None = snippet.LANGUAGE,
+  ):
+    """Takes what is served.
+
+    Args:
+      engine: models by name, the first of which is the default of /search.
+      api_key: the key that requests must bring, if any.
+      hosts: names that requests may give to this server; any if empty. Without
+        a key they keep pages of other sites from reading answers.
+      timeout: seconds that a client has to send a body.
+      language: of snippets.
+    """
+    self._engine, self._key, self._hosts = engine, api_key, hosts
+    self._timeout, self._language = timeout, language
+    self._metrics = Metrics()
+    self._batcher = Batcher(
+        engine.run, lambda job: job.most, observe=self._metrics.add_batch
+    )
+    self._started = int(time.time())
+    # The name of each tower for OpenAI's clients, which send nothing else.
+    self._towers = {name: (name, QUERY) for name in engine.retrievers}
+    self._towers |= {n + _PASSAGE: (n, PASSAGE) for n in engine.encoders}
+    self._page, self._policy = _read_page()
+    routes: dict[str, tuple[str, Callable[..., Awaitable[Response]], bool]] = {
+        '/': ('GET', self._answer_page, False),
+        '/healthz': ('GET', self._answer_health, False),
+        '/metrics': ('GET', self._answer_metrics, True),
+        '/search': ('POST', self._search, True),
+        '/v1/models': ('GET', self._list_models, True),
+        '/v1/embeddings': ('POST', self._embed, True),
+    }
+    self._paths = frozenset(routes)
+    self._starlette = Starlette(
+        routes=[
+            Route(path, self._guarded(answer, needs_key), methods=[method])
+            for path, (method, answer, needs_key) in routes.items()
+        ],
+        exception_handlers={
+            HTTPException: self._refuse_request, Exception: self._fail
+        },
+        lifespan=lambda app: self._lifespan(),
+    )
+
+  async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    if scope['type'] != 'http':
+      await self._starlette(scope, receive, send)
+      return
+    start, status = time.perf_counter(), 500
+
+    async def note_status(message: Any) -> None:
+      nonlocal status
+      status = message.get('status', status)
+      await send(message)
+
+    try:
+      await self._starlette(scope, receive, note_status)
+    finally:
+      path = scope['path'] if scope['path'] in self._paths else 'other'
+      seconds = time.perf_counter() - start
+      self._metrics.add_request(path, status, seconds)
+
+  @contextlib.asynccontextmanager
+  async def _lifespan(self):
+    async with self._batcher.working():
+      yield
+
+  def _guarded(
+      self, answer: Callable[..., Awaitable[Response]], needs_key: bool
+  ) -> Callable[[Request], Awaitable[Response]]:
+    async def run(request: Request) -> Response:
+      try:
+        self._check_host(request)
+        if needs_key:
+          self._check_key(request)
+        return await answer(request)
+      except Refusal as e:
+        return _error(e.status, str(e), e.code, e.headers)
+      except UserError as e:
+        return _error(400, str(e))
+      except Full as e:
+        return _error(
+            503, f'The server is busy: {e}. Send it again later.',
+            headers={'Retry-After': '1'},
+        )
+      except ClientDisconnect:
+        return Response(status_code=499)  # As nginx has it; nobody reads it.
+
+    return run
+
+  def _check_host(self, request: Request) -> None:
+    name = re.sub(r':\d*$', '', request.headers.get('host', ''))
+    if self._hosts and name not in self._hosts:
+      raise Refusal(
+          421, f'The host is {untrusted.quote(name)}; expected'
+          f' {" or ".join(self._hosts)}. Another --host is served with'
+          ' --api_key.',
+      )
+
+  def _check_key(self, request: Request) -> None:
+    given = request.headers.get('authorization', '')
+    if self._key is not None and not hmac.compare_digest(
+        given.encode(), f'Bearer {self._key}'.encode()
+    ):
+      raise Refusal(
+          401, 'The key is missing or wrong; expected the header'
+          ' "Authorization: Bearer KEY" with that of --api_key.',
+          'invalid_api_key', **{'WWW-Authenticate': 'Bearer'},
+      )
+
+  async def _refuse_request(self, request: Request, error: Any) -> Response:
+    del request
+    status = error.status_code
+    known = {404: f'Paths: {", ".join(sorted(self._paths))}.'}
+    message = f'{error.detail}. {known.get(status, "")}'.strip()
+    return _error(status, message, headers=error.headers)
+
+  async def _fail(self, request: Request, error: Exception) -> Response:
+    _LOG.error('%s failed.', request.url.path, exc_info=error)
+    return _error(500, 'The server has failed; its log says why.')
+
+  async def _body(self, request: Request, known: Sequence[str]) -> Any:
+    """The object of a body with some of these keys."""
+    size = request.headers.get('content-length', '')
+    parts, count = [], int(size) if untrusted.is_digits(size[:18]) else 0
+    if count <= MOST_BYTES:
+      count = 0
+      try:
+        async with asyncio.timeout(self._timeout):
+          async for part in request.stream():
+            parts.append(part)
+            count += len(part)
+            if count > MOST_BYTES:
+              break
+      except TimeoutError:
+        raise Refusal(
+            408, f'The body has not come within {self._timeout:g} s.'
+        ) from None
+    if count > MOST_BYTES:
+      raise Refusal(
+          413, f'The body has more than {MOST_BYTES:,} bytes. Send its texts in'
+          ' several calls.',
+      )
+    content = b''.join(parts)
+    body = await asyncio.to_thread(
+        json_file.parse, content, 'The body', 'Expected an object in UTF-8.'
+    )
+    for key in body:
+      if key not in known:
+        raise UserError(
+            f'The body has the key {untrusted.quote(key)}.'
+            f'{did_you_mean_or_known(key, known)}'
+        )
+    return body
+
+  # OpenAI's form.
+
+  async def _embed(self, request: Request) -> Response:
+    body = await self._body(
+        request,
+        ('model', 'input', 'encoding_format', 'dimensions', 'user'),
+    )
+    asked = body.get('model')
+    _expect(isinstance(asked, str), 'model', asked, 'the name of a model')
+    model, side = self._find_model(asked, self._towers)
+    texts = _texts(body.get('input'))
+    form, size = body.get('encoding_format'), body.get('dimensions')
+    _expect(form in _FORMATS, 'encoding_format', form, '"float" or "base64"')
+    dim = self._engine.retrievers[model].dim
+    _expect(
+        size in (None, dim), 'dimensions', size,
+        f'{dim}, or nothing; `dualenc serve --dim` serves fewer',
+    )
+    found = await self._batcher.submit(Job(side, model), texts)
+    return await asyncio.to_thread(
+        _embeddings, found, asked, form == 'base64'
+    )
+
+  async def _list_models(self, request: Request) -> Response:
+    del request
+    retrievers = self._engine.retrievers
+    return _json({'object': 'list', 'data': [
+        {
+            'id': name,
+            'object': 'model',
+            'created': self._started,
+            'owned_by': 'dualenc_jax',
+            'tower': side,
+            'dim': retrievers[model].dim,
+            'passages': len(retrievers[model]),
+            'hybrid': model in self._engine.with_words,
+        }
+        for name, (model, side) in self._towers.items()
+    ]})
+
+  def _find_model(self, name: str, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+      raise Refusal(
+          404, f'There is no model {untrusted.quote(name)}.'
+          f'{did_you_mean_or_known(name, known)}', 'model_not_found',
+      )
+    return known[name]
+
+  # Our own.
+
+  async def _search(self, request: Request) -> Response:
+    body = await self._body(
+        request, ('query', 'passage', 'k', 'hybrid', 'model')
+    )
+    retrievers = self._engine.retrievers
+    model = body.get('model', next(iter(retrievers)))
+    _expect(isinstance(model, str), 'model', model, 'the name of a model')
+    if not len(self._find_model(model, retrievers)):
+      raise UserError(
+          f'The model {model} has no index: serve it with --index_dir.'
+      )
+    kind, name = SEARCH, 'query'
+    if 'passage' in body:
+      kind, name = NEIGHBOURS, 'passage'
+    if ('query' in body) == ('passage' in body):
+      raise UserError(
+          'The body has both query and passage, or neither; expected a query to'
+          ' search for, or a passage whose neighbours are searched.'
+      )
+    text = body[name]
+    _expect(isinstance(text, str), name, text, 'a text')
+    _texts(text, name)
+    k, most = body.get('k', 10), self._engine.max_k
+    _expect(
+        type(k) is int and 1 <= k <= most, 'k', k,
+        f'1 to {most}; `dualenc serve --max_k` allows more',
+    )
+    hybrid = body.get('hybrid')
+    if hybrid is not None:
+      is_share = type(hybrid) in (int, float) and 0 <= hybrid <= 1
+      _expect(
+          is_share or hybrid == hybrid_lib.RRF, 'hybrid', hybrid,
+          '0 (BM25 alone) to 1 (dense alone), "rrf", or null',
+      )
+      has_words = model in self._engine.with_words and kind == SEARCH
+      _expect(
+          has_words, 'hybrid', hybrid,
+          'null: only queries are searched for by their words, and only where'
+          ' the index has texts',
+      )
+    if kind == NEIGHBOURS and model not in self._engine.encoders:
+      raise UserError(
+          f'The model {model} has no passage tower here: give a query.'
+      )
+    job = self._engine.job(kind, model, k, hybrid)
+    (hits,) = await self._batcher.submit(job, [text])
+    return await asyncio.to_thread(
+        self._hits, model, text, hits[:k], kind == SEARCH
+    )
+
+  def _hits(
+      self, model: str, text: str, hits: Sequence[Hit], is_query: bool
+  ) -> Response:
+    tokenizer = self._engine.retrievers[model].tokenizer
+    notes = list(tokenizer.query_warnings(text)) if is_query else []
+    # The words of a passage are in all of its sentences.
+    words = text if is_query else ''
+    rows = []
+    for rank, (score, own) in enumerate(hits, 1):
+      best = snippet.find_snippet(
+          words, own.text[:_SNIPPED], self._language, own.name
+      )
+      rows.append({
+          'rank': rank,
+          'id': own.id,
+          'score': score,
+          'name': own.name,
+          'snippet': best.text,
+          'snippet_matches': best.matches,
+          'text': own.text,
+      })
+    return _json({'model': model, 'hits': rows, 'notes': notes})
+
+  async def _answer_page(self, request: Request) -> Response:
+    del request
+    return HTMLResponse(self._page, headers={
+        'Content-Security-Policy': self._policy,
+        'X-Content-Type-Options': 'nosniff',
+    })
+
+  async def _answer_health(self, request: Request) -> Response:
+    del request
+    return _json({'status': 'ok'})
+
+  async def _answer_metrics(self, request: Request) -> Response:
+    del request
+    return PlainTextResponse(
+        self._metrics.text(self._batcher.waiting),
+        media_type='text/plain; version=0.0.4',
+    )
+
+
+def _expect(holds: object, name: str, value: Any, expected: str) -> None:
+  """Raises UserError, with a long value cut, unless that holds."""
+  if not holds:
+    quoted = untrusted.quote(value)
+    raise UserError(f'{name} is {quoted}; expected {expected}.')
+
+
+def _texts(given: Any, name: str = 'input') -> list[str]:
+  """The texts of a request; UserError for all else."""
+  texts = [given] if isinstance(given, str) else given
+  is_list = isinstance(texts, list) and texts
+  _expect(is_list, name, given, 'a text, or a list of some')
+  if isinstance(texts[0], (int, list)):
+    raise UserError(
+        f'{name} has token ids; expected texts, as this model has a vocabulary'
+        ' of its own. In LangChain give check_embedding_ctx_length=False.'
+    )
+  if len(texts) > MOST_TEXTS:
+    raise UserError(
+        f'{name} has {len(texts):,} texts; expected at most {MOST_TEXTS:,}.'
+        ' Send them in several calls.'
+    )
+  texts = input_checks.check_texts(name, texts)
+  for i, text in enumerate(texts):
+    where = name if isinstance(given, str) else f'{name}[{i}]'
+    if not text.strip():
+      raise UserError(f'{where} is empty; expected a text.')
+    if len(text) > MOST_LETTERS:
+      raise UserError(
+          f'{where} has {len(text):,} letters; expected at most'
+          f' {MOST_LETTERS:,}.'
+      )
+  return texts
+
+
+def _embeddings(
+    found: Sequence[Embedding], model: str, as_base64: bool
+) -> Response:
+  tokens = sum(each.tokens for each in found)
+  data = []
+  for index, (vector, _) in enumerate(found):
+    value: Any = vector.tolist()
+    if as_base64:
+      value = base64.b64encode(vector.astype('<f4').tobytes()).decode()
+    data.append({'object': 'embedding', 'index': index, 'embedding': value})
+  return _json({
+      'object': 'list',
+      'data': data,
+      'model': model,
+      'usage': {'prompt_tokens': tokens, 'total_tokens': tokens},
+  })
+
+
+def _error(
+    status: int, message: str, code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+  kind = 'server_error' if status >= 500 else 'invalid_request_error'
+  value = {'message': message, 'type': kind, 'param': None, 'code': code}
+  return _json({'error': value}, status, headers)
+
+
+def _json(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+  # In ASCII, so that a terminal obeys nothing that a passage has in it.
+  content = json.dumps(value, allow_nan=False).encode()
+  return Response(content, status, headers, 'application/json')
+
+
+def _read_page() -> tuple[str, str]:
+  """The page, and the policy by which a browser runs its own script alone."""
+  page = pathlib.Path(__file__).with_name('page.html').read_text()
+  (script,) = re.findall(r'<script>(.*?)</script>', page, re.DOTALL)
+  digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+  return page, (
+      f"default-src 'none'; script-src 'sha256-{digest}'; connect-src 'self';"
+      " style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
+      " form-action 'none'; frame-ancestors 'none'"
+  )
