@@ -6,14 +6,10 @@ bounded; what is in it is checked before it waits for the models.
 """
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
-import hashlib
 import hmac
-import json
 import logging
-import pathlib
 import re
 import time
 from typing import Any
@@ -24,9 +20,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from dualenc_jax.pipelines.serving import forms
 from dualenc_jax.pipelines.serving.batcher import Batcher, Full
 from dualenc_jax.pipelines.serving.engine import (
-  Embedding,
   Engine,
   Job,
   NEIGHBOURS,
@@ -37,29 +33,16 @@ from dualenc_jax.pipelines.serving.engine import (
 from dualenc_jax.pipelines.serving.metrics import Metrics
 from dualenc_jax.retrieval.search import hybrid as hybrid_lib, snippet
 from dualenc_jax.retriever import Hit
-from dualenc_jax.utils import input_checks, json_file, untrusted
+from dualenc_jax.utils import json_file, untrusted
 from dualenc_jax.utils.errors import did_you_mean_or_known, UserError
 
-# Texts of a call, as OpenAI has it; letters of a text; bytes of a body.
-MOST_TEXTS = 2048
-MOST_LETTERS = 2**18
-MOST_BYTES = 2**24
+# Bytes, numbers or letters that are handled sooner than a thread begins.
+_SMALL = 2**13
 # Letters of a passage that are looked at for a snippet.
 _SNIPPED = 2**14
 _FORMATS = None, 'float', 'base64'
 _PASSAGE = ':passage'
 _LOG = logging.getLogger(__name__)
-
-
-class Refusal(Exception):
-  """A request that is answered with an error, and its HTTP status."""
-
-  def __init__(
-      self, status: int, message: str, code: str | None = None,
-      **headers: str,
-  ):
-    super().__init__(message)
-    self.status, self.code, self.headers = status, code, headers
 
 
 class App:
@@ -90,7 +73,7 @@ class App:
     # The name of each tower for OpenAI's clients, which send nothing else.
     self._towers = {name: (name, QUERY) for name in engine.retrievers}
     self._towers |= {n + _PASSAGE: (n, PASSAGE) for n in engine.encoders}
-    self._page, self._policy = _read_page()
+    self._page, self._policy = forms.read_page()
     routes: dict[str, tuple[str, Callable[..., Awaitable[Response]], bool]] = {
         '/': ('GET', self._answer_page, False),
         '/healthz': ('GET', self._answer_health, False),
@@ -143,12 +126,12 @@ class App:
         if needs_key:
           self._check_key(request)
         return await answer(request)
-      except Refusal as e:
-        return _error(e.status, str(e), e.code, e.headers)
+      except forms.Refusal as e:
+        return forms.error(e.status, str(e), e.code, e.headers)
       except UserError as e:
-        return _error(400, str(e))
+        return forms.error(400, str(e))
       except Full as e:
-        return _error(
+        return forms.error(
             503, f'The server is busy: {e}. Send it again later.',
             headers={'Retry-After': '1'},
         )
@@ -160,7 +143,7 @@ class App:
   def _check_host(self, request: Request) -> None:
     name = re.sub(r':\d*$', '', request.headers.get('host', ''))
     if self._hosts and name not in self._hosts:
-      raise Refusal(
+      raise forms.Refusal(
           421, f'The host is {untrusted.quote(name)}; expected'
           f' {" or ".join(self._hosts)}. Another --host is served with'
           ' --api_key.',
@@ -171,7 +154,7 @@ class App:
     if self._key is not None and not hmac.compare_digest(
         given.encode(), f'Bearer {self._key}'.encode()
     ):
-      raise Refusal(
+      raise forms.Refusal(
           401, 'The key is missing or wrong; expected the header'
           ' "Authorization: Bearer KEY" with that of --api_key.',
           'invalid_api_key', **{'WWW-Authenticate': 'Bearer'},
@@ -182,37 +165,38 @@ class App:
     status = error.status_code
     known = {404: f'Paths: {", ".join(sorted(self._paths))}.'}
     message = f'{error.detail}. {known.get(status, "")}'.strip()
-    return _error(status, message, headers=error.headers)
+    return forms.error(status, message, headers=error.headers)
 
   async def _fail(self, request: Request, error: Exception) -> Response:
     _LOG.error('%s failed.', request.url.path, exc_info=error)
-    return _error(500, 'The server has failed; its log says why.')
+    return forms.error(500, 'The server has failed; its log says why.')
 
   async def _body(self, request: Request, known: Sequence[str]) -> Any:
     """The object of a body with some of these keys."""
     size = request.headers.get('content-length', '')
     parts, count = [], int(size) if untrusted.is_digits(size[:18]) else 0
-    if count <= MOST_BYTES:
+    if count <= forms.MOST_BYTES:
       count = 0
       try:
         async with asyncio.timeout(self._timeout):
           async for part in request.stream():
             parts.append(part)
             count += len(part)
-            if count > MOST_BYTES:
+            if count > forms.MOST_BYTES:
               break
       except TimeoutError:
-        raise Refusal(
+        raise forms.Refusal(
             408, f'The body has not come within {self._timeout:g} s.'
         ) from None
-    if count > MOST_BYTES:
-      raise Refusal(
-          413, f'The body has more than {MOST_BYTES:,} bytes. Send its texts in'
-          ' several calls.',
+    if count > forms.MOST_BYTES:
+      raise forms.Refusal(
+          413, f'The body has more than {forms.MOST_BYTES:,} bytes. Send its'
+          ' texts in several calls.',
       )
     content = b''.join(parts)
-    body = await asyncio.to_thread(
-        json_file.parse, content, 'The body', 'Expected an object in UTF-8.'
+    body = await _aside(
+        count, json_file.parse, content, 'The body',
+        'Expected an object in UTF-8.',
     )
     for key in body:
       if key not in known:
@@ -230,25 +214,27 @@ class App:
         ('model', 'input', 'encoding_format', 'dimensions', 'user'),
     )
     asked = body.get('model')
-    _expect(isinstance(asked, str), 'model', asked, 'the name of a model')
+    forms.expect(isinstance(asked, str), 'model', asked, 'the name of a model')
     model, side = self._find_model(asked, self._towers)
-    texts = _texts(body.get('input'))
+    texts = forms.check_texts(body.get('input'))
     form, size = body.get('encoding_format'), body.get('dimensions')
-    _expect(form in _FORMATS, 'encoding_format', form, '"float" or "base64"')
+    forms.expect(
+        form in _FORMATS, 'encoding_format', form, '"float" or "base64"'
+    )
     dim = self._engine.retrievers[model].dim
-    _expect(
+    forms.expect(
         size in (None, dim), 'dimensions', size,
         f'{dim}, or nothing; `dualenc serve --dim` serves fewer',
     )
     found = await self._batcher.submit(Job(side, model), texts)
-    return await asyncio.to_thread(
-        _embeddings, found, asked, form == 'base64'
+    return await _aside(
+        len(found) * dim, forms.embeddings, found, asked, form == 'base64'
     )
 
   async def _list_models(self, request: Request) -> Response:
     del request
     retrievers = self._engine.retrievers
-    return _json({'object': 'list', 'data': [
+    return forms.json_answer({'object': 'list', 'data': [
         {
             'id': name,
             'object': 'model',
@@ -264,7 +250,7 @@ class App:
 
   def _find_model(self, name: str, known: Mapping[str, Any]) -> Any:
     if name not in known:
-      raise Refusal(
+      raise forms.Refusal(
           404, f'There is no model {untrusted.quote(name)}.'
           f'{did_you_mean_or_known(name, known)}', 'model_not_found',
       )
@@ -278,7 +264,7 @@ class App:
     )
     retrievers = self._engine.retrievers
     model = body.get('model', next(iter(retrievers)))
-    _expect(isinstance(model, str), 'model', model, 'the name of a model')
+    forms.expect(isinstance(model, str), 'model', model, 'the name of a model')
     if not len(self._find_model(model, retrievers)):
       raise UserError(
           f'The model {model} has no index: serve it with --index_dir.'
@@ -292,22 +278,22 @@ class App:
           ' search for, or a passage whose neighbours are searched.'
       )
     text = body[name]
-    _expect(isinstance(text, str), name, text, 'a text')
-    _texts(text, name)
+    forms.expect(isinstance(text, str), name, text, 'a text')
+    forms.check_texts(text, name)
     k, most = body.get('k', 10), self._engine.max_k
-    _expect(
+    forms.expect(
         type(k) is int and 1 <= k <= most, 'k', k,
         f'1 to {most}; `dualenc serve --max_k` allows more',
     )
     hybrid = body.get('hybrid')
     if hybrid is not None:
       is_share = type(hybrid) in (int, float) and 0 <= hybrid <= 1
-      _expect(
+      forms.expect(
           is_share or hybrid == hybrid_lib.RRF, 'hybrid', hybrid,
           '0 (BM25 alone) to 1 (dense alone), "rrf", or null',
       )
       has_words = model in self._engine.with_words and kind == SEARCH
-      _expect(
+      forms.expect(
           has_words, 'hybrid', hybrid,
           'null: only queries are searched for by their words, and only where'
           ' the index has texts',
@@ -318,8 +304,9 @@ class App:
       )
     job = self._engine.job(kind, model, k, hybrid)
     (hits,) = await self._batcher.submit(job, [text])
-    return await asyncio.to_thread(
-        self._hits, model, text, hits[:k], kind == SEARCH
+    size = sum(len(hit.passage.text) for hit in hits)
+    return await _aside(
+        size, self._hits, model, text, hits[:k], kind == SEARCH
     )
 
   def _hits(
@@ -343,7 +330,7 @@ class App:
           'snippet_matches': best.matches,
           'text': own.text,
       })
-    return _json({'model': model, 'hits': rows, 'notes': notes})
+    return forms.json_answer({'model': model, 'hits': rows, 'notes': notes})
 
   async def _answer_page(self, request: Request) -> Response:
     del request
@@ -354,7 +341,7 @@ class App:
 
   async def _answer_health(self, request: Request) -> Response:
     del request
-    return _json({'status': 'ok'})
+    return forms.json_answer({'status': 'ok'})
 
   async def _answer_metrics(self, request: Request) -> Response:
     del request
@@ -364,83 +351,8 @@ class App:
     )
 
 
-def _expect(holds: object, name: str, value: Any, expected: str) -> None:
-  """Raises UserError, with a long value cut, unless that holds."""
-  if not holds:
-    quoted = untrusted.quote(value)
-    raise UserError(f'{name} is {quoted}; expected {expected}.')
-
-
-def _texts(given: Any, name: str = 'input') -> list[str]:
-  """The texts of a request; UserError for all else."""
-  texts = [given] if isinstance(given, str) else given
-  is_list = isinstance(texts, list) and texts
-  _expect(is_list, name, given, 'a text, or a list of some')
-  if isinstance(texts[0], (int, list)):
-    raise UserError(
-        f'{name} has token ids; expected texts, as this model has a vocabulary'
-        ' of its own. In LangChain give check_embedding_ctx_length=False.'
-    )
-  if len(texts) > MOST_TEXTS:
-    raise UserError(
-        f'{name} has {len(texts):,} texts; expected at most {MOST_TEXTS:,}.'
-        ' Send them in several calls.'
-    )
-  texts = input_checks.check_texts(name, texts)
-  for i, text in enumerate(texts):
-    where = name if isinstance(given, str) else f'{name}[{i}]'
-    if not text.strip():
-      raise UserError(f'{where} is empty; expected a text.')
-    if len(text) > MOST_LETTERS:
-      raise UserError(
-          f'{where} has {len(text):,} letters; expected at most'
-          f' {MOST_LETTERS:,}.'
-      )
-  return texts
-
-
-def _embeddings(
-    found: Sequence[Embedding], model: str, as_base64: bool
-) -> Response:
-  tokens = sum(each.tokens for each in found)
-  data = []
-  for index, (vector, _) in enumerate(found):
-    value: Any = vector.tolist()
-    if as_base64:
-      value = base64.b64encode(vector.astype('<f4').tobytes()).decode()
-    data.append({'object': 'embedding', 'index': index, 'embedding': value})
-  return _json({
-      'object': 'list',
-      'data': data,
-      'model': model,
-      'usage': {'prompt_tokens': tokens, 'total_tokens': tokens},
-  })
-
-
-def _error(
-    status: int, message: str, code: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-  kind = 'server_error' if status >= 500 else 'invalid_request_error'
-  value = {'message': message, 'type': kind, 'param': None, 'code': code}
-  return _json({'error': value}, status, headers)
-
-
-def _json(
-    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-  # In ASCII, so that a terminal obeys nothing that a passage has in it.
-  content = json.dumps(value, allow_nan=False).encode()
-  return Response(content, status, headers, 'application/json')
-
-
-def _read_page() -> tuple[str, str]:
-  """The page, and the policy by which a browser runs its own script alone."""
-  page = pathlib.Path(__file__).with_name('page.html').read_text()
-  (script,) = re.findall(r'<script>(.*?)</script>', page, re.DOTALL)
-  digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-  return page, (
-      f"default-src 'none'; script-src 'sha256-{digest}'; connect-src 'self';"
-      " style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
-      " form-action 'none'; frame-ancestors 'none'"
-  )
+async def _aside(size: int, work: Callable[..., Any], *args: Any) -> Any:
+  """Calls `work`, in a thread if it is large, so that others are answered."""
+  if size <= _SMALL:
+    return work(*args)
+  return await asyncio.to_thread(work, *args)

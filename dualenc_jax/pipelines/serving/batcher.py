@@ -45,7 +45,6 @@ class Batcher:
     self._run, self._most, self._observe = run, most, observe
     self._room = room
     self._jobs: dict[Hashable, collections.deque[Any]] = {}
-    self._came = asyncio.Event()
     self.waiting = 0
 
   async def submit(self, job: Hashable, texts: Sequence[str]) -> list[Any]:
@@ -67,6 +66,7 @@ class Batcher:
   @contextlib.asynccontextmanager
   async def working(self) -> AsyncIterator[None]:
     """A context in which batches are computed."""
+    self._came = asyncio.Event()  # It belongs to the loop that runs.
     with futures.ThreadPoolExecutor(1, 'batches') as thread:
       work = asyncio.create_task(self._work(thread))
       try:
