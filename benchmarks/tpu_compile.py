@@ -5,12 +5,12 @@
 
 Of the ring, value and gradient, with 1,024 pairs a chip: milliseconds, memory,
 and permutes that the chips wait for. Of search, a block of 131,072 rows a chip
-by 2,048 queries: milliseconds and memory. Of the train step of T5.1.1 base, and
-of the runs of gin/runs/tpu: milliseconds, those of them that wait for
-collectives (an estimate by their bytes and the wires), and the share of the
-slice's peak that the products of real texts are (MFU). No TPU is needed; the
-compiler takes minutes a program. `dualenc check --topology` has memory and what
-is sent.
+by 2,048 queries, as floats and as codes: milliseconds and memory. Of the train
+step of T5.1.1 base, and of the runs of gin/runs/tpu: milliseconds, those of
+them that wait for collectives (an estimate by their bytes and the wires), and
+the share of the slice's peak that the products of real texts are (MFU). No TPU
+is needed; the compiler takes minutes a program. `dualenc check --topology` has
+memory and what is sent.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import dataclasses
 import json
 import pathlib
 import sys
+from unittest import mock
 
+import jax
 import numpy as np
 import tpu_kernels
 from tpu_schedule import clock_and_link, peak_flops, Schedule
@@ -31,6 +33,7 @@ from dualenc_jax.data.layouts import TextRows
 from dualenc_jax.forecast import slices
 from dualenc_jax.models import DualEncoder
 from dualenc_jax.models.dual_encoder import count_flops
+from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.search import search_programs
 from dualenc_jax.retrieval.search.search_programs import BLOCK_ROWS
 from dualenc_jax.training import memory, Partitioner
@@ -56,6 +59,7 @@ def main() -> None:
   add('--rings', default=_RINGS, help='slices for the ring; "" for none')
   add('--losses', default='softmax', help='of softmax,SamToNe')
   add('--searches', default=_SEARCHES, help='slices for search; "" for none')
+  add('--codecs', default='fp32,fp16,int8,pq:96', help='of the searches')
   add('--steps', default=_STEPS, help='slices for the step; "" for none')
   add('--runs', default=_RUNS, help='of gin/runs/tpu; "" for none')
   add('--vocabulary', default='python_code_8k', help="of the runs; T5's, say")
@@ -69,7 +73,8 @@ def main() -> None:
       print(ring(name, loss), flush=True)
   print('| slice | search | ms | MiB |\n|---|---|---|---|')
   for name in filter(None, args.searches.split(',')):
-    print(search(name), flush=True)
+    for codec in args.codecs.split(','):
+      print(search(name, codec), flush=True)
   print('| step | slice | ms | of which waiting | MFU |\n|---|---|---|---|---|')
   for name in filter(None, args.steps.split(',')):
     print(
@@ -113,17 +118,24 @@ def ring(name: str, loss: str) -> str:
   )
 
 
-def search(name: str) -> str:
+def search(name: str, codec: str) -> str:
   """A line of the table: a block, for the hits that top-100 keeps."""
   on = slices.find_slice(name)
   run = search_programs.Programs(tuple(on.devices))
-  program = run.lower(BLOCK_ROWS, _QUERIES, _DIM, _KEPT).compile()
+  vectors = np.random.default_rng(0).normal(size=(512, _DIM))
+  fitted = compression.spec(codec).fit(vectors.astype(np.float32))
+  # Product codes are added up by tables on a CPU alone.
+  with mock.patch.object(jax, 'default_backend', lambda: 'tpu'):
+    program = run.lower(
+        BLOCK_ROWS, _QUERIES, _DIM, _KEPT,
+        None if codec == 'fp32' else fitted.quantiser,
+    ).compile()
   milliseconds = (
       1e3 * Schedule(program.as_text()).cycles() / clock_and_link(on)[0]
   )
   mebibytes = program.memory_analysis().temp_size_in_bytes / 2**20
   return (
-      f'| {name} | {_QUERIES:,} queries, {BLOCK_ROWS:,} rows a chip |'
+      f'| {name} | {codec}, {_QUERIES:,} queries, {BLOCK_ROWS:,} rows a chip |'
       f' {milliseconds:.2f} | {mebibytes:,.0f} |'
   )
 

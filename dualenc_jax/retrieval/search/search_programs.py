@@ -237,19 +237,26 @@ class Programs:
     return *jax.device_get(best), jax.device_get(self._total(state.above))
 
   def lower(
-      self, rows: int, queries: int, dim: int, count: int
+      self, rows: int, queries: int, dim: int, count: int,
+      quantiser: Any = None,
   ) -> jax.stages.Lowered:
-    """Lowers `update` for M, Q, D, C and float32 vectors."""
+    """Lowers `update` for M, Q, D, C and float32 vectors, or codes."""
 
     def array(shape, dtype=np.float32, sharding=self.split):
       return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     kept = self.devices, queries, count
+    width, dtype = dim, np.dtype(np.float32)
+    if quantiser is not None:
+      width, dtype = quantiser.width, np.dtype(quantiser.dtype)
+      quantiser = jax.tree.map(
+          lambda x: array(x.shape, sharding=self.replicated), quantiser
+      )
     return self._update.lower(
         Best(array(kept), array(kept, np.int32), array(kept[:2], np.int32)),
-        array((self.devices * rows, dim)),
+        array((self.devices * rows, width), dtype),
         array((queries, dim), sharding=self.replicated),
-        None,
+        quantiser,
         array((), np.int32, self.replicated),
         None,
         None,

@@ -9,6 +9,7 @@ Shapes: Q queries, D embedding dim, k hits a query, C of them in one part.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from dualenc_jax.parallel import host_arrays, hosts
@@ -18,8 +19,8 @@ from dualenc_jax.retrieval.search.ranking import (
   Ranking,
 )
 
-# Numbers of one host that are gathered at once, 32 MB.
-_AT_ONCE = 2**23
+# Numbers that are gathered at once, of all hosts together, 64 MB.
+_AT_ONCE = 2**24
 
 
 def common(queries: np.ndarray) -> np.ndarray:
@@ -73,6 +74,6 @@ def _gather(x: np.ndarray, k: int, none: Any) -> Iterator[np.ndarray]:
 
 def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
   """Yields rows of [n, W], so many as are gathered at once."""
-  step = max(_AT_ONCE // x.shape[1], 1)
+  step = max(_AT_ONCE // (x.shape[1] * jax.process_count()), 1)
   for start in range(0, len(x), step):
     yield np.ascontiguousarray(x[start : start + step])
