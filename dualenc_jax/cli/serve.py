@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   from dualenc_jax.pipelines.serving.engine import Engine
 
   runtime.start()
-  key, is_local = _read_key(args.api_key), _is_local(args.host)
+  key = _read_key(args.api_key)
   with _listen(args.host, args.port) as listener:
     retrievers, with_words = {}, []
     words = bm25.words(args)
@@ -63,9 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
           _LOG.warning('%s: no hybrid search: %s', name, e)
     engine = Engine(retrievers, args.max_k, with_words)
     engine.warm_up()
-    app = App(
-        engine, key, _LOCAL if is_local else (), args.timeout, words.language
-    )
+    hosts = (*_LOCAL, args.host) if _is_local(args.host) else ()
+    app = App(engine, key, hosts, args.timeout, words.language)
     host, port = listener.getsockname()[:2]
     host = f'[{host}]' if ':' in host else host
     _LOG.info('Serving %s at http://%s:%d', ', '.join(names), host, port)

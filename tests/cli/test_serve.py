@@ -62,7 +62,7 @@ def post(url, **body):
 
 
 @pytest.mark.slow
-def test_a_process_answers_and_ends_when_told(saved, capsys):
+def test_a_process_answers_and_ends_when_told(saved):
   expected = Retriever.from_dir(saved)
   with serving(f'--model_dir={saved}') as (process, address):
     assert address.startswith('http://127.0.0.1:')
@@ -74,10 +74,6 @@ def test_a_process_answers_and_ends_when_told(saved, capsys):
     hits = post(f'{address}/search', query='merge', hybrid=0.5, k=2)['hits']
     (wanted,) = expected.find(['merge'], 2, 0.5)
     assert [hit['id'] for hit in hits] == [hit.passage.id for hit in wanted]
-    # The port has one server.
-    flags = ['serve', f'--model_dir={saved}', f'--port={port}']
-    assert cli.main(flags) == 2
-    assert f'--port={port}: ' in capsys.readouterr().err
     # Clients that send half of a head, or of a body, are not waited for.
     with socket.create_connection(('127.0.0.1', port)) as idle, (
         socket.create_connection(('127.0.0.1', port))
@@ -122,6 +118,15 @@ def test_bad_flags(flags, message, monkeypatch):
   monkeypatch.setattr(serve, '_open', None)
   with pytest.raises(UserError, match=message):
     serve.main(['--model_dir=a', *flags])
+
+
+def test_a_port_has_one_server(capsys, monkeypatch):
+  monkeypatch.setattr(serve, '_open', None)
+  with socket.create_server(('127.0.0.1', 0)) as other:
+    port = other.getsockname()[1]
+    assert cli.main(['serve', '--model_dir=a', f'--port={port}']) == 2
+  error = capsys.readouterr().err
+  assert f'--port={port}: ' in error and 'Address already in use' in error
 
 
 def test_a_model_dir_is_served_with_its_own_index(tmp_path, monkeypatch):

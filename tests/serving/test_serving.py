@@ -21,6 +21,8 @@ HOSTILE = (
     + 'a' * 100_000
 )
 TEXTS = [text for text in tiny_towers.TEXTS if text] + [HOSTILE]
+# More than most requests ask for.
+TEXTS += [f'value {i} of a list' for i in range(12)]
 IDS = [f'p{i}' for i in range(len(TEXTS))]
 EMBEDDINGS, SEARCH = '/v1/embeddings', '/search'
 
