@@ -304,7 +304,7 @@ class App:
       )
     job = self._engine.job(kind, model, k, hybrid)
     (hits,) = await self._batcher.submit(job, [text])
-    size = sum(len(hit.passage.text) for hit in hits)
+    size = len(text) + sum(len(hit.passage.text) for hit in hits)
     return await _aside(
         size, self._hits, model, text, hits[:k], kind == SEARCH
     )
