@@ -129,7 +129,7 @@ def check_flags(args: argparse.Namespace) -> None:
     )
   if args.tasks is not None and not args.tasks:
     raise UserError('--tasks names no task; leave it out.')
-  runtime.check_multihost(args, 'codecs', needs_index=True)
+  runtime.check_multihost(args, 'time_codecs', needs_index=True)
   evaluate.parse_metrics(args.metrics, args.k)
   if args.time_codecs and not args.codecs:
     raise UserError('--time_codecs needs --codecs: give it, too.')

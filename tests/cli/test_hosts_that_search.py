@@ -69,6 +69,7 @@ def test_evaluate(model, begun, tmp_path):
   more = (
       f'--index_dir={begun}', '--metrics=Recall@3', '--baselines=bm25,hybrid',
       f'--rerank={shared_runs.cross_encoder()}', '--rerank_depth=50',
+      '--codecs=int8,binary:110,hnsw:4',
   )
   given = tiny_evaluation.flags(model, tmp_path / 'two', *more)
   first, second = two_hosts.run('evaluate', *given)
@@ -76,9 +77,10 @@ def test_evaluate(model, begun, tmp_path):
   assert [(begun / s.name).stat().st_mtime_ns for s in shards] == times
   one = tiny_evaluation.run(model, tmp_path / 'one', *more)
   assert tree(one) == tree(tmp_path / 'two')
-  assert {'bm25/run.trec', 'hybrid/run.trec', 'rerank/scores.tsv'} <= {
-      *tree(one)
-  }
+  assert {
+      'bm25/run.trec', 'hybrid/run.trec', 'rerank/scores.tsv',
+      'codecs/binary-110/run.trec',
+  } <= {*tree(one)}
   assert (one / 'run.trec').read_text().count('\n') == 130 * len(SET.queries)
 
 
@@ -236,7 +238,10 @@ def test_a_folder_that_hosts_do_not_share(monkeypatch):
     'flags, message',
     [
         ([], '--multihost needs --index_dir'),
-        (['--index_dir=x', '--codecs=int8'], '--codecs takes one host'),
+        (
+            ['--index_dir=x', '--codecs=int8', '--time_codecs'],
+            '--time_codecs takes one host',
+        ),
     ],
 )
 def test_what_several_hosts_do_not_take(model, tmp_path, flags, message):

@@ -1,5 +1,7 @@
 """Hosts that share a corpus find what one finds, ties and ranks included."""
 
+from typing import Any
+
 from host_threads import Network
 import jax
 import numpy as np
@@ -73,8 +75,9 @@ def test_hits_and_ranks_are_those_of_a_full_sort(corpus, monkeypatch):
     assert ranks.tolist() == expected
 
 
+@pytest.mark.parametrize('on_disk', [True, False])
 @pytest.mark.parametrize('codec', ['int8', 'binary:50'])
-def test_codes_are_found_as_by_one_host(codec, monkeypatch):
+def test_codes_are_found_as_by_one_host(codec, on_disk, monkeypatch):
   rng = np.random.default_rng(0)
   queries, passages = search_cases.random(rng)
   ids = reference.shuffled_ids(rng, len(passages))
@@ -85,8 +88,11 @@ def test_codes_are_found_as_by_one_host(codec, monkeypatch):
   full, ranks = one.top_k(queries, 50), one.gold_ranks(queries, gold)
 
   def work(host):
-    stored = Coded(fitted, RowStore(split(codes), host))
-    search = make_search(stored, ids, mesh(host))
+    stored: Any = RowStore(split(codes), host)
+    if not on_disk:
+      first, own = stored.own_part()
+      stored = shared.OwnRows(first, own[:], len(codes))
+    search = make_search(Coded(fitted, stored), ids, mesh(host))
     return search.top_k(queries, 50), search.gold_ranks(queries, gold)
 
   for found, own in Network(2, monkeypatch).run(work):

@@ -21,8 +21,16 @@ from dualenc_jax.evaluation.results.result_files import (
   write_result,
 )
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
+from dualenc_jax.parallel import hosts
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.compression import Codec, Coded, Spec
+from dualenc_jax.retrieval.compression import (
+  Codec,
+  codec as codec_lib,
+  Coded,
+  Spec,
+)
+from dualenc_jax.retrieval.search import shared
 from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.retrieval.search.hnsw import GraphSearch
 from dualenc_jax.utils import table as table_lib
@@ -105,36 +113,46 @@ def facts_of(codec: Codec) -> dict[str, int]:
 def evaluate(
     specs: Sequence[Spec | Graph], queries: np.ndarray, passages: Any,
     ranked: RetrievalSet, folder: pathlib.Path, facts: Mapping[str, Any],
-    k: int, depth: int, is_timed: bool = False,
-) -> Table:
+    k: int, depth: int, is_timed: bool = False, host: Host = Host(),
+) -> Table | None:
   """Evaluates codecs, and writes a result folder for each, and a table.
 
   Queries are float32 [Q, D], passages [N, D], in memory or on disk. `folder`
   has the result of the embeddings without a codec, by the same facts; run files
   have k hits a query, and metrics are computed from `depth` of them. Searches
-  are timed by `milliseconds` if `is_timed`.
+  are timed by `milliseconds` if `is_timed`. `host` is one of those that share
+  the passages, all of which search their part; the first writes, and the others
+  return None.
   """
-  remove_codecs(folder)
+  if not host.index:
+    remove_codecs(folder)
   size = passages.shape[1] * passages.dtype.itemsize
   for spec in specs:
     _LOG.info('Codec %s.', spec.name)
     how: dict[str, Any] = {'codec': spec.name}
     search: Any
     if isinstance(spec, Graph):
+      if host.index:
+        continue
       search = GraphSearch(passages, ranked.corpus.ids, spec.links)
       how['bytes_per_passage'] = search.bytes_per_passage
     else:
       codec = spec.fit(passages)
+      if host.count > 1:
+        hosts.agree('codecs', f'{spec.name} {codec_lib.digest(codec)}')
       search = make_search(_encode(codec, passages), ranked.corpus.ids)
       how |= facts_of(codec)
     how['times_smaller'] = size / how['bytes_per_passage']
     deep = min(depth, spec.rescored or depth)
     if is_timed:
       how[TIME] = milliseconds(search, queries, deep)
-    write_result(
-        folder / CODECS / spec.name.replace(':', '-'), ranked,
-        evaluation.rank_by(search, queries, ranked, deep), k, {**facts, **how},
-    )
+    found = evaluation.rank_by(search, queries, ranked, deep)
+    if host.index:
+      continue
+    name = spec.name.replace(':', '-')
+    write_result(folder / CODECS / name, ranked, found, k, {**facts, **how})
+  if host.index:
+    return None
   table = tables.codec_table(folder)
   assert table is not None
   table_lib.write(folder / CODECS, CODECS, [table])
@@ -157,7 +175,15 @@ def milliseconds(search: Any, queries: np.ndarray, k: int) -> float:
 
 
 def _encode(codec: Codec, vectors: Any) -> Coded:
-  """Vectors [N, D], an array or a store of rows, as codes in memory."""
+  """Vectors [N, D], an array or a store of rows, as codes in memory.
+
+  If hosts share the store, these are the codes of this host's part.
+  """
+  part = getattr(vectors, 'own_part', None)
+  first, own = part() if part else (0, vectors)
+  if own is not vectors:
+    own = shared.OwnRows(first, _encode(codec, own).codes, len(vectors))
+    return Coded(codec, own)
   codes = np.empty((len(vectors), codec.quantiser.width), codec.code_dtype)
   for start in range(0, len(vectors), _BLOCK):
     block = np.asarray(vectors[start : start + _BLOCK], np.float32)

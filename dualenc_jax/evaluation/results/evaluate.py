@@ -167,6 +167,11 @@ def evaluate(
   results = {'': evaluation.rank(queries, passages, ranked, options.depth)}
   if options.host.index:
     _help(options.teacher, ranked)
+    if options.codecs:
+      codecs.evaluate(
+          options.codecs, queries, passages, ranked, folder, {}, options.k,
+          options.depth, host=options.host,
+      )
     return results
   reranked = None
   if options.teacher is not None:
@@ -222,8 +227,9 @@ def evaluate(
   if options.codecs:
     table = codecs.evaluate(
         options.codecs, queries, passages, ranked, folder, {**facts, **own},
-        options.k, options.depth, options.time_codecs,
+        options.k, options.depth, options.time_codecs, options.host,
     )
+    assert table is not None
     print(table_lib.text(table))
   if reranked is not None:
     results[RERANK_FOLDER] = reranked

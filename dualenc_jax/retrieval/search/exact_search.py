@@ -190,13 +190,13 @@ class ExactSearch:
     rows = np.full((len(gold), max(map(len, gold))), -1, np.int64)
     for i, relevant in enumerate(gold):
       rows[i, : len(relevant)] = relevant
-    scores = self._score(queries, rows)
+    scores = self.score(queries, rows)
     best = rank_candidates(scores, rows, self._ids, 1)
     above = self._hits_above(queries, best)
     if self_hits is not None:
       own = np.asarray(self_hits, np.int64)[has_gold]
       pairs = np.stack([best.indices[:, 0], own], axis=1)
-      scores = self._score(queries, pairs)
+      scores = self.score(queries, pairs)
       first = rank_candidates(scores, pairs, self._ids, 1).indices[:, 0]
       above -= (own >= 0) & (first == own)
     ranks[has_gold] = above + 1
@@ -226,11 +226,18 @@ class ExactSearch:
       )
     return shared.total(above) if self._is_shared else above
 
-  def _score(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Exact scores of rows of the corpus [Q, C], -inf for -1."""
+  def score(
+      self, queries: np.ndarray, rows: np.ndarray, passages: Any = None
+  ) -> np.ndarray:
+    """Exact scores of rows of the corpus [Q, C], -inf for -1.
+
+    `passages` are this host's in another form, None for those searched.
+    """
     own = rows - self._start
     own = np.where((rows >= 0) & (own >= 0) & (own < len(self._own)), own, -1)
-    scores = score_candidates(queries, self._own, own)
+    scores = score_candidates(
+        queries, self._own if passages is None else passages, own
+    )
     return shared.greatest(scores) if self._is_shared else scores
 
   def _search(
@@ -330,6 +337,7 @@ class TwoStepSearch:
   ):
     """Takes a `compression.Coded` of sign bits, whose codec has `rescored`."""
     self._passages = passages
+    _, self._own = passages.own_part()
     self._ids = ids
     self._first = ExactSearch(passages.first_step(), ids, mesh)
 
@@ -351,7 +359,7 @@ class TwoStepSearch:
     queries = self._first.common(np.asarray(queries, np.float32))
     near = self._first.top_k(queries, self.rescored).indices
     own = self._passages.codec.queries(queries)
-    scores = score_candidates(own, self._passages, near)
+    scores = self._first.score(own, near, self._own)
     return rank_candidates(scores, near, self._ids, k)
 
   def gold_ranks(

@@ -7,6 +7,7 @@ Shapes: Q queries, D embedding dim, k hits a query, C of them in one part.
 """
 
 from collections.abc import Iterator, Sequence
+import dataclasses
 from typing import Any
 
 import jax
@@ -21,6 +22,30 @@ from dualenc_jax.retrieval.search.ranking import (
 
 # Numbers that are gathered at once, of all hosts together, 64 MB.
 _AT_ONCE = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnRows:
+  """A corpus [N, W] of which this host has a part: [n, W] from row `first`."""
+
+  first: int
+  rows: np.ndarray
+  total: int
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    return self.total, self.rows.shape[1]
+
+  @property
+  def dtype(self) -> np.dtype:
+    return self.rows.dtype
+
+  def __len__(self) -> int:
+    return self.total
+
+  def own_part(self) -> tuple[int, np.ndarray]:
+    """As of `RowStore`."""
+    return self.first, self.rows
 
 
 def common(queries: np.ndarray) -> np.ndarray:
