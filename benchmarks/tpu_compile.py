@@ -63,6 +63,7 @@ def main() -> None:
   add('--steps', default=_STEPS, help='slices for the step; "" for none')
   add('--runs', default=_RUNS, help='of gin/runs/tpu; "" for none')
   add('--vocabulary', default='python_code_8k', help="of the runs; T5's, say")
+  add('--dropout', type=float, default=0.0)
   args = parser.parse_args()
   args.folder.mkdir(parents=True, exist_ok=True)
   print(slices.check_compiler())
@@ -80,7 +81,7 @@ def main() -> None:
     print(
         step(
             'runs/finetune.gin', args.folder, 16 * _PAIRS, 'python_code_8k',
-            name, f'BATCH_SIZE = {_PAIRS}',
+            name, args.dropout, f'BATCH_SIZE = {_PAIRS}',
         ),
         flush=True,
     )
@@ -89,7 +90,10 @@ def main() -> None:
     file, slice_ = f'runs/tpu/{name}.gin', f'v5e:{name.rpartition("_")[2]}'
     pairs = 2**20 if name.startswith('million') else 2**14
     print(
-        step(file, args.folder, pairs, args.vocabulary, slice_), flush=True
+        step(
+            file, args.folder, pairs, args.vocabulary, slice_, args.dropout
+        ),
+        flush=True,
     )
 
 
@@ -142,7 +146,7 @@ def search(name: str, codec: str) -> str:
 
 def step(
     gin_file: str, folder: pathlib.Path, pairs: int, vocabulary: str,
-    slice_: str, *bindings: str,
+    slice_: str, dropout: float, *bindings: str,
 ) -> str:
   """A line of the table: the train step of a file."""
   words = Vocabulary(vocabulary)
@@ -156,7 +160,7 @@ def step(
           'MODEL_DIR = "unused"', f'TRAIN_FILE = "{file}"',
           f'VOCABULARY = "{vocabulary}"',
           f'VOCAB_SIZE = {words.size // 128 * 128 + 128}',
-          'DROPOUT_RATE = 0.0', *bindings,
+          f'DROPOUT_RATE = {dropout}', *bindings,
       ],
       [],
   )
