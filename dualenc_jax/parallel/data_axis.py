@@ -235,11 +235,15 @@ def _gather(
     sum_dtype: str, lines: Lines | None,
 ) -> jax.Array:
   """The whole, float32 of values of `dtype`, so that gradients add up in it."""
+  del sum_dtype
+  axis = mesh_axes.index(DATA)
 
   def gather(part):
-    return jax.lax.all_gather(
-        part, DATA, axis=mesh_axes.index(DATA), tiled=True
-    )
+    for group in reversed(lines or (None,)):
+      part = jax.lax.all_gather(
+          part, DATA, axis=axis, axis_index_groups=group, tiled=True
+      )
+    return part
 
   return _map_other_axes(gather, mesh_axes, part.astype(dtype)).astype(
       'float32'
