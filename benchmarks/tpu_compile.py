@@ -88,7 +88,7 @@ def main() -> None:
   for name in filter(None, args.runs.split(',')):
     # The name ends in that of a slice.
     file, slice_ = f'runs/tpu/{name}.gin', f'v5e:{name.rpartition("_")[2]}'
-    pairs = 2**20 if name.startswith('million') else 2**14
+    pairs = 2**20 if name.startswith('million') else 2**16
     print(
         step(
             file, args.folder, pairs, args.vocabulary, slice_, args.dropout
