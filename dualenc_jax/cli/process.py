@@ -1,4 +1,4 @@
-"""The process of a command: its signals and memory.
+"""The process of a command: its signals, memory and output.
 
 This module imports nothing heavy, as most of it runs before JAX is imported.
 """
@@ -129,3 +129,18 @@ def _mallopt(values: dict[int, int]) -> None:
       libc.mallopt(parameter, value)
   except (OSError, AttributeError):
     pass
+
+
+def keep_output_apart() -> None:
+  """Has what libraries print go to standard error, and Python alone to output.
+
+  Gloo prints a line for each group of CPUs that it connects, which would stand
+  among a command's results.
+  """
+  sys.stdout.flush()
+  own = os.dup(1)
+  os.dup2(2, 1)
+  sys.stdout = open(
+      own, 'w', encoding=sys.stdout.encoding, errors=sys.stdout.errors,
+      buffering=1,
+  )

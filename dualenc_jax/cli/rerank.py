@@ -204,8 +204,9 @@ def _load_cross_encoder(
   folder = pathlib.Path(path)
   if not checkpoint_reader.is_model_dir(folder):
     raise UserError(
-        f'{path} is not the model_dir of a cross-encoder. For a released T5'
-        f" give --teacher_form={' or '.join(released_models.FORMS)}."
+        f'{path} is not the model_dir of a cross-encoder, or has no checkpoint'
+        ' yet. Train one first, or for a released T5 give'
+        f" --teacher_form={' or '.join(released_models.FORMS)}."
     )
   found = loading.load_teacher(folder, None, *prompts)
   step = found.provenance['checkpoint_step']

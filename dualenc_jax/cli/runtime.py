@@ -144,6 +144,7 @@ def use_compilation_cache() -> None:
 
 
 def _join(args: argparse.Namespace) -> None:
+  process.keep_output_apart()
   # Versions and flags that must be the same on all hosts, a line each.
   lines = [f'{n} {importlib.metadata.version(n)}' for n in ('jax', 'jaxlib')]
   lines.append(f'dualenc_jax {dualenc_jax.__version__}')

@@ -63,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
           _LOG.warning('%s: no hybrid search: %s', name, e)
     engine = Engine(retrievers, args.max_k, with_words)
     engine.warm_up()
-    hosts = (*_LOCAL, args.host) if _is_local(args.host) else ()
+    is_local = _is_local(args.host)
+    hosts = tuple(dict.fromkeys([*_LOCAL, args.host])) if is_local else ()
     app = App(engine, key, hosts, args.timeout, words.language)
     host, port = listener.getsockname()[:2]
     host = f'[{host}]' if ':' in host else host

@@ -51,6 +51,7 @@ def start(
     *argv: str, devices: int | Sequence[int] = 4,
     environs: Environs | None = None, each: Sequence[Sequence[str]] = (),
     folders: Sequence[pathlib.Path | None] = (),
+    stderr: int = subprocess.STDOUT,
 ) -> list[subprocess.Popen]:
   """`dualenc ARGV --multihost` on two hosts, or as many as have `devices`.
 
@@ -79,7 +80,7 @@ def start(
             env=os.environ
             | {'PYTHONPATH': str(ROOT), 'JAX_NUM_CPU_DEVICES': str(own)}
             | caches | environ,
-            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=folder, stdout=subprocess.PIPE, stderr=stderr,
             text=True,
         )
     )
@@ -102,11 +103,15 @@ def ends(
 def run(
     *argv: str, devices: int = 4, environs: Environs | None = None,
     each: Sequence[Sequence[str]] = ((), ()), seconds: int = 300,
+    stderr: int = subprocess.STDOUT,
 ) -> list[str]:
   """Runs `start` to its end; what the hosts say."""
   said = []
   for status, output in ends(
-      start(*argv, devices=devices, environs=environs, each=each), seconds
+      start(
+          *argv, devices=devices, environs=environs, each=each, stderr=stderr
+      ),
+      seconds,
   ):
     assert status == 0, output[-5000:]
     said.append(output)
