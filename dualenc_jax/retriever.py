@@ -183,7 +183,7 @@ class Retriever:
         finite.
     """
     texts = input_checks.check_texts('queries', texts)
-    tokenizer = self.tokenizer.prompted(prompt or None)
+    tokenizer = self.towers.tokenizer.prompted(prompt or self._prompt)
     found = self.towers.queries(tokenizer.encode_queries(texts))
     return _finite('queries', found)
 
