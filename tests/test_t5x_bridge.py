@@ -147,7 +147,7 @@ def fresh(run):
         ),
         pytest.param(
             ['architectures/ade_fte.gin'], ['MICRO_BATCH_SIZE = 8'],
-            id='ade_fte, cached',
+            id='ade_fte, cached', marks=pytest.mark.nightly,
         ),
     ],
 )

@@ -32,7 +32,10 @@ def flags(folder, name):
     ('lost', 'number', 'said'),
     [
         # The first, with which JAX's coordination service dies.
-        (0, signal.SIGKILL, 'the leader task was preempted/died/restarted'),
+        pytest.param(
+            0, signal.SIGKILL, 'the leader task was preempted/died/restarted',
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             1, signal.SIGSTOP,
             'tasks are unhealthy (stopped sending heartbeats',

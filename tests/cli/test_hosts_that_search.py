@@ -99,7 +99,7 @@ def sources(model, output, *more):
     [
         pytest.param(
             'mine', mine, ['--relative_margin=0.05', '--bm25', '--depth=40'],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             'label', label, ['--above=0.6', '--below=0.4'],

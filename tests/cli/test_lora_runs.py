@@ -209,6 +209,7 @@ def test_runs_that_cannot_learn_are_refused(runs, more, said):
     check.main(given)
 
 
+@pytest.mark.nightly
 def test_check_has_memory_by_part(runs, capsys):
   check.main(flags(runs / 'base', 'unused'))
   said = capsys.readouterr().out

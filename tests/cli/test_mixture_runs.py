@@ -43,7 +43,7 @@ def flags(tmp_path):
   ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_mixture_is_checked_trained_and_used(flags, tmp_path, capsys):
   check.main([*flags, '--no_compile'])
   assert 'Task pairs+beir: splits train, validation.' in capsys.readouterr().out

@@ -42,6 +42,7 @@ def flags(folder, *more, **change):
   ]
 
 
+@pytest.mark.nightly
 def test_losses_that_read_them(tmp_path):
   train.main(flags(
       tmp_path, '--gin_file=losses/distill.gin', '--gin.MICRO_BATCH_SIZE=8'

@@ -12,7 +12,7 @@ from dualenc_jax.data.readers import beir
 from dualenc_jax.data.readers.multireqa import SETS
 from dualenc_jax.utils.errors import UserError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 DATA = pathlib.Path(__file__).parents[1] / 'data'
 SAFE = str.maketrans('-/', '__')

@@ -19,6 +19,7 @@ def model_dir(tmp_path_factory):
   return folder / 'model'
 
 
+@pytest.mark.nightly
 def test_a_run_evaluates_and_its_saved_retriever_agrees(model_dir, tmp_path):
   evaluate.main([f'--model_dir={model_dir}', '--no_baselines'])
   assert (model_dir / 'evaluation/pairs-test/metrics.json').exists()

@@ -219,7 +219,7 @@ def test_what_does_not_go_together(data, tmp_path):
   refuses('the towers share their encoder', matching, alone)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_of_other_dimensions(data, tmp_path):
   flags, _, vectors = data
   path = write_texts(tmp_path / 'all.parquet', vectors)

@@ -38,7 +38,7 @@ def adapt(given, out):
   ])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures('in_process')
 def test_gpl_learns_a_teachers_margins_and_does_nothing_twice(
     given, tmp_path, capfd
