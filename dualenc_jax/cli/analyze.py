@@ -101,17 +101,8 @@ def make_parser() -> flags.Parser:
 def check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
   """Raises UserError for what does not go together or is not installed."""
   runtime.check_multihost(args, needs_index=True)
+  flags.check_models(args, names)
   models = len(args.model_dir)
-  if len(names) != models or len({*names}) < models:
-    raise UserError(
-        f"The names of {models} models are {','.join(names)}; expected as many"
-        ' different ones. Give --names=a,b.'
-    )
-  if args.index_dir and len(args.index_dir) != models:
-    raise UserError(
-        f'{len(args.index_dir)} --index_dir for {models} --model_dir; expected'
-        ' one for each, in the same order, or none.'
-    )
   if models > 1 and not args.output_dir:
     raise UserError(
         f'The results of {models} models need a folder: give --output_dir.'

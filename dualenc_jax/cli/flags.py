@@ -158,3 +158,21 @@ def add_equal_texts(parser: argparse.ArgumentParser) -> None:
       help='take passages of one text as one, with the highest grade of its'
       ' copies (default: each on its own)',
   )
+
+
+def check_models(args: argparse.Namespace, names: Sequence[str]) -> None:
+  """Raises UserError unless each --model_dir has a name, and an index if any.
+
+  `args` have --model_dir and --index_dir, lists.
+  """
+  count, index_dirs = len(args.model_dir), args.index_dir
+  if len(names) != count or len({*names}) < count:
+    raise UserError(
+        f"The names of {count} models are {','.join(names)}; expected as many"
+        ' different ones. Give --names=a,b.'
+    )
+  if index_dirs and len(index_dirs) != count:
+    raise UserError(
+        f'{len(index_dirs)} --index_dir for {count} --model_dir; expected'
+        ' one for each, in the same order, or none.'
+    )

@@ -74,17 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _check_args(args: argparse.Namespace, names: Sequence[str]) -> None:
   """Raises UserError for what does not go together or is not installed."""
-  models = len(args.model_dir)
-  if len(names) != models or len({*names}) < models:
-    raise UserError(
-        f"The names of {models} models are {','.join(names)}; expected as many"
-        ' different ones. Give --names=a,b.'
-    )
-  if args.index_dir and len(args.index_dir) != models:
-    raise UserError(
-        f'{len(args.index_dir)} --index_dir for {models} --model_dir; expected'
-        ' one for each, in the same order, or none.'
-    )
+  flags.check_models(args, names)
   if not _is_local(args.host) and not args.api_key:
     raise UserError(
         f'--host is {args.host}, which other machines reach: give --api_key,'
