@@ -5,12 +5,13 @@ values that cross-attention has of it: these are computed once. A program
 decodes some steps of all targets; then the host takes out those that have
 ended, and in their place begins the next target of the source, or the next
 source, so that few targets wait for the longest. Sources of like length share
-slots of one static length.
+slots of one static length; where there are few, all share the longest, and no
+more slots than a power of two that holds them.
 
 The random numbers of a target are a function of the seed, its source's number,
 its own, and the step; and all programs have as many rows on any number of
 devices, each computed alone. So what is written does not depend on other texts,
-their order, or the number of devices.
+their order, or the number of devices, except by rounding where there are few.
 
 Shapes: B slots of a device, L source tokens, n targets of a slot, T most tokens
 of a target.
@@ -37,6 +38,8 @@ LENGTHS = 32, 64, 96, 128, 192, 256, 384, 512
 _ON_CPU, _ON_ACCELERATOR = 64, 1024
 # Tokens of sources whose keys and values a device holds.
 _SOURCES = 2**16
+# Times the slots that few sources fill at most.
+_FEW = 2
 
 
 class Text(NamedTuple):
@@ -104,30 +107,30 @@ class Writer:
       length: T, most tokens of a text, EOS included.
       seed: 0 or more.
     """
-    lengths = sources.lengths
-    bucket = np.searchsorted(LENGTHS, lengths)
-    for i, source_length in enumerate(LENGTHS):
-      rows = np.flatnonzero(bucket == i)
-      if not len(rows):
-        continue
-      targets = min(count, self.targets)
-      programs = self._programs(source_length, targets, length, sampling)
+    bucket = np.searchsorted(LENGTHS, sources.lengths)
+    targets = min(count, self.targets)
+    few = 1 << (len(bucket) - 1).bit_length()
+    longest = bucket.max(initial=0)
+    if few <= _FEW * self._most_slots(LENGTHS[longest], targets):
+      bucket[:] = longest
+    else:
+      few = self.targets
+    for i in np.unique(bucket).tolist():
+      slots = min(self._most_slots(LENGTHS[i], targets), few)
+      programs = self._programs(slots, LENGTHS[i], targets, length, sampling)
       yield from _Slots(programs, params, count, seed).run(
-          sources, rows, numbers
+          sources, np.flatnonzero(bucket == i), numbers
       )
+
+  def _most_slots(self, source_length: int, targets: int) -> int:
+    return max(min(self.targets // targets, _SOURCES // source_length), 1)
 
   @functools.cache
   def _programs(
-      self, source_length: int, targets: int, length: int, sampling: Sampling
+      self, slots: int, source_length: int, targets: int, *args: Any
   ) -> Programs:
     return Programs(
-        self.model,
-        self._partitioner,
-        max(min(self.targets // targets, _SOURCES // source_length), 1),
-        source_length,
-        targets,
-        length,
-        sampling,
+        self.model, self._partitioner, slots, source_length, targets, *args
     )
 
 

@@ -31,7 +31,7 @@ _QUERY_BLOCK, _PASSAGE_BLOCK = 64, 2**14
 # Candidates of a query that are scored together, few enough that BLAS starts no
 # threads of its own; and candidates that a thread takes at once, enough that
 # threads seldom wait for Python's lock.
-_GROUP, _AT_ONCE = 64, 1024
+_GROUP, _AT_ONCE = 64, 512
 # Pairs that are summed one by one are taken this many at a time.
 _PAIR_BLOCK = 1024
 
@@ -177,8 +177,8 @@ def dot_products(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
   queries = queries.astype(np.float64, copy=False)
   passages = passages.astype(np.float64, copy=False)
   product = queries @ passages.swapaxes(-1, -2)
-  longest = np.einsum('...d,...d->...', passages, passages).max()
-  longest *= np.einsum('...d,...d->...', queries, queries).max()
+  longest = np.vecdot(passages, passages).max()
+  longest *= np.vecdot(queries, queries).max()
   # Twice the bound, to cover the rounding of the bound itself.
   eps = np.finfo(np.float64).eps
   margin = 2 * queries.shape[-1] * eps * np.sqrt(longest)
