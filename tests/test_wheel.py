@@ -80,4 +80,4 @@ def test_nothing_lands_beside_the_package(unpacked):
   assert not names & {'gin', 'tasks', 'tests', 'benchmarks'}
   assert list(unpacked.glob('dualenc_jax/data/text/vocabularies/*.model'))
   entry = next(unpacked.glob('*.dist-info/entry_points.txt')).read_text()
-  assert 'dualenc = dualenc_jax.cli.main:main' in entry
+  assert 'dualenc = dualenc_jax.__main__:main' in entry

@@ -399,6 +399,8 @@ def _explain(error: Exception) -> str:
     )
   if re.search(r'missing .*argument.*: ', first):
     return f'{first} Set it in a gin file or by --gin.'
+  if found := _NO_PARAMETER.match(first):
+    return f'{first}{where}{kinds.parameter_hint(*found.groups())}'
   if found := _NO_ATTRIBUTE.search(first):
     selector, module, name = found.groups()
     known = [n for n, x in vars(sys.modules[module]).items() if callable(x)]
@@ -416,6 +418,7 @@ def _explain(error: Exception) -> str:
   return f'{type(error).__name__}: {first}{where}'
 
 
+_NO_PARAMETER = re.compile(r"Configurable '(.+)' doesn't .* named '(.+)'")
 _NO_ATTRIBUTE = re.compile(
     r"resolve selector (\S+); <module '([\w.]+)'.* has no attribute (\w+)"
 )
@@ -433,15 +436,10 @@ def _shipped_names() -> set[str]:
 def _with_macro(message: str) -> str:
   """A message on 'Class.parameter', with the macro that is its value."""
   if found := re.match(r'(\w+)\.(\w+) (?=is )', message):
-    if macro := _macros_of(found[1]).get(found[2]):
+    bound = rf'^(?:[\w/.]*\.)?{found[1]}\.{found[2]} = (?:\\\s+)?%(\w+)$'
+    for macro in re.findall(bound, gin.config_str(), re.M)[-1:]:
       return f'{found[0]}({macro}) {message[found.end():]}'
   return message
-
-
-def _macros_of(configurable: str) -> dict[str, str]:
-  """By parameter the macro that it is bound to."""
-  bound = rf'^(?:[\w/.]*\.)?{configurable}\.(\w+) = (?:\\\s+)?%(\w+)$'
-  return dict(re.findall(bound, gin.config_str(), re.M))
 
 
 def _first_part(message: str) -> str:

@@ -4,9 +4,9 @@
   dualenc data check msmarco --gin.DATA_ROOT=/data --gin.VOCABULARY=spiece.model
 
 It reads every row once and writes report.md and report.json to
-data_check, where they replace older ones. The exit status is 0,
-unless a split cannot be used at all; with --strict, unless anything is wrong or
-suspicious.
+data_check, where they replace older ones. The exit status is 0, unless a split
+cannot be used as it is: `dualenc train` would refuse one of its rows, or finds
+none. With --strict it is 0 unless anything is wrong or suspicious.
 """
 
 from collections.abc import Sequence

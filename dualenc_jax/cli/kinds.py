@@ -1,4 +1,4 @@
-"""Values of a gin config of another kind than what they are given to takes."""
+"""Values of a gin config of a wrong kind, and names of wrong parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import inspect
@@ -8,6 +8,8 @@ import typing
 from typing import Any
 
 import gin
+
+from dualenc_jax.utils.errors import did_you_mean_or_known
 
 _LISTS = list, tuple, Sequence
 _DICTS = dict, Mapping
@@ -46,6 +48,13 @@ def misfits() -> Iterator[str]:
         found.setdefault(name, (value, _words(kind)))
   for name, (value, expected) in found.items():
     yield f'{name} is {value!r}; expected {expected}.'
+
+
+def parameter_hint(selector: str, name: str) -> str:
+  """Names the parameters like `name` of what gin knows by a selector."""
+  (target, *_) = gin.config._REGISTRY.get_all_matches(selector)
+  known = inspect.signature(target.wrapped).parameters
+  return did_you_mean_or_known(name, known)
 
 
 def _is_macro(value: Any) -> bool:

@@ -44,6 +44,10 @@ COMPUTING = {
 }
 # Commands that a later run continues after a signal; their status says so.
 RESUMED = {'train', 'recipe'}
+# The same, and commands that a later run continues from what was saved.
+CONTINUED = RESUMED | {
+    'quickstart', 'rerank', 'generate', 'mine', 'label', 'encode',
+}
 
 
 def usage() -> str:
@@ -79,11 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   sys.path.append(os.getcwd())
 
   def import_and_run(rest: Sequence[str]) -> None:
+    if from_shell and callable(signal.getsignal(signal.SIGINT)):
+      signal.signal(signal.SIGINT, signal.default_int_handler)
     with process.signals_held():
       module = importlib.import_module(module_name(command))
     module.main(rest)
 
-  return run(import_and_run, rest)
+  return run(import_and_run, rest, command in CONTINUED)
 
 
 def _prepare_process(command: str, rest: Sequence[str]) -> None:
@@ -118,9 +124,14 @@ def module_name(command: str) -> str:
 
 
 def run(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
+    command: Callable[[Sequence[str]], None],
+    argv: Sequence[str] | None = None,
+    continues: bool = False,
 ) -> int:
-  """Runs one command's `main`, with bad input as a message, not a traceback."""
+  """Runs one command's `main`, with bad input as a message, not a traceback.
+
+  `continues` is whether a later run goes on from what this one has saved.
+  """
   try:
     with files.removing_empty_folders():
       command(sys.argv[1:] if argv is None else argv)
@@ -130,12 +141,8 @@ def run(
     print(f'error: {e}', file=sys.stderr)
     return hosts.end(2, f'has stopped: {e}'.rstrip('.'))
   except KeyboardInterrupt:
-    print(
-        '\nInterrupted. Run the same command again: training resumes from its'
-        ' newest checkpoint, encoding and re-ranking after what is saved; other'
-        ' commands start over.',
-        file=sys.stderr,
-    )
+    again = ' Run the same command again: it goes on from what is saved.'
+    print(f'\nInterrupted.{again * continues}', file=sys.stderr)
     return hosts.end(INTERRUPTED, 'was interrupted')
   except BrokenPipeError:
     # Standard output was closed, as by `| head`.

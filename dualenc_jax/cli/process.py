@@ -75,7 +75,10 @@ def restart_with_huge_pages() -> None:
   """
   changed = with_huge_pages(os.environ)
   if changed is not None:
+    # An interrupt waits until the new program has its handler.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], changed)
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def with_huge_pages(

@@ -89,6 +89,8 @@ def test_differences_name_the_binding_and_both_values():
         ('LAYOUT = @data.Paked()', 'data.Paked', "'Packed'"),
         ('T5Encoder.num_layers = 1', 'T5Encoder', "'models.T5Encoder'"),
         ('losses.Similarity.temprature = 1', 'temprature', 'temperature'),
+        # Of the class that is named, not of all.
+        ('data.Packed.num_shape = 2', 'num_shape', "mean 'num_shapes'?"),
     ],
 )
 def test_a_wrong_name_gets_did_you_mean(binding, culprit, hint):

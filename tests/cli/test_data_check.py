@@ -27,7 +27,7 @@ def run(tmp_path, *argv):
   return status, json.loads(path.read_text('utf-8')) if path.exists() else None
 
 
-def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
+def test_a_bad_file_is_explained_and_usable_without_its_rows(tmp_path, capsys):
   train = write(tmp_path / 'train.jsonl', [
       *GOOD,
       GOOD[0],
@@ -39,7 +39,9 @@ def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
   ])
   validation = tmp_path / 'dev.tsv'
   validation.write_text('query\tpassage\n' + '\t'.join(GOOD[1].values()))
-  status, report = run(tmp_path, train, str(validation))
+  status, report = run(
+      tmp_path, train, str(validation), '--gin.STRICT=False'
+  )
   assert status == 0
   first, second = report['splits']
   assert [first['name'], second['name']] == ['train', 'validation']
@@ -59,6 +61,11 @@ def test_a_bad_file_is_explained_and_usable(tmp_path, capsys):
   assert told.startswith(written)
   assert 'report.md, report.json.' in told
   assert '16.7% of passages are cut to 256 tokens' in written
+  # Training would end at the first bad row.
+  status, report = run(tmp_path, train, str(validation))
+  assert status == 2
+  levels = [finding['level'] for finding in report['findings']]
+  assert levels.count('cannot be used') == 3 and 'wrong' not in levels
 
 
 def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
@@ -77,10 +84,11 @@ def test_rows_without_a_column_are_counted_together(tmp_path, capsys):
   # Some rows have it: the others may be left out.
   write(tmp_path / 'train.jsonl', [*rows, *GOOD])
   status, report = run(tmp_path, train)
-  assert status == 0
+  assert status == 2
   flag = '--gin.STRICT=False'
   assert any(flag in f['advice'] for f in report['findings'])
-  report = run(tmp_path, train, flag)[1]
+  status, report = run(tmp_path, train, flag)
+  assert status == 0
   assert report['findings'][0]['advice'] == 'Repair the files.'
 
 

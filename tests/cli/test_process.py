@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -32,6 +33,51 @@ def test_a_held_one_comes_at_the_end():
   assert done == [True]
   with process.signals_held():
     pass
+
+
+def test_an_interrupt_before_the_command_begins_is_one_line():
+  done = subprocess.run(
+      [sys.executable, '-c', """
+import runpy, signal, sys
+class Interrupting:
+  def find_spec(name, *_):
+    if name == 'dualenc_jax.cli.process':
+      signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module('dualenc_jax', run_name='__main__')
+"""],
+      capture_output=True, text=True, timeout=60,
+  )
+  assert (done.returncode, done.stderr) == (130, '\nInterrupted.\n')
+
+
+def test_an_interrupt_waits_while_the_program_starts_again(monkeypatch):
+  def is_held():
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+  held = []
+  monkeypatch.setattr(process, 'with_huge_pages', dict)
+  monkeypatch.setattr(os, 'execve', lambda *_: held.append(is_held()))
+  process.restart_with_huge_pages()
+  assert held == [True] and not is_held()
+
+
+@pytest.mark.parametrize(
+    ('command', 'end'),
+    [('serve', 'Interrupted.\n'), ('train', 'goes on from what is saved.\n')],
+)
+def test_an_interrupted_command_says_what_is_true(
+    monkeypatch, capsys, command, end
+):
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  def interrupted(rest):
+    raise KeyboardInterrupt
+
+  module = types.SimpleNamespace(main=interrupted)
+  monkeypatch.setattr(importlib, 'import_module', lambda name: module)
+  assert cli.main([command]) == 130
+  assert capsys.readouterr().err.endswith(end)
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])

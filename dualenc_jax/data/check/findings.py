@@ -144,6 +144,8 @@ def _unusable(split: summary.Split) -> Iterator[Finding]:
 
 
 def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
+  # A command that reads the split ends at the first of these rows.
+  level = Level.WRONG if lenient else Level.UNUSABLE
   advice = 'Repair the files.'
   if split.rows and not lenient:
     advice = 'Repair the files, or skip such rows with --gin.STRICT=False.'
@@ -151,7 +153,7 @@ def _rows(split: summary.Split, lenient: bool) -> Iterator[Finding]:
   refused = {} if split.error and not split.rows else split.refused
   for reason, found in refused.items():
     what = f'refused, {reason}'
-    yield from _some(Level.WRONG, split.name, found, what, advice)
+    yield from _some(level, split.name, found, what, advice)
   ranked_here = split.split == 'train' or not split.corpus
   for what, count in (
       ('queries without a passage', ranked_here * split.lone_queries),
