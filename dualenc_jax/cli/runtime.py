@@ -140,7 +140,7 @@ def use_compilation_cache() -> None:
       return
     folder = str(default_cache_dir() / 'compiled')
   jax.config.update('jax_compilation_cache_dir', folder)
-  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
 
 
 def _join(args: argparse.Namespace) -> None:
