@@ -20,7 +20,7 @@ from dualenc_jax.cli import (
   task_selection,
 )
 from dualenc_jax.data.corpus import Corpus
-from dualenc_jax.data.readers import Texts
+from dualenc_jax.data.readers import rows as rows_lib, Texts
 from dualenc_jax.data.text.ragged import fingerprints
 from dualenc_jax.evaluation import teacher_scores
 from dualenc_jax.evaluation.results import evaluate
@@ -267,7 +267,9 @@ def _ranked(args: argparse.Namespace, inputs: Any, split: str) -> RetrievalSet:
     return RetrievalSet.of_split(inputs, split)
   task = inputs.task.for_split(split)
   cache = inputs.passage_cache(task.corpus_split(split) or split)
-  own = dataclasses.replace(inputs, task=Texts(args.queries)).cache('queries')
+  own = dataclasses.replace(inputs, task=Texts(args.queries))
+  with rows_lib.skipped_by(None):
+    own = own.cache('queries')
   _, first = np.unique(fingerprints(own.query_texts), return_index=True)
   rows = np.sort(first)
   if repeated := len(own) - len(rows):

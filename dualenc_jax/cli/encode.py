@@ -26,7 +26,7 @@ from dualenc_jax.cli import (
   saved_run,
   task_selection,
 )
-from dualenc_jax.data.readers import Texts
+from dualenc_jax.data.readers import rows, Texts
 from dualenc_jax.retrieval import compression
 from dualenc_jax.retrieval.index import build_for_model, header as header_lib
 from dualenc_jax.retrieval.index.build_for_model import (
@@ -50,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen.check(model.dim)
     transforms.warn_untrained_codec(chosen, model, args.model_dir)
   experiment, split, is_own = model.experiment, args.split, False
+  skip = rows.OF_TASKS
   if args.corpus is not None:
+    skip = '--skip_bad_rows'
     texts = Texts(args.corpus, not args.skip_bad_rows)
     experiment = dataclasses.replace(experiment, task=texts)
     split = 'queries' if args.tower == 'query' else 'corpus'
@@ -72,9 +74,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     codec = build_for_model.keep_codec(model, folder, codec)
   is_query = args.tower == 'query'
   texts_of = TextSource.queries if is_query else TextSource.passages
+  with rows.skipped_by(skip):
+    cache = experiment.cache(split)
   build = build_for_model.encode(
       model,
-      texts_of(experiment.cache(split)),
+      texts_of(cache),
       folder,
       codec,
       args.shard_size,

@@ -24,6 +24,7 @@ import pathlib
 import shlex
 
 from dualenc_jax.cli import config, flags, runtime
+from dualenc_jax.data.readers import rows
 from dualenc_jax.parallel import hosts
 from dualenc_jax.pipelines.generation import (
   corpus,
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   runtime.start(args)
   host = runtime.host()
   folder = pathlib.Path(args.output_dir)
-  passages, fingerprint = corpus.read(args.corpus)
+  with rows.skipped_by(None):
+    passages, fingerprint = corpus.read(args.corpus)
   chosen, count = corpus.budget(passages, args.queries_per_passage, args.seed)
   generator = generators.load(
       args.generator, args.generator_vocabulary, args.passage_length,

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from dualenc_jax.data.readers import tables
+from dualenc_jax.data.readers import rows, tables
 from dualenc_jax.data.readers.texts import Texts
 from dualenc_jax.utils import json_file
 from dualenc_jax.utils.errors import UserError
@@ -16,8 +16,9 @@ def read(path: pathlib.Path) -> list[tuple[str, str]]:
   """
   form = path.name.removesuffix('.gz').rpartition('.')[2]
   if path.is_dir() or form in tables.FORMATS:
-    rows = Texts(str(path)).examples('queries')
-    return [(row['query_id'], row['query']) for row in rows]
+    with rows.skipped_by(None):
+      found = Texts(str(path)).examples('queries')
+      return [(row['query_id'], row['query']) for row in found]
   again = '--queries takes a UTF-8 file with one text per line.'
   lines = json_file.read_text(path.expanduser(), again).splitlines()
   texts = list(filter(str.strip, lines))

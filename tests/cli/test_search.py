@@ -150,9 +150,12 @@ def test_nothing_is_printed_before_all_queries_are_known(
 ):
   bad = tmp_path / 'bad.csv'
   bad.write_text('question\nfind xml\n')
+  (tmp_path / 'no_id.jsonl').write_text('{"text": "find xml"}\n')
   for form, given, message in (
       ('text', ['find xml', ' '], 'query is empty'),
       ('json', [f'--queries={bad}'], 'no column of ids'),
+      # There is no flag to skip it.
+      ('json', [f'--queries={tmp_path}/no_id.jsonl'], 'Mend the file[.]$'),
       ('json', ['--queries=q.txt', 'find'], 'as arguments, or --queries, not'),
       ('trec', ['--queries=/none.txt'], '/none.txt cannot be read'),
   ):

@@ -57,6 +57,22 @@ _COLLECTED: contextvars.ContextVar[BadRows | None] = contextvars.ContextVar(
     'bad rows collected', default=None
 )
 
+# The flag of the command that skips bad rows of the files it reads.
+OF_TASKS = '--gin.STRICT=False'
+_SKIPPED_BY: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+    'flag that skips bad rows', default=OF_TASKS
+)
+
+
+@contextlib.contextmanager
+def skipped_by(flag: str | None) -> Iterator[None]:
+  """Errors about rows name this flag, or none, in place of that of tasks."""
+  token = _SKIPPED_BY.set(flag)
+  try:
+    yield
+  finally:
+    _SKIPPED_BY.reset(token)
+
 
 @contextlib.contextmanager
 def collecting() -> Iterator[BadRows]:
@@ -95,10 +111,10 @@ class Faults:
     `reason` says it in few words, `error` in full, with what was expected.
     """
     if self.stops:
+      flag = _SKIPPED_BY.get()
+      skip = f', or skip such {self._things} by {flag}' if flag else ''
       raise UserError(
-          f'{place}: {error or reason}. Mend the file, or skip such'
-          f' {self._things}: --gin.STRICT=False for files of a task,'
-          ' --skip_bad_rows for those of `encode --corpus`.'
+          f'{place}: {error or reason}. Mend the file{skip}.'
       ) from None
     self.bad.add(reason, place, count)
 
