@@ -192,17 +192,27 @@ class Batches:
     A step takes the first that holds its texts, so that there are no more
     programs to compile than these.
     """
+    return list(dict.fromkeys(self._tried_shapes))
+
+  @property
+  def usual_shapes(self) -> list[tuple[Shape, ...]]:
+    """The first of `shapes`, which hold the batches of a sample."""
+    return list(dict.fromkeys(self._tried_shapes[: self.layout.num_shapes]))
+
+  @functools.cached_property
+  def _tried_shapes(self) -> list[tuple[Shape, ...]]:
+    """The shapes that the layout tries in turn; some may be equal."""
     if self.joint_rows:
-      return list(dict.fromkeys(self._joint_rows.shapes))
+      return self._joint_rows.shapes
     together = self.cells * len(self.names)
     by_name = [
         self.layout.shapes(lengths, limit, together)
         for lengths, limit in zip(self._sample_lengths(), self.limits)
     ]
-    return list(dict.fromkeys(
+    return [
         tuple(shapes[min(i, len(shapes) - 1)] for shapes in by_name)
         for i in range(max(map(len, by_name)))
-    ))
+    ]
 
   @functools.cached_property
   def _joint_rows(self) -> JointRows:

@@ -181,7 +181,7 @@ class Dataset(abc.ABC):
     """The error that a split does not exist."""
     return UserError(
         f'Task {self.label!r} has no split {split!r}.'
-        f'{did_you_mean(split, known)} Splits: {", ".join(known)}.'
+        f'{did_you_mean(split, known)} Splits: {", ".join(known) or "none"}.'
     )
 
 

@@ -102,9 +102,9 @@ class Packed:
   postponed, so a step has the same pairs in every layout.
 
   Attributes:
-    num_shapes: shapes for the batches of the sample, one or more. Each of
-      several is taken by as large a share of them, so that fewer rows are
-      empty, and is compiled when the first batch takes it.
+    num_shapes: shapes for the batches of the sample, 1 to 16. Each of several
+      is taken by as large a share of them, so that fewer rows are empty, and is
+      compiled when the first batch takes it.
   """
 
   num_shapes: int = 1
@@ -115,7 +115,8 @@ class Packed:
 
   def __post_init__(self):
     expect(
-        self.num_shapes >= 1, 'Packed.num_shapes', self.num_shapes, '1 or more'
+        1 <= self.num_shapes <= 16, 'Packed.num_shapes', self.num_shapes,
+        '1 to 16: each is a program to compile',
     )
 
   def shapes(

@@ -284,17 +284,20 @@ def describe_cuts(
 
 
 def _describe_layout(batches: Batches, step: int) -> str:
-  """Returns a line on rows and padding of the batch of a step."""
-  batch = batches(step)
-  texts = {name: batch[name] for name in batches.names}
-  real = sum(int(rows.lengths.sum()) for rows in texts.values())
-  total = sum(rows.tokens.size for rows in texts.values())
-  shapes = ', '.join(
-      f'{name} {rows.tokens.shape[1]} x {rows.tokens.shape[2]}'
-      for name, rows in texts.items()
-  )
+  """Returns a line on shapes, and padding in a step, or in 16 that differ."""
+  shapes = batches.usual_shapes
+  steps = range(step, step + (16 if len(shapes) > 1 else 1))
+  some = [batches(number) for number in steps]
+  texts = [batch[name] for batch in some for name in batches.names]
+  real = sum(int(rows.lengths.sum()) for rows in texts)
+  total = sum(rows.tokens.size for rows in texts)
+  named = []
+  for name, *of in zip(batches.names, *shapes):
+    rows = ' to '.join(dict.fromkeys(str(of[i].rows) for i in (0, -1)))
+    named.append(f'{name} {rows} x {of[-1].length}')
+  count = f' {len(shapes)} shapes,' if len(shapes) > 1 else ''
   return (
-      f'Layout: {type(batches.layout).__name__}, rows x tokens in each of'
-      f' {batches.cells} cells: {shapes}; {real / total:.0%} of the tokens are'
-      ' real.'
+      f'Layout: {type(batches.layout).__name__},{count} rows x tokens in each'
+      f' of {batches.cells} cells: {", ".join(named)}; {real / total:.0%} of'
+      ' the tokens are real.'
   )

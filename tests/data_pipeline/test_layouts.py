@@ -1,5 +1,7 @@
 """Layouts: placements are sound, tight, and of few shapes."""
 
+import re
+
 import numpy as np
 import pytest
 import text_reading
@@ -8,6 +10,8 @@ from dualenc_jax.data import batches as batches_lib, layouts, Packed, Padded
 from dualenc_jax.data.batches import Batches
 from dualenc_jax.data.order import Order
 from dualenc_jax.data.text.ragged import Pool, Ragged
+from dualenc_jax.objectives import pairs
+from dualenc_jax.utils.errors import UserError
 
 LIMIT = 64
 LAYOUTS = [Padded(), Packed(), Packed(num_shapes=3)]
@@ -108,7 +112,23 @@ def test_more_shapes_leave_fewer_rows_empty(cells):
       size += sum(side.tokens.size for side in sides)
     shares[count] = filled / size
     assert min(taken[: min(count, 3)]) >= 10, taken
+    # The log says how many there are, and the share of all, not of the least.
+    said = pairs._describe_layout(data, 0)
+    share = int(re.search(r'(\d+)% of the tokens are real', said)[1]) / 100
+    assert count == 1 or abs(share - shares[count]) < 0.04
+    usual = len(data.usual_shapes)
+    assert data.usual_shapes == data.shapes[:usual]
+    assert sum(taken[:usual]) > 160 and 2 <= usual <= 4 or count == 1
+    least, most = (data.shapes[i][1].rows for i in (0, usual - 1))
+    rows = f'{least} to {most}' if count > 1 else least
+    assert f'passages {rows} x 64' in said
+    assert (f' {usual} shapes, ' in said) == (count > 1)
   assert shares[4] > shares[1] + (0.04 if cells == 1 else 0.02), shares
+
+
+def test_a_number_of_shapes_is_one_of_programs_to_compile():
+  with pytest.raises(UserError, match='num_shapes is 17; expected 1 to 16: ea'):
+    Packed(17)
 
 
 def test_texts_longer_than_all_of_the_sample_find_room(monkeypatch):

@@ -217,7 +217,7 @@ def test_missing_files_and_wrong_options(tmp_path):
   path = write(tmp_path / 'a.jsonl', GOOD)
   pairs = Pairs(train=str(path))
   refused(lambda: pairs.examples('validation'), 'train', '.VALIDATION_FILE=')
-  refused(lambda: pairs.check_split('dev'), "no split 'dev'")
+  refused(lambda: pairs.check_split('dev'), "no split 'dev'", ': train')
   none = tmp_path / 'b.jsonl'
   refused(lambda: read(none), f'no file {none}', '--gin.TRAIN_FILE=',
           error=SourceUnavailable)

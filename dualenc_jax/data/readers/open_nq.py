@@ -87,7 +87,7 @@ class OpenNQ(FilesDataset):
 
   def paths(self, split: str) -> list[pathlib.Path]:
     if split not in _FILES:
-      raise self.missing_split(split, _FILES)
+      raise self.missing_split(split, self.splits())
     path, size, names = _FILES[split]
     hint = f'Get it at {_URL}{path} ({size}).'
     return [files.find(self._root, names, 'open_nq', hint)]

@@ -305,7 +305,7 @@ class Pairs(FilesDataset):
 
   def _file(self, split: str) -> pathlib.Path:
     if split not in _SPLITS:
-      raise self.missing_split(split, _SPLITS)
+      raise self.missing_split(split, self.splits())
     flag = f'--gin.{split.upper()}_FILE=PATH'
     given = getattr(self, split)
     if not given:
