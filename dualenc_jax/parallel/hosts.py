@@ -1,10 +1,10 @@
 """The hosts of a command: they join, agree, and end together.
 
-JAX's coordination service runs on the first host. Its heartbeats end every host
-once one has died or has not answered for `SILENCE` seconds. A host that fails
-writes the reason into the service's key-value store, and the others end with
-it. In a process that has not joined others, `agree`, `wait_for_all` and `leave`
-do nothing.
+JAX's coordination service runs on the first host. By its heartbeats every host
+ends, to be run again, once one has died or has not answered for `SILENCE`
+seconds. A host that fails writes the reason into the service's key-value store,
+and the others end with it. In a process that has not joined others, `agree`,
+`wait_for_all` and `leave` do nothing.
 """
 
 import atexit
@@ -17,19 +17,21 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, NoReturn
 
+from dualenc_jax.parallel import lost_hosts
 from dualenc_jax.utils.errors import RUN_AGAIN, UserError
 
-# Seconds without a heartbeat after which JAX gives a host up.
-SILENCE = 60
-# Seconds between checks whether a host has failed.
+# Seconds without a heartbeat after which JAX gives a host up, a second early or
+# late.
+SILENCE = 50
+# Seconds between signs of life, and between checks whether a host has failed.
 _INTERVAL = 1.0
 _DAY = 24 * 3600
 # Seconds in which a shared folder must show what another host has written, and
 # between looks. NFS keeps the list of a folder's files for up to 60 s.
 _APPEARS, _POLL = 120.0, 2.0
-_FAILED = 'dualenc_jax/failed'
+_FAILED, _ALIVE = 'dualenc_jax/failed', 'dualenc_jax/alive'
 # Exit statuses of a host that would fail again.
 _ERRORS = 1, 2
 
@@ -37,6 +39,8 @@ _ERRORS = 1, 2
 _service: Any = None
 # How often all hosts have waited for each other, for unique keys.
 _waits = 0
+# By the key of a host: its last sign of life, and when this host saw it first.
+_heard: dict[str, tuple[str, float]] = {}
 _over = threading.Event()
 
 
@@ -59,7 +63,8 @@ def join(
     count: number of hosts.
     index: number of this one. All three are None where JAX finds them: on Cloud
       TPUs, SLURM, Open MPI and Kubernetes.
-    seconds: time to wait for all hosts; then JAX ends the process.
+    seconds: time to wait for all hosts; then the process ends, with the status
+      `RUN_AGAIN`.
     facts: lines that must be the same on all hosts: versions, flags.
 
   Raises:
@@ -74,12 +79,13 @@ def join(
   # Otherwise JAX catches SIGTERM.
   jax.config.update('jax_enable_preemption_service', False)
   try:
-    jax.distributed.initialize(
-        address, count, index, initialization_timeout=seconds,
-        # Under SLURM a process would have one device only.
-        cluster_detection_method='deactivate' if address else None,
-        heartbeat_timeout_seconds=SILENCE, shutdown_timeout_seconds=_DAY,
-    )
+    with lost_hosts.told_to(_give_up):
+      jax.distributed.initialize(
+          address, count, index, initialization_timeout=seconds,
+          # Under SLURM a process would have one device only.
+          cluster_detection_method='deactivate' if address else None,
+          heartbeat_timeout_seconds=SILENCE, shutdown_timeout_seconds=_DAY,
+      )
   except Exception as e:  # Name services, HTTP, Kubernetes and others fail.
     raise UserError(
         f'--multihost: JAX does not find the hosts: {e} Expected Cloud TPUs,'
@@ -162,9 +168,10 @@ def wait_for_shards(is_done: Callable[[], bool], folder: Any) -> None:
 
 
 def wait_for_verdict(error: BaseException) -> None:
-  """Waits until JAX names the host that an error of a collective is due to.
+  """Waits until JAX gives up the host that an error of a collective is due to.
 
-  Returns at once for other errors.
+  The process ends then. Returns at once for other errors, and after a while if
+  no host is lost.
   """
   each: BaseException | None = error
   while _service is not None and each is not None:
@@ -215,21 +222,58 @@ def is_joined() -> bool:
 
 def _watch() -> None:
   """Ends this process once another host has written that it has failed."""
+  client, key, beats = _service.client, f'{_ALIVE}/{_service.process_id}', 0
   while not _over.wait(_INTERVAL):
+    beats += 1
     try:
-      status, why = json.loads(_service.client.key_value_try_get(_FAILED))
+      client.key_value_set(key, f'{_name()} {beats}', allow_overwrite=True)
+      now = time.monotonic()
+      for host, said in client.key_value_dir_get(_ALIVE):
+        if said != _heard.get(host, ('', now))[0]:
+          _heard[host] = said, now
+      status, why = json.loads(client.key_value_try_get(_FAILED))
     except Exception:  # No host has failed, or JAX is about to say so.
       continue
-    if _over.is_set():
-      return
-    # The main thread may wait for ever. Checkpoints and shards appear whole or
-    # not at all.
-    os.write(
-        2,
-        f'error: {why}; {_name()} stops, too. Run the same command again on all'
-        ' hosts to resume.\n'.encode(),
+    if not _over.is_set():
+      status = status if status in _ERRORS else RUN_AGAIN
+      _stop(f'{why}; {_stops_too()}', status)
+  with contextlib.suppress(Exception):
+    client.key_value_set(key, ' left', allow_overwrite=True)
+
+
+def _give_up(*_: Any) -> None:
+  """Ends this process, as JAX has given up a host, or waiting for all."""
+  if _service is None:
+    _stop(
+        'not all hosts have come within --initialization_timeout, or they were'
+        ' given other numbers of hosts. Run the same command again on all'
+        ' hosts.',
+        RUN_AGAIN,
     )
-    os._exit(status if status in _ERRORS else RUN_AGAIN)
+  last = max((seen for _, seen in _heard.values()), default=0.0)
+  lost = [said for said, seen in _heard.values() if last - seen > SILENCE / 2]
+  if not lost and _service.process_id:
+    # The store is with the first host: without it all are as silent.
+    lost = [_heard.get(f'{_ALIVE}/0', ('host 0 -', last))[0]]
+  names = [name for said in lost if (name := said.rpartition(' ')[0])]
+  _stop(
+      f'{" and ".join(names) or "another host"} has died or does not answer;'
+      f' {_stops_too()}', RUN_AGAIN,
+  )
+
+
+def _stop(message: str, status: int) -> NoReturn:
+  """Ends this process, whose main thread may wait for ever."""
+  # Checkpoints and shards appear whole or not at all.
+  os.write(2, f'error: {message}\n'.encode())
+  os._exit(status)
+
+
+def _stops_too() -> str:
+  return (
+      f'{_name()} stops, too. Run the same command again on all hosts to'
+      ' resume.'
+  )
 
 
 def _name() -> str:

@@ -1,5 +1,6 @@
 """Commands that search, as two processes and as one; what hosts compare."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from dualenc_jax.cli import (
 )
 from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.hosts import Host
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import RUN_AGAIN, UserError
 
 SET = tiny_beir.make_large()
 
@@ -197,7 +198,12 @@ def test_four_hosts_of_which_one_dies(model, tmp_path):
     time.sleep(0.002)
   hosts_[2].kill()
   for number, (status, said) in enumerate(two_hosts.ends(hosts_, 75)):
-    assert status == -signal.SIGKILL if number == 2 else status, said[-2000:]
+    if number == 2:
+      assert status == -signal.SIGKILL
+      continue
+    assert status == RUN_AGAIN, said[-2000:]
+    end = said.splitlines()[-1]
+    assert re.match(r'error: host 2 \(\S+, pid \d+\) has died', end), end
   assert not (tmp_path / 'results' / 'run.trec').exists()
   for status, said in two_hosts.ends(
       two_hosts.start('evaluate', *given, devices=[1] * 4)

@@ -37,7 +37,7 @@ def by_slurm() -> Environs:
 
 
 def impatient(folder: pathlib.Path) -> Environs:
-  """Variables of hosts that give each other up after 8 s in place of 60.
+  """Variables of hosts that give each other up after 8 s in place of 50.
 
   The folder gets a module that all Python programs import first.
   """
