@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import pathlib
 from typing import Any
 
@@ -12,10 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dualenc_jax.checkpoints import loading, released_models
+from dualenc_jax.checkpoints import foreign_models, loading, released_models
 from dualenc_jax.data.columns import TEACHER_SCORES
-from dualenc_jax.data.text.ragged import DistinctTexts, from_uint32_pairs
+from dualenc_jax.data.text.ragged import (
+  DistinctTexts,
+  from_uint32_pairs,
+  lengths_to_offsets,
+  Pool,
+  Ragged,
+)
 from dualenc_jax.data.text.template import PairPool
+from dualenc_jax.data.text.tokenizer import Tokenizer
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.losses.distill import margin_errors
 from dualenc_jax.losses.loss import weighted_mean
@@ -23,13 +31,16 @@ from dualenc_jax.objectives.objective import Key, Result, Run
 from dualenc_jax.objectives.product_codes import CodeObjective
 from dualenc_jax.retrieval.encoding.teacher import (
   check_spread,
+  PairScorer,
   PairScores,
   Teacher,
 )
+from dualenc_jax.utils import hub
 from dualenc_jax.utils.errors import UserError
 
 # The number of new pairs that a query had the teacher score.
 _ASKED = 'asked'
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +55,9 @@ class DistilledPQ(CodeObjective):
     L_q = mean over j of ((s_p - s_j) - (t_p - t_j))^2.
 
   Attributes:
-    teacher: the model_dir of a cross-encoder of the same vocabulary, or a
-      released ranker. It reads passages as this run cuts them.
+    teacher: the model_dir of a cross-encoder or split re-ranker, st:FOLDER, or
+      a released ranker. It reads texts as this run cuts them; in tokens of its
+      own, if they differ from the run's.
     teacher_form: form of a released ranker, 'monot5' or 'rankt5'.
     teacher_vocabulary: its SentencePiece file, if none is beside it.
     least_spread: standard deviation of the first batch's margins, below which
@@ -62,47 +74,40 @@ class DistilledPQ(CodeObjective):
   least_spread: float = 1.0
 
   @functools.cached_property
-  def cross_encoder(self) -> Teacher:
+  def ranker(self) -> PairScorer:
     """The teacher, on the devices of this host; raises UserError."""
     if self.teacher is None:
       raise UserError(
-          'TEACHER_DIR is None; expected the model_dir of a cross-encoder, or'
-          ' a released ranker with its TEACHER_FORM.'
+          'TEACHER_DIR is None; expected the model_dir of a cross-encoder or'
+          ' split re-ranker, st:FOLDER, or a released ranker with its'
+          ' TEACHER_FORM.'
       )
     path = pathlib.Path(self.teacher).expanduser()
-    if self.teacher_form is None:
-      found = loading.load_teacher(path)
-      if not isinstance(found, Teacher):
-        raise UserError(
-            f'TEACHER_DIR: {path} is a split re-ranker; expected a'
-            ' cross-encoder, --gin_file=architectures/cross_encoder.gin.'
-        )
-      return found
-    return released_models.load_ranker(
-        path, self.teacher_form, self.teacher_vocabulary
-    )
+    if self.teacher_form is not None:
+      return released_models.load_ranker(
+          path, self.teacher_form, self.teacher_vocabulary
+      )
+    if hub.is_foreign(self.teacher):
+      return foreign_models.load_teacher(self.teacher)
+    return loading.load_teacher(path)
 
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)
-    tokenizer, teacher = run.tokenizer, self.cross_encoder.tokenizer
-    if tokenizer.vocabulary.sha256 != teacher.vocabulary.sha256:
-      raise UserError(
-          f'TEACHER_DIR is {self.teacher}, of another vocabulary than'
-          f' {tokenizer.vocabulary.path}, whose tokens the run has.'
+    if not self._shares_tokens(run.tokenizer):
+      _LOG.info(
+          'The teacher reads the tokens of this run as text, in its own'
+          ' tokens: %s.', self.teacher,
       )
-    if tokenizer.prefixes != teacher.prefixes:
-      raise UserError(
-          f'TEACHER_DIR is {self.teacher}, with the prefixes'
-          f' {teacher.prefixes}, and the run has {tokenizer.prefixes}. Expected'
-          ' the same.'
-      )
-    room = self.cross_encoder.template.room
-    if tokenizer.query_length > room:
-      raise UserError(
-          f'TEACHER_DIR is {self.teacher}, whose pairs leave room for queries'
-          f' of {room} tokens, and QUERY_LENGTH is {tokenizer.query_length}.'
-          ' Lower it to that.'
-      )
+
+  def _shares_tokens(self, tokenizer: Tokenizer) -> bool:
+    """Whether the teacher joins this run's tokens as they are."""
+    teacher = self.ranker
+    return (
+        isinstance(teacher, Teacher)
+        and tokenizer.vocabulary.sha256 == teacher.tokenizer.vocabulary.sha256
+        and tokenizer.prefixes == teacher.tokenizer.prefixes
+        and tokenizer.query_length <= teacher.template.room
+    )
 
   def abstract_batch(self, run: Run) -> Any:
     batch = super().abstract_batch(run)
@@ -161,18 +166,24 @@ class DistilledPQ(CodeObjective):
 
   def _pair_scores(self, run: Run) -> PairScores:
     """Returns the teacher's scores by fingerprints of queries and passages."""
-    teacher, passages = self.cross_encoder, run.batches.all_passages
+    teacher, passages = self.ranker, run.batches.all_passages
     queries = DistinctTexts(
         [(c.query_tokens, c.query_fingerprints) for c in run.caches]
     )
-    joined = PairPool(teacher.template, queries.pool, passages.pool)
+    if isinstance(teacher, Teacher) and self._shares_tokens(run.tokenizer):
+      joined = PairPool(teacher.template, queries.pool, passages.pool)
+      of_tokens = functools.partial(teacher.of_tokens, joined)
+    else:
+      of_tokens = functools.partial(
+          score_as_text, teacher, run.tokenizer, queries.pool, passages.pool
+      )
 
     def score(pairs: np.ndarray) -> np.ndarray:
       rows = [
           texts.rows[texts.numbers(ids)]
           for texts, ids in zip((queries, passages), pairs.T)
       ]
-      return teacher.of_tokens(joined, np.stack(rows, axis=1))
+      return of_tokens(np.stack(rows, axis=1))
 
     if self.states_dir is None:
       return PairScores(score)
@@ -204,6 +215,36 @@ class DistilledPQ(CodeObjective):
         'better_hits': over_hits((margins < 0).astype(jnp.float32)),
         'asked': jnp.mean(batch[_ASKED]),
     }
+
+
+def score_as_text(
+    teacher: PairScorer, tokenizer: Tokenizer, queries: Pool, passages: Pool,
+    rows: np.ndarray,
+) -> np.ndarray:
+  """Scores of rows [n, 2] of tokens, read as text without prefixes: [n].
+
+  Each text that takes part is decoded once. Characters that the tokenizer has
+  no piece for are lost.
+  """
+  vocabulary = tokenizer.vocabulary
+
+  def decode(pool: Pool, used: np.ndarray, prefix: str) -> list[str]:
+    offsets = lengths_to_offsets(pool.lengths(used))
+    values = np.empty(offsets[-1], np.int32)
+    pool.copy(used, values, offsets[:-1])
+    tokens = Ragged(values, offsets)
+    # As a text begins that has been normalised.
+    start = vocabulary.decode(vocabulary.pieces(prefix))
+    texts = (vocabulary.decode(tokens.row(i)) for i in range(len(used)))
+    return [text.removeprefix(start).strip() for text in texts]
+
+  of_query, query = np.unique(rows[:, 0], return_inverse=True)
+  of_passage, passage = np.unique(rows[:, 1], return_inverse=True)
+  return teacher.scores(
+      decode(queries, of_query, tokenizer.query_prefix),
+      decode(passages, of_passage, tokenizer.passage_prefix),
+      np.stack([query, passage], axis=1),
+  )
 
 
 def _local_rows(array: jax.Array) -> np.ndarray:

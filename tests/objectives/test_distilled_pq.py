@@ -5,8 +5,12 @@ import jax
 import numpy as np
 import pytest
 
+from dualenc_jax.checkpoints.foreign_models import TextTeacher
+from dualenc_jax.data import Tokenizer, Vocabulary
+from dualenc_jax.data.text.ragged import Pool
 from dualenc_jax.losses.code_search import Hits
 from dualenc_jax.objectives import DistilledPQ
+from dualenc_jax.objectives.distilled_pq import score_as_text
 from dualenc_jax.retrieval.encoding.teacher import PairScores
 from dualenc_jax.utils.errors import UserError
 
@@ -126,3 +130,32 @@ def test_scores_that_are_not_finite(tmp_path):
   with pytest.raises(UserError, match='gives 1 of 3 pairs a score that is not'):
     scores(pairs)
   assert not path.exists()
+
+
+def test_a_teacher_of_other_tokens_reads_text():
+  tokenizer = Tokenizer(
+      Vocabulary('python_code_8k'), query_length=16, passage_length=8,
+      query_prefix='query:  ', passage_prefix='',
+  )
+  queries = ['find a map', 'a date', 'open the file']
+  passages = ['maps of a list', 'the date', 'a file is opened by its long path']
+  pools = [
+      Pool([(encode(texts), {})]) for encode, texts in (
+          (tokenizer.encode_queries, queries),
+          (tokenizer.encode_passages, passages),
+      )
+  ]
+
+  def predict(pairs):
+    """What a pair is, told apart by its texts alone."""
+    found = []
+    for query, passage in pairs:
+      place = [p.startswith(passage) for p in passages].index(True)
+      assert passage and len(passage) <= len(passages[place])
+      found.append(10 * queries.index(query) + place)
+    return found
+
+  rows = np.array([[2, 0], [0, 2], [2, 2], [1, 1]])
+  teacher = TextTeacher(predict, {})
+  found = score_as_text(teacher, tokenizer, *pools, rows)
+  np.testing.assert_array_equal(found, rows @ [10, 1])

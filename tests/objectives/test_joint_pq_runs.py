@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import string
 
 import faiss
 import faiss_levels
@@ -11,10 +12,17 @@ import pytest
 from run_files import assert_same, logged, rows_of, tensors_and_codec
 import shared_runs
 import tiny_run
+import torch
+import transformers
 import two_hosts
 
 import dualenc_jax
-from dualenc_jax.checkpoints import checkpoint_reader, formats, loading
+from dualenc_jax.checkpoints import (
+  checkpoint_reader,
+  foreign_models,
+  formats,
+  loading,
+)
 from dualenc_jax.cli import main as cli, search, train
 from dualenc_jax.retrieval.compression import model_codec
 from dualenc_jax.retrieval.index import Index
@@ -54,9 +62,10 @@ def joint(folder, made, *more):
   return flags(folder, made, '--gin.JPQ_CUT=20', *more)
 
 
-def taught(folder, made, *more):
+def taught(folder, made, *more, teacher=None):
+  teacher = teacher or shared_runs.cross_encoder()
   return flags(
-      folder, made, f'--gin.TEACHER_DIR={shared_runs.cross_encoder()}',
+      folder, made, f'--gin.TEACHER_DIR={teacher}',
       '--gin.LEAST_SPREAD=0.0', *more, loss='jpq_gpl', depth=DEPTH,
   )
 
@@ -163,13 +172,34 @@ def test_a_codec_of_another_tower(made, tmp_path):
     train.main([*given, f'--model_dir={tmp_path / "new"}'])
 
 
+@pytest.fixture(scope='module')
+def foreign(tmp_path_factory):
+  """st:FOLDER of a random cross-encoder whose tokens are letters."""
+  folder = tmp_path_factory.mktemp('foreign')
+  letters = string.ascii_lowercase
+  pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *letters]
+  pieces += [f'##{letter}' for letter in letters]
+  (folder / 'vocab.txt').write_text('\n'.join(pieces))
+  torch.manual_seed(0)
+  config = transformers.BertConfig(
+      vocab_size=len(pieces), hidden_size=16, num_hidden_layers=1,
+      num_attention_heads=2, intermediate_size=32, num_labels=1,
+  )
+  transformers.BertForSequenceClassification(config).save_pretrained(folder)
+  tokenizer = transformers.BertTokenizer(str(folder / 'vocab.txt'))
+  tokenizer.save_pretrained(folder)
+  return f'st:{folder}'
+
+
+@pytest.mark.parametrize('own', [True, False])
 def test_the_first_step_learns_margins_of_the_exact_hits(
-    made, trained, tmp_path
+    own, made, trained, foreign, tmp_path
 ):
   """All queries at once; search and teacher by texts, from outside."""
   folder = tmp_path / 'run'
+  whole = '--gin.BATCH_SIZE=96', '--gin.DROPOUT_RATE=0.0'
   train.main([
-      *taught(folder, made, '--gin.BATCH_SIZE=96', '--gin.DROPOUT_RATE=0.0'),
+      *taught(folder, made, *whole, teacher=None if own else foreign),
       '--gin.STEPS=1', f'--model_dir={folder / "jpq"}',
   ])
   rows, passages = rows_of(folder)
@@ -187,9 +217,12 @@ def test_the_first_step_learns_margins_of_the_exact_hits(
       for query, found in enumerate(order)
       for passage in (own_rows[query], *found)
   ]
-  teacher = loading.load_teacher(shared_runs.cross_encoder()).scores(
-      queries, passages, np.array(pairs)
-  ).reshape(len(rows), -1)
+  if own:
+    ranker = loading.load_teacher(shared_runs.cross_encoder())
+  else:
+    ranker = foreign_models.load_teacher(foreign)
+  teacher = ranker.scores(queries, passages, np.array(pairs))
+  teacher = teacher.reshape(len(rows), -1)
   # Of one query text there may be several passages.
   labelled = [
       {i for i, row in zip(own_rows, rows) if row['query'] == query}
