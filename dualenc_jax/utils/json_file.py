@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import json
 import os
 import pathlib
+import types
 from typing import Any, get_args
 
 from dualenc_jax.utils import untrusted
@@ -12,6 +13,10 @@ from dualenc_jax.utils.errors import UserError
 # Bytes of a file of one value, such as a vocabulary, and levels of nesting.
 _LONGEST, _DEEPEST = 2**26, 64
 _TOO_DEEP = f'values are nested more than {_DEEPEST} deep'
+_KINDS = {
+    dict: 'an object', list: 'a list', str: 'a string', bool: 'a boolean',
+    int: 'a whole number', float: 'a number', types.NoneType: 'null',
+}
 
 
 class RepeatedKey(ValueError):
@@ -80,6 +85,11 @@ def read_lines(
     yield where, parse(line, where, again)
 
 
+def kind_name(kind: type) -> str:
+  """The name of a type in JSON, as in 'a string'."""
+  return _KINDS.get(kind, kind.__name__)
+
+
 def parse(
     content: str | bytes, where: Any, again: str = 'Copy it again.',
     kind: type[dict] | type[list] = dict,
@@ -92,7 +102,7 @@ def parse(
   if not isinstance(value, kind):
     what = 'object' if kind is dict else 'list'
     raise UserError(
-        f'{where} is not a JSON {what}: it holds a {type(value).__name__}.'
+        f'{where} is not a JSON {what}: it holds {kind_name(type(value))}.'
         f' {again}'
     )
   return value
@@ -192,7 +202,7 @@ def check(value: Any, shape: Any, where: Any, again: str = '') -> None:
   if type(value) not in kinds:
     raise UserError(
         f'{where} is {untrusted.quote(value)}; expected'
-        f' {" or ".join(k.__name__ for k in kinds)}. {again}'.strip()
+        f' {" or ".join(map(kind_name, kinds))}. {again}'.strip()
     )
   if type(value) is int and abs(value) > _LARGEST:
     raise UserError(

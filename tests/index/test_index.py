@@ -111,7 +111,7 @@ def test_missing_and_truncated_files(folder, tmp_path, name, share):
 @pytest.mark.parametrize('change, message', [
     ({'format': 'faiss'}, "another format than 'dualenc-index'"),
     ({'version': 2}, 'version 2; this program reads version 3'),
-    ({'passages': '10'}, "passages is '10'; expected int"),
+    ({'passages': '10'}, "passages is '10'; expected a whole number"),
     ({'passages': 9}, r'npy: holds .* says float32 \(1, 6\)'),
     ({'passages': 15}, r'npy: holds .* says float32 \(4, 6\)'),
     ({'dtype': 'float16'}, r'npy: holds float32 .* says float16 \(4, 6\)'),

@@ -171,7 +171,7 @@ def test_weights_of_training_alone(tmp_path):
     ('{"query": "q"', 'not JSON'),
     ({'label': 1}, "no column 'query' or 'passage'. "),
     (GOOD | {'passage': ' \n\t'}, "'passage' is empty"),
-    (GOOD | {'query': 3}, "'query' holds int, not a string"),
+    (GOOD | {'query': 3}, "'query' holds a whole number, not a string"),
     (b'{"query": "\xff", "passage": "p"}', 'not UTF-8'),
     (GOOD | {'query_id': [1]}, "'query_id' is neither"),
     (GOOD | {'passage': ['p', 'r'], 'passage_id': 1},

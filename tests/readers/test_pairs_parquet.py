@@ -76,7 +76,7 @@ def test_memory_does_not_grow_with_a_row_group(tmp_path):
 
 def test_bad_rows(tmp_path):
   path = write(tmp_path, {'query': ['q', 'r'], 'passage': ['p', None]})
-  refused(lambda: read(path), f"{path}:2: 'passage' holds NoneType")
+  refused(lambda: read(path), f"{path}:2: 'passage' holds null, not a")
   assert column(read(path, strict=False), 'query') == ['q']
   path = write(tmp_path, {'query': NOT_UTF_8, 'passage': ['p', 'p']})
   refused(lambda: read(path), 'damaged', 'utf-8')

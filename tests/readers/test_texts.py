@@ -63,7 +63,7 @@ def test_a_first_line_of_names_decides_the_columns(
     ('q.tsv', ['docno\tbody'], ' query_id or qid), and none of texts (text, q'),
     ('q.tsv', ['id\ttext\ttext'], " has two columns 'text'"),
     ('q.jsonl', [{'_id': 'a', 'body': 'x'}], 'no column of texts (text, qu'),
-    ('q.jsonl', [{'_id': 'a', 'text': 3}], "'text' holds int, not a str"),
+    ('q.jsonl', [{'_id': 'a', 'text': 3}], "'text' holds a whole number, n"),
     ('q', [], ' is empty; expected one text'),
 ])
 def test_bad_rows_are_named(tmp_path, name, lines, message):

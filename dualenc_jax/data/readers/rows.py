@@ -193,7 +193,7 @@ def json_object(line: bytes) -> dict[str, Any]:
 def as_object(row: Any) -> dict[str, Any]:
   """A value of JSON that is an object; raises BadRow."""
   if not isinstance(row, dict):
-    raise BadRow(f'not a JSON object but a {type(row).__name__}')
+    raise BadRow(f'not a JSON object but {json_file.kind_name(type(row))}')
   return row
 
 
@@ -232,7 +232,8 @@ def titled(title: str, text: str) -> str:
 def check_text(name: str, value: Any, empty: bool = False) -> None:
   """Raises BadRow unless `value` is a string with something in it."""
   if not isinstance(value, str):
-    raise BadRow(f'{name!r} holds {type(value).__name__}, not a string')
+    kind = json_file.kind_name(type(value))
+    raise BadRow(f'{name!r} holds {kind}, not a string')
   if not empty and not value.strip():
     raise BadRow(f'{name!r} is empty')
   try:

@@ -213,10 +213,13 @@ class App:
         request,
         ('model', 'input', 'encoding_format', 'dimensions', 'user'),
     )
-    asked = body.get('model')
+    for name in ('model', 'input'):
+      if name not in body:
+        raise UserError(f'The body has no "{name}"; expected one.')
+    asked = body['model']
     forms.expect(isinstance(asked, str), 'model', asked, 'the name of a model')
     model, side = self._find_model(asked, self._towers)
-    texts = forms.check_texts(body.get('input'))
+    texts = forms.check_texts(body['input'])
     form, size = body.get('encoding_format'), body.get('dimensions')
     forms.expect(
         form in _FORMATS, 'encoding_format', form, '"float" or "base64"'
@@ -224,7 +227,7 @@ class App:
     dim = self._engine.retrievers[model].dim
     forms.expect(
         size in (None, dim), 'dimensions', size,
-        f'{dim}, or nothing; `dualenc serve --dim` serves fewer',
+        f'{dim}, or null; `dualenc serve --dim` serves fewer',
     )
     found = await self._batcher.submit(Job(side, model), texts)
     return await _aside(
@@ -278,7 +281,7 @@ class App:
           ' search for, or a passage whose neighbours are searched.'
       )
     text = body[name]
-    forms.expect(isinstance(text, str), name, text, 'a text')
+    forms.expect(isinstance(text, str), name, text, 'a string')
     forms.check_texts(text, name)
     k, most = body.get('k', 10), self._engine.max_k
     forms.expect(

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from dualenc_jax.pipelines.serving.engine import Embedding
-from dualenc_jax.utils import input_checks, untrusted
+from dualenc_jax.utils import untrusted
 from dualenc_jax.utils.errors import UserError
 
 # Texts of a call, as OpenAI has it; letters of a text; bytes of a body.
@@ -34,7 +34,8 @@ class Refusal(Exception):
 def expect(holds: object, name: str, value: Any, expected: str) -> None:
   """Raises UserError, with a long value cut, unless that holds."""
   if not holds:
-    quoted = untrusted.quote(value)
+    text = untrusted.escape(json.dumps(value, ensure_ascii=False))
+    quoted = text[:80] + '...' * (len(text) > 80)
     raise UserError(f'{name} is {quoted}; expected {expected}.')
 
 
@@ -42,8 +43,8 @@ def check_texts(given: Any, name: str = 'input') -> list[str]:
   """The texts of a request; UserError for all else."""
   texts = [given] if isinstance(given, str) else given
   is_list = isinstance(texts, list) and texts
-  expect(is_list, name, given, 'a text, or a list of some')
-  if isinstance(texts[0], (int, list)):
+  expect(is_list, name, given, 'a string or a list of strings, one or more')
+  if type(texts[0]) in (int, list):
     raise UserError(
         f'{name} has token ids; expected texts, as this model has a vocabulary'
         ' of its own. In LangChain give check_embedding_ctx_length=False.'
@@ -53,9 +54,13 @@ def check_texts(given: Any, name: str = 'input') -> list[str]:
         f'{name} has {len(texts):,} texts; expected at most {MOST_TEXTS:,}.'
         ' Send them in several calls.'
     )
-  texts = input_checks.check_texts(name, texts)
   for i, text in enumerate(texts):
     where = name if isinstance(given, str) else f'{name}[{i}]'
+    expect(isinstance(text, str), where, text, 'a string')
+    if re.search('[\ud800-\udfff]', text):
+      raise UserError(
+          f'{where} has half of a surrogate pair; expected Unicode text.'
+      )
     if not text.strip():
       raise UserError(f'{where} is empty; expected a text.')
     if len(text) > MOST_LETTERS:
