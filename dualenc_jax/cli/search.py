@@ -39,7 +39,7 @@ from dualenc_jax.retrieval.index import (
 )
 from dualenc_jax.retrieval.search import snippet
 from dualenc_jax.retriever import Hit, Retriever
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
 from dualenc_jax.utils.untrusted import escape
 
 # Queries of a file that are searched for at a time.
@@ -64,21 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   host = runtime.host()
   queries = _queries(args)
   model = saved_run.load_from_args(args, per_host=True)
-  if args.index_dir is not None:
-    index = open_index(model, args.index_dir, host=host)
-    index_lib.agree(index)
-  else:
-    home = saved_run.results_dir(
-        args.model_dir, args.dim, args.passage_prompt
-    )
-    try:
-      passages = model.own_passages()
-    except UserError as e:
-      raise UserError(
-          f'{e} An index that exists is searched without the data: give'
-          ' --index_dir.'
-      ) from e
-    index = build_for_model.open_task_index(model, passages, home, host)
+  index = _open_index(args, model, host)
   retriever = Retriever(model, index, args.candidates)
   words = bm25.words(args)
   if args.hybrid is not None:
@@ -105,6 +91,37 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.queries is not None and notes > _LOGGED:
     _LOG.warning('There are %d more such notes on queries.', notes - _LOGGED)
   hosts.wait_for_all()
+
+
+def _open_index(
+    args: argparse.Namespace, model: saved_run.TrainedModel, host: hosts.Host
+) -> index_lib.Index:
+  """The index of --index_dir; else that of the model, made where it is due."""
+  folder = args.index_dir
+  if folder is None:
+    home = saved_run.results_dir(
+        args.model_dir, args.dim, args.passage_prompt
+    )
+    try:
+      passages = model.own_passages()
+    except UserError as e:
+      folder = build_for_model.default_index_dir(home)
+      # A file that a flag names must be there.
+      named = args.gin_file or args.gin_bindings
+      if named or not isinstance(e, SourceUnavailable) or not folder.exists():
+        raise UserError(
+            f'{e} An index that exists is searched without the data: give'
+            ' --index_dir.'
+        ) from e
+      _LOG.warning(
+          '%s is searched as it is, and not compared with the data: %s',
+          folder, e.__cause__ or e,
+      )
+    else:
+      return build_for_model.open_task_index(model, passages, home, host)
+  index = open_index(model, folder, host=host)
+  index_lib.agree(index)
+  return index
 
 
 def _queries(args: argparse.Namespace) -> Iterator[list[tuple[str, str]]]:

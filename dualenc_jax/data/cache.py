@@ -230,7 +230,7 @@ def _find_unchecked(
       if all(cache.header.get(n) == value for n, value in wanted.items()):
         found.append(cache)
   if len(found) > 1:
-    raise UserError(
+    raise SourceUnavailable(
         f'{error} Of the token caches in {cache_dir} {len(found)} may be of it,'
         f' such as {found[0].folder.name} and {found[1].folder.name}. Remove'
         ' those of other data.'
@@ -239,7 +239,7 @@ def _find_unchecked(
     # Every project has a train.jsonl, and all share the default folder.
     shared = cache_dir == files.default_cache_dir() / 'tokens'
     if shared and not isinstance(error.__cause__, ImportError):
-      raise UserError(
+      raise SourceUnavailable(
           f'{error} The token cache {found[0].folder} is of a file of that'
           f' name. If of this one, give --gin.CACHE_DIR={cache_dir}.'
       ) from error
@@ -248,7 +248,7 @@ def _find_unchecked(
         f' source is unchanged: {error}'
     )
     return found[0]
-  raise UserError(
+  raise SourceUnavailable(
       f'{error} Or prepare the token cache where the data is, and copy it to'
       f' {cache_dir}: there is none here for task {key["task"]!r}, split'
       f' {key["split"]!r}, with this vocabulary and these lengths.'

@@ -63,7 +63,8 @@ def missing(path: pathlib.Path) -> str:
   """'PATH does not exist.', with the names beside it that may be meant."""
   folder = path.parent
   names = os.listdir(folder) if folder.is_dir() else []
-  return f'{path} does not exist.{did_you_mean(path.name, names)}'
+  place = '' if path.is_absolute() else f' in {os.getcwd()}'
+  return f'{path} does not exist{place}.{did_you_mean(path.name, names)}'
 
 
 def did_you_mean_or_known(name: str, known: Iterable[str]) -> str:

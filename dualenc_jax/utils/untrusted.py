@@ -36,7 +36,8 @@ def is_file(path: Any) -> bool:
 def explain_path(path: Any) -> str:
   """Describes a path that is not a regular file, for an error."""
   if is_remote(path) or not os.path.lexists(path):
-    return f'there is no file {path}'
+    is_relative = not is_remote(path) and not os.path.isabs(path)
+    return f'there is no file {path}{f" in {os.getcwd()}" * is_relative}'
   if not os.path.exists(path):
     return f'{path} is a link that leads to nothing'
   kind = 'a folder' if os.path.isdir(path) else 'a pipe, a socket or a device'

@@ -1,6 +1,7 @@
 """What `dualenc search` prints: formats, snippets, what it says of a query."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -143,6 +144,24 @@ def test_python_hits_have_their_passages(folder):
   ] == [[texts[i] for i in row] for row in ids]
   with pytest.raises(UserError, match=r'queries\[1\] is empty; give some wo'):
     retriever.search(['a', ' \n'])
+
+
+def test_an_index_is_searched_where_the_data_is_not(folder, tmp_path, capsys):
+  model = tiny_evaluation.copy_model(tmp_path / 'model')
+  with (model / 'config.gin').open('a') as config:
+    config.write("TRAIN_FILE = 'a.jsonl'\n")
+  argv = ['search', f'--model_dir={model}', 'find map', '--k=1']
+  assert cli.main(argv) == 2
+  shutil.copytree(folder / 'index', model / 'index')
+  capsys.readouterr()
+  assert cli.main(argv) == 0
+  told = capsys.readouterr()
+  assert "'train': there is no file a.jsonl in /" in told.err
+  expected = printed(capsys, folder, 'find map', '--k=1')
+  assert told.out == expected.out
+  # What a flag names must be there.
+  assert cli.main([*argv, '--gin.TRAIN_FILE=b.jsonl']) == 2
+  assert 'no file b.jsonl in /' in capsys.readouterr().err
 
 
 def test_nothing_is_printed_before_all_queries_are_known(

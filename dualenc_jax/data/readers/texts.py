@@ -15,7 +15,7 @@ from dualenc_jax.data.readers.pairs import Pairs
 from dualenc_jax.data.readers.rows import BadRow
 from dualenc_jax.data.readers.tables import OF_TEXTS
 from dualenc_jax.utils import hub
-from dualenc_jax.utils.errors import missing, UserError
+from dualenc_jax.utils.errors import missing, SourceUnavailable, UserError
 
 # The columns of a TSV without a first line of names.
 _TSV = 'id', 'text', 'title'
@@ -85,7 +85,7 @@ class Texts(FilesDataset):
     if tables.is_arrow_folder(path) or path.is_file():
       return path
     if not path.is_dir():
-      raise UserError(missing(path))
+      raise SourceUnavailable(missing(path))
     names = [f'{split}.jsonl', f'{split}.jsonl.gz']
     for name in names:
       if (path / name).is_file():

@@ -32,7 +32,7 @@ from dualenc_jax.retrieval.index.index import (
 from dualenc_jax.retrieval.index.shard import IndexFolders, Passage
 from dualenc_jax.retrieval.search.search_programs import allocate_rows
 from dualenc_jax.utils import finite, machine
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import SourceUnavailable, UserError
 from dualenc_jax.utils.progress import Progress
 
 # The share of memory for embeddings; the rest is for the model and the search.
@@ -131,7 +131,7 @@ def default_split(task: Dataset | Mixture) -> str:
   """The split whose passages are everything to search, or UserError."""
   splits = task.splits()
   if not splits:
-    raise UserError(
+    raise SourceUnavailable(
         f'Task {task.label!r} has no splits, as its files do not exist. Give'
         ' them as in training, such as --gin.TRAIN_FILE, or an index,'
         ' --index_dir.'
