@@ -100,6 +100,22 @@ def test_codes_are_found_as_by_one_host(codec, on_disk, monkeypatch):
     np.testing.assert_array_equal(own, ranks)
 
 
+def test_the_first_host_trains_for_all(monkeypatch):
+  _, passages = search_cases.random(np.random.default_rng(0))
+  spec, trained = compression.spec('pca:5+int8'), []
+
+  def train():
+    trained.append(spec.fit(passages))
+    return trained[0]
+
+  found = Network(3, monkeypatch).run(
+      lambda host: shared.from_first(host, train).encode(passages)
+  )
+  assert len(trained) == 1 and len(found) == 3
+  for codes in found:
+    np.testing.assert_array_equal(codes, trained[0].encode(passages))
+
+
 def test_a_host_scores_its_own_candidates_alone(monkeypatch):
   rng = np.random.default_rng(0)
   queries, passages = search_cases.random(rng)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import importlib.util
 import logging
 import pathlib
@@ -21,15 +22,9 @@ from dualenc_jax.evaluation.results.result_files import (
   write_result,
 )
 from dualenc_jax.evaluation.retrieval_set import RetrievalSet
-from dualenc_jax.parallel import hosts
 from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval import compression
-from dualenc_jax.retrieval.compression import (
-  Codec,
-  codec as codec_lib,
-  Coded,
-  Spec,
-)
+from dualenc_jax.retrieval.compression import Codec, Coded, Spec
 from dualenc_jax.retrieval.search import shared
 from dualenc_jax.retrieval.search.exact_search import make_search
 from dualenc_jax.retrieval.search.hnsw import GraphSearch
@@ -121,8 +116,8 @@ def evaluate(
   has the result of the embeddings without a codec, by the same facts; run files
   have k hits a query, and metrics are computed from `depth` of them. Searches
   are timed by `milliseconds` if `is_timed`. `host` is one of those that share
-  the passages, all of which search their part; the first writes, and the others
-  return None.
+  the passages, all of which search their part; the first trains the codecs and
+  writes, and the others return None.
   """
   if not host.index:
     remove_codecs(folder)
@@ -137,9 +132,8 @@ def evaluate(
       search = GraphSearch(passages, ranked.corpus.ids, spec.links)
       how['bytes_per_passage'] = search.bytes_per_passage
     else:
-      codec = spec.fit(passages)
-      if host.count > 1:
-        hosts.agree('codecs', f'{spec.name} {codec_lib.digest(codec)}')
+      train = functools.partial(spec.fit, passages)
+      codec = shared.from_first(host, train) if host.count > 1 else train()
       search = make_search(_encode(codec, passages), ranked.corpus.ids)
       how |= facts_of(codec)
     how['times_smaller'] = size / how['bytes_per_passage']

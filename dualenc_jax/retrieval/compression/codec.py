@@ -195,16 +195,6 @@ def save(path: pathlib.Path, codec: Codec) -> None:
   )
 
 
-def digest(codec: Codec) -> str:
-  """The SHA-256 of all arrays of a codec."""
-  found = hashlib.sha256()
-  for part in (*codec.transforms, codec.quantiser):
-    for field in dataclasses.fields(part):
-      if hasattr(value := getattr(part, field.name), 'shape'):
-        found.update(np.asarray(value, np.float32).tobytes())
-  return found.hexdigest()
-
-
 def load(path: pathlib.Path) -> tuple[Codec, str]:
   """Loads a codec; returns it with the SHA-256 of its file."""
   if not path.is_file():

@@ -6,14 +6,16 @@ of hits go over the network, and embeddings of queries, never of passages.
 Shapes: Q queries, D embedding dim, k hits a query, C of them in one part.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import pickle
 from typing import Any
 
 import jax
 import numpy as np
 
 from dualenc_jax.parallel import host_arrays, hosts
+from dualenc_jax.parallel.hosts import Host
 from dualenc_jax.retrieval.search.ranking import (
   concatenate,
   rank_candidates,
@@ -46,6 +48,15 @@ class OwnRows:
   def own_part(self) -> tuple[int, np.ndarray]:
     """As of `RowStore`."""
     return self.first, self.rows
+
+
+def from_first(host: Host, make: Callable[[], Any]) -> Any:
+  """Returns what the first host makes, bit for bit; the others wait for it."""
+  sent = b'' if host.index else pickle.dumps(make())
+  size = int(host_arrays.from_first(np.array([len(sent)], np.int32))[0])
+  words = np.zeros(-(-size // 4), np.int32)
+  words.view(np.uint8)[: len(sent)] = np.frombuffer(sent, np.uint8)
+  return pickle.loads(host_arrays.from_first(words).tobytes()[:size])
 
 
 def common(queries: np.ndarray) -> np.ndarray:
