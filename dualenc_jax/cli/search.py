@@ -54,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> None:
   # A query that is not UTF-8 is still a query.
   if hasattr(sys.stdin, 'reconfigure'):
     sys.stdin.reconfigure(errors='replace')
-  runtime.check_multihost(args, 'hybrid')
   if args.multihost and not (args.query or args.queries):
     raise UserError(
         '--multihost needs the same queries on all hosts: give them as'
@@ -67,13 +66,15 @@ def main(argv: Sequence[str] | None = None) -> None:
   index = _open_index(args, model, host)
   retriever = Retriever(model, index, args.candidates)
   words = bm25.words(args)
-  if args.hybrid is not None:
+  # Hybrid search is the first host's alone.
+  is_idle = args.hybrid is not None and host.index > 0
+  if args.hybrid is not None and not is_idle:
     retriever.index_words(**dataclasses.asdict(words))
   teacher = args.rerank and rerank.load_cross_encoder(args.rerank, args)
   depth = args.rerank_depth if teacher else 0
   show = _FORMATS[args.format]
   notes = 0
-  for batch in queries:
+  for batch in () if is_idle else queries:
     found = retriever.find(
         [query for _, query in batch], max(args.k, depth), args.hybrid
     )

@@ -71,7 +71,7 @@ def test_evaluate(model, begun, tmp_path):
   more = (
       f'--index_dir={begun}', '--metrics=Recall@3', '--baselines=bm25,hybrid',
       f'--rerank={shared_runs.cross_encoder()}', '--rerank_depth=50',
-      '--codecs=int8,binary:110,hnsw:4',
+      '--codecs=pca:8+int8,binary:110,hnsw:4',
   )
   given = tiny_evaluation.flags(model, tmp_path / 'two', *more)
   first, second = two_hosts.run('evaluate', *given)
@@ -140,6 +140,18 @@ def test_search(model, tmp_path, capsys):
   assert found.count('\n') == 7 * len(SET.queries)
   # Nothing else is among the hits, not even a line of gloo.
   assert first == found and not second
+
+
+def test_hybrid_search_is_of_the_first_host(model, capsys, monkeypatch):
+  given = [f'--model_dir={model}', '--hybrid=0.5', '--k=7', '--format=json']
+  given += [*SET.queries.values()][:3]
+  search.main(given)
+  one = capsys.readouterr().out
+  assert one.count('\n') == 7 * 3
+  for host, expected in ((Host(0, 2), one), (Host(1, 2), '')):
+    monkeypatch.setattr(runtime, 'host', lambda host=host: host)
+    search.main(given)
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.nightly
