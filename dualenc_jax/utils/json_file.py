@@ -113,7 +113,10 @@ def loads(content: str | bytes) -> Any:
   if isinstance(content, bytes):
     # As json.loads does it: half a surrogate pair is no error.
     encoding = json.detect_encoding(content)
-    content = content.decode(encoding, 'surrogatepass')
+    try:
+      content = content.decode(encoding, 'surrogatepass')
+    except UnicodeDecodeError as e:
+      raise ValueError(f'byte {e.start} is of no text in {encoding}') from e
   try:
     value = DECODER.decode(content)
   except RecursionError as e:

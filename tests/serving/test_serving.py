@@ -189,7 +189,8 @@ def test_bad_requests_have_one_clear_error(client, path, body, status, message):
     (b'', 'The body is not JSON: Expecting value'),
     (b'{"query": "a"', 'The body is not JSON'),
     (b'"query"', 'not a JSON object: it holds a string.'),
-    (b'\xff\xfe\xff', 'The body is not JSON'),
+    (b'\xff\xfe\xff', 'not JSON: byte 2 is of no text in utf-16.'),
+    (b'{"query": "\xff"}', 'not JSON: byte 11 is of no text in utf-8.'),
     (b'{"query": ' + b'[' * 100_000, 'The body is not JSON: '),
     (b'{"query": "a", "query": "b"}', "key 'query' twice"),
 ])
