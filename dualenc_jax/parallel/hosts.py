@@ -27,6 +27,8 @@ from dualenc_jax.utils.errors import RUN_AGAIN, UserError
 SILENCE = 50
 # Seconds between signs of life, and between checks whether a host has failed.
 _INTERVAL = 1.0
+# Hosts for each of which one more sign of life passes between looks at all.
+_CROWD = 32
 _DAY = 24 * 3600
 # Seconds in which a shared folder must show what another host has written, and
 # between looks. NFS keeps the list of a folder's files for up to 60 s.
@@ -227,10 +229,12 @@ def _watch() -> None:
     beats += 1
     try:
       client.key_value_set(key, f'{_name()} {beats}', allow_overwrite=True)
-      now = time.monotonic()
-      for host, said in client.key_value_dir_get(_ALIVE):
-        if said != _heard.get(host, ('', now))[0]:
-          _heard[host] = said, now
+      # Each host reads the signs of all, so of many each reads seldom.
+      if beats % (1 + _service.num_processes // _CROWD) == 0:
+        now = time.monotonic()
+        for host, said in client.key_value_dir_get(_ALIVE):
+          if said != _heard.get(host, ('', now))[0]:
+            _heard[host] = said, now
       status, why = json.loads(client.key_value_try_get(_FAILED))
     except Exception:  # No host has failed, or JAX is about to say so.
       continue
