@@ -25,7 +25,7 @@ from dualenc_jax.data.text.tokenizer import (
 from dualenc_jax.models import GemmaEncoder, T5Encoder
 from dualenc_jax.retrieval.compression import Codec, model_codec
 from dualenc_jax.utils import json_file, machine
-from dualenc_jax.utils.errors import expect, UserError
+from dualenc_jax.utils.errors import expect, missing, UserError
 from dualenc_jax.utils.tensor_files import checkpoint_meta, zarr_files
 from dualenc_jax.utils.tensor_files.tensors import (
   DamageError,
@@ -331,6 +331,9 @@ def build_model(facts: Mapping[str, Any], path: str) -> Any:
 def candidate_steps(path: pathlib.Path, step: int | None) -> list[int]:
   """Steps to try, the best first; raises UserError if there are none."""
   saved = steps(path)
+  if not saved and not path.is_dir():
+    what = f'{path} is a file.' if path.exists() else missing(path)
+    raise UserError(f'{what} Expected the folder of a trained model.')
   if not saved:
     raise UserError(
         f'{path} has no checkpoint yet. Train first, or give the folder of a'

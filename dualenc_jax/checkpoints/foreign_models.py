@@ -204,7 +204,10 @@ def _open(name: str, kind: str) -> tuple[Any, dict[str, Any]]:
   """The model of st:FOLDER of a class, and the facts that determine it."""
   folder = pathlib.Path(hub.model(name.removeprefix('st:'))).expanduser()
   if not folder.is_dir():
-    raise UserError(missing(folder))
+    raise UserError(
+        f'{missing(folder)} Expected a folder that sentence-transformers has'
+        ' saved.'
+    )
   _check_kind(folder, name, kind)
   if absent := verification.missing(_PACKAGES):
     raise UserError(

@@ -241,7 +241,8 @@ def _find_unchecked(
     if shared and not isinstance(error.__cause__, ImportError):
       raise SourceUnavailable(
           f'{error} The token cache {found[0].folder} is of a file of that'
-          f' name. If of this one, give --gin.CACHE_DIR={cache_dir}.'
+          ' name. If of this one, copy it into another folder and give that by'
+          ' --gin.CACHE_DIR.'
       ) from error
     log(
         f'Using the token cache {found[0].folder} without checking that its'

@@ -83,13 +83,16 @@ class DistilledPQ(CodeObjective):
           ' TEACHER_FORM.'
       )
     path = pathlib.Path(self.teacher).expanduser()
-    if self.teacher_form is not None:
-      return released_models.load_ranker(
-          path, self.teacher_form, self.teacher_vocabulary
-      )
-    if hub.is_foreign(self.teacher):
-      return foreign_models.load_teacher(self.teacher)
-    return loading.load_teacher(path)
+    try:
+      if self.teacher_form is not None:
+        return released_models.load_ranker(
+            path, self.teacher_form, self.teacher_vocabulary
+        )
+      if hub.is_foreign(self.teacher):
+        return foreign_models.load_teacher(self.teacher)
+      return loading.load_teacher(path)
+    except UserError as e:
+      raise UserError(f'TEACHER_DIR: {e}') from e
 
   def check_batch(self, run: Run) -> None:
     super().check_batch(run)

@@ -142,6 +142,12 @@ def test_a_step_or_the_newest_that_can_be_read(copied, caplog):
   (copied / 'checkpoints/1').rename(copied / 'checkpoints/1.tmp')
   with pytest.raises(UserError, match='has no checkpoint yet'):
     loading.load_model_dir(copied)
+  for wrong, why in (
+      (copied / 'checkpoints/1.tmp/meta/metadata', 'is a file. Expected the'),
+      (copied.with_name('none'), 'does not exist. Expected the folder of a'),
+  ):
+    with pytest.raises(UserError, match=why):
+      loading.load_teacher(wrong)
 
 
 def test_a_flipped_bit_is_noticed_by_whatever_opens_it(copied, caplog):

@@ -173,7 +173,7 @@ def test_without_its_source_the_one_matching_cache_serves(
   # In the folder that all projects share, it may be another's.
   monkeypatch.setenv('DUALENC_CACHE', str(cache_dir))
   shutil.copytree(old, cache_dir / 'tokens' / old.name)
-  with pytest.raises(UserError, match='If of this one, give --gin.CACHE_DIR='):
+  with pytest.raises(UserError, match='If of this one, copy it into another'):
     prepare(task, 'train', TOKENIZER, cache_dir / 'tokens')
 
 

@@ -18,7 +18,7 @@ from dualenc_jax.retrieval.compression import codec as codec_lib
 from dualenc_jax.retrieval.compression.codec import Codec
 from dualenc_jax.retrieval.compression.linear import Linear
 from dualenc_jax.retrieval.compression.product import Product
-from dualenc_jax.utils.errors import UserError
+from dualenc_jax.utils.errors import missing, UserError
 
 # The group of the arrays in a tree of parameters.
 GROUP = 'codec'
@@ -31,6 +31,8 @@ def load_initial(folder: str | None) -> Codec:
   Its name becomes that of the trained codec: 'jpq:96' for 'opq:96'.
   """
   path = folder and pathlib.Path(folder).expanduser()
+  if path and not path.exists():
+    raise UserError(f'CODEC_FROM: {missing(path)} Expected an index.')
   if path and path.is_dir():
     path /= codec_lib.FILE
   codec = codec_lib.load(path)[0] if path and path.is_file() else None

@@ -214,7 +214,7 @@ class IndexFolders(files.GrowingFolder):
       names = sorted(inner.name for inner in path.glob('*'))
       strangers = [name for name in names if not _OF_INDEX.fullmatch(name)]
       if path.is_file():
-        strangers = [path.name]
+        raise UserError(f'{path} is a file; expected a folder for an index.')
       if strangers:
         raise UserError(
             f'{path} is not an index: it holds {strangers[0]!r}. Give a new'
