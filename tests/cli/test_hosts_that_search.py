@@ -142,9 +142,14 @@ def test_search(model, tmp_path, capsys):
   assert first == found and not second
 
 
-def test_hybrid_search_is_of_the_first_host(model, capsys, monkeypatch):
-  given = [f'--model_dir={model}', '--hybrid=0.5', '--k=7', '--format=json']
-  given += [*SET.queries.values()][:3]
+def test_hybrid_search_is_of_the_first_host(
+    model, capsys, monkeypatch, tmp_path
+):
+  index = tmp_path / 'index'
+  encode.main([f'--model_dir={model}', f'--index_dir={index}'])
+  given = [f'--model_dir={model}', f'--index_dir={index}', '--hybrid=0.5']
+  given += ['--k=7', '--format=json', *[*SET.queries.values()][:3]]
+  capsys.readouterr()
   search.main(given)
   one = capsys.readouterr().out
   assert one.count('\n') == 7 * 3
